@@ -1,0 +1,1 @@
+"""A discrete-event simulator of KV-cache memory management in LLM serving."""

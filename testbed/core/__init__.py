@@ -1,0 +1,1 @@
+"""Plain values that every other package speaks in: specs, requests, sequences, slots."""
