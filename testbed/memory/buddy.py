@@ -1,7 +1,5 @@
 """A buddy allocator over a range of units; knows no sequences (Knuth, TAOCP vol. 1, section 2.5)."""
 
-import heapq
-
 
 class BuddyAllocator:
     """Ranges of 2^order units, aligned to their size, lowest address first.
@@ -9,18 +7,17 @@ class BuddyAllocator:
     A pool that is no power of two starts as the aligned powers of two that fill it from unit 0 on.
     """
 
-    __slots__ = ("_free", "_heaps", "max_order", "num_free", "num_units")
+    __slots__ = ("_free", "max_order", "num_free", "num_units")
 
     def __init__(self, num_units: int) -> None:
         self.num_units = num_units
         self.num_free = num_units
         self.max_order = max(num_units.bit_length() - 1, 0)
         self._free: list[set[int]] = [set() for _ in range(self.max_order + 1)]
-        self._heaps: list[list[int]] = [[] for _ in range(self.max_order + 1)]
         start = 0
         for order in range(self.max_order, -1, -1):
             if num_units >> order & 1:
-                self._put(start, order)
+                self._free[order].add(start)
                 start += 1 << order
 
     def allocate(self, order: int) -> int | None:
@@ -30,10 +27,11 @@ class BuddyAllocator:
                 break
         else:
             return None
-        start = self._pop_lowest(larger)
+        start = min(self._free[larger])  # few free ranges exist at any time, so no order is kept among them
+        self._free[larger].remove(start)
         while larger > order:
             larger -= 1
-            self._put(start + (1 << larger), larger)
+            self._free[larger].add(start + (1 << larger))
         self.num_free -= 1 << order
         return start
 
@@ -44,7 +42,7 @@ class BuddyAllocator:
             self._free[order].remove(start ^ 1 << order)
             start &= ~(1 << order)
             order += 1
-        self._put(start, order)
+        self._free[order].add(start)
 
     def largest_free(self) -> int:
         """Units in the largest free range."""
@@ -63,16 +61,3 @@ class BuddyAllocator:
             end = start + units
         assert end <= self.num_units, f"free range ends at {end}, beyond the pool of {self.num_units}"
         assert sum(units for _, units in self.free_ranges()) == self.num_free, "free units are miscounted"
-
-    def _put(self, start: int, order: int) -> None:
-        self._free[order].add(start)
-        heapq.heappush(self._heaps[order], start)
-
-    def _pop_lowest(self, order: int) -> int:
-        # A range that was joined with its buddy leaves a stale entry in the heap; it is dropped here.
-        heap, free = self._heaps[order], self._free[order]
-        while heap[0] not in free:
-            heapq.heappop(heap)
-        start = heapq.heappop(heap)
-        free.remove(start)
-        return start

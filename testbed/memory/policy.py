@@ -80,3 +80,5 @@ class MemoryPolicy(ABC):
 
     def check(self) -> None:
         """Raise AssertionError where an invariant of the policy's own state is broken."""
+        used = self.usage()
+        assert used.allocated + used.cached + used.free == used.total, f"slots were lost or counted twice: {used}"
