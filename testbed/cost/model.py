@@ -38,9 +38,9 @@ class Affine(NamedTuple):
         """Duration of the first `steps` iterations together."""
         return steps * self.first_ps + self.growth_ps * (steps * (steps - 1) // 2)
 
-    def steps_to_reach(self, elapsed_ps: int) -> int:
-        """The fewest iterations, at most all of them, after which at least elapsed_ps have passed."""
-        low, high = 0, self.steps
+    def steps_to_reach(self, elapsed_ps: int, limit: int) -> int:
+        """The fewest iterations after which at least elapsed_ps have passed, if `limit` iterations reach that."""
+        low, high = 0, limit
         while low < high:
             middle = (low + high) // 2
             if self.total_ps(middle) >= elapsed_ps:

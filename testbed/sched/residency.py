@@ -88,6 +88,7 @@ class ResidentScheduler(Scheduler):
         while finishes and finishes[0][0] <= self.batch.steps:
             step, _, group = heapq.heappop(finishes)
             if step == group.finish_step:
+                group.finish_step = -1  # a group that left and came back may have a second entry for the same step
                 complete.append(group)
         return complete
 

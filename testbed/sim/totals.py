@@ -17,19 +17,26 @@ class State(NamedTuple):
     internal: int
 
 
+class SpanSums(NamedTuple):
+    """A State summed over the iterations of a span, and integrated over its picoseconds."""
+
+    per_iteration: State
+    over_time: State
+
+
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start: counts, each State field over iterations, and each over time in picoseconds.
+    """Sums since the start: counts, and each State field over iterations and over time.
 
     All are whole numbers of any size, so that adding step by step and adding spans give the same.
     """
 
     iterations: int = 0
     busy_ps: int = 0
-    generated: int = 0
-    finished: int = 0
     arrived: int = 0
+    finished: int = 0
     rejected: int = 0
+    generated: int = 0
     swaps: int = 0
     recomputes: int = 0
     copies: int = 0
@@ -50,20 +57,14 @@ class Totals:
         """What was added since `earlier`."""
         return Totals(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
 
-    def add(self, state: "SpanSums") -> None:
+    def add(self, sums: SpanSums) -> None:
         """Add a span's sums."""
-        self.running += state.per_iteration.running
-        self.live += state.per_iteration.live
-        self.reserved += state.per_iteration.reserved
-        self.internal += state.per_iteration.internal
-        self.running_time += state.over_time.running
-        self.live_time += state.over_time.live
-        self.reserved_time += state.over_time.reserved
-        self.internal_time += state.over_time.internal
-
-
-class SpanSums(NamedTuple):
-    """A State summed over the iterations of a span, and integrated over its time."""
-
-    per_iteration: State
-    over_time: State
+        per_iteration, over_time = sums
+        self.running += per_iteration.running
+        self.live += per_iteration.live
+        self.reserved += per_iteration.reserved
+        self.internal += per_iteration.internal
+        self.running_time += over_time.running
+        self.live_time += over_time.live
+        self.reserved_time += over_time.reserved
+        self.internal_time += over_time.internal
