@@ -1,7 +1,6 @@
 """Whom to preempt, and how the victim comes back (section 4.5)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from enum import Enum
 
 from testbed.core.sequence import SequenceGroup
@@ -17,7 +16,7 @@ class Recovery(Enum):
 class PreemptionRule(ABC):
     """Victim order and recovery; always the whole group or nothing of it."""
 
-    def victim(self, running: Mapping[int, SequenceGroup]) -> SequenceGroup:
+    def victim(self, running: dict[int, SequenceGroup]) -> SequenceGroup:
         """The resident group to preempt. First come, first served admits in order of arrival: the last came last."""
         return next(reversed(running.values()))
 

@@ -108,7 +108,7 @@ class Arrival(simpy.Event):
 def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
     """Submit requests at their own times, whatever the engine does."""
     for request in requests:
-        if request.arrival_ps > env.now:
-            yield Arrival(env, request.arrival_ps - env.now)
+        if request.arrival_ps > engine.now_ps:
+            yield Arrival(env, request.arrival_ps - engine.now_ps)
         engine.submit(request)
     engine.close()

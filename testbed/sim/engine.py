@@ -50,6 +50,11 @@ class Engine:
         self._closed = False
         self._wake: simpy.Event | None = None
 
+    @property
+    def now_ps(self) -> int:
+        """The simulated time: a whole number, because every delay is one."""
+        return int(self.env.now)
+
     def submit(self, request: Request) -> None:
         """A request arrives now; one that could never run is turned away at once."""
         self.recorder.totals.arrived += 1
@@ -67,7 +72,7 @@ class Engine:
 
     def serve(self) -> ProcessGenerator:
         """The process to hand to SimPy."""
-        while self.env.now < self._stop_ps:
+        while self.now_ps < self._stop_ps:
             self._pass_marks()
             plan = self.scheduler.plan()
             for group in plan.rejected:
@@ -83,11 +88,11 @@ class Engine:
             else:
                 self._wake = self.env.event()
                 yield self._wake
-        self.recorder.end_ps = self.env.now
+        self.recorder.end_ps = self.now_ps
         self._pass_marks()
 
     def _carry_out(self, plan: Plan) -> ProcessGenerator:
-        start_ps = self.env.now
+        start_ps = self.now_ps
         self.meter.open(plan)
         prices, steps = self._price(plan)
         duration_ps = prices.total_ps(steps)
@@ -106,15 +111,15 @@ class Engine:
         prices = self.cost.decode(plan.decode_seqs, plan.decode_context)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
-            bound = self._next_mark()
+            bound: float = self._next_mark()
             if plan.open:
                 bound = min(bound, self.env.peek())
-            if prices.total_ps(steps) > bound - self.env.now:
-                steps = max(1, prices.steps_to_reach(bound - self.env.now, steps))
+            if prices.total_ps(steps) > bound - self.now_ps:
+                steps = max(1, prices.steps_to_reach(bound - self.now_ps, steps))
         return prices, steps
 
     def _count(self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome) -> None:
-        totals, now_ps = self.recorder.totals, self.env.now
+        totals, now_ps = self.recorder.totals, self.now_ps
         totals.iterations += steps
         totals.busy_ps += duration_ps
         for group in outcome.first_tokens:
@@ -152,8 +157,8 @@ class Engine:
         return self._marks[-1] if self._marks else UNBOUNDED
 
     def _pass_marks(self) -> None:
-        while self._marks and self._marks[-1] <= self.env.now:
-            self.recorder.mark(self._marks.pop(), self.env.now)
+        while self._marks and self._marks[-1] <= self.now_ps:
+            self.recorder.mark(self._marks.pop(), self.now_ps)
 
     def _stuck(self) -> str:
         group = (self.scheduler.swapped or self.scheduler.waiting)[0]
