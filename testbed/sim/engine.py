@@ -1,6 +1,7 @@
 """The SimPy process: plan, wait, commit."""
 
 from collections.abc import Generator, Iterable
+from math import inf
 from typing import Any
 
 import simpy
@@ -111,9 +112,9 @@ class Engine:
         prices = self.cost.decode(plan.decode_seqs, plan.decode_context)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
-            bound: float = self._next_mark()
+            bound = self._next_mark()
             if plan.open:
-                bound = min(bound, self.env.peek())
+                bound = min(bound, self._next_event())
             if prices.total_ps(steps) > bound - self.now_ps:
                 steps = max(1, prices.steps_to_reach(bound - self.now_ps, steps))
         return prices, steps
@@ -155,6 +156,11 @@ class Engine:
 
     def _next_mark(self) -> int:
         return self._marks[-1] if self._marks else UNBOUNDED
+
+    def _next_event(self) -> int:
+        """When anybody else, that is whoever submits requests, will act next."""
+        time = self.env.peek()
+        return UNBOUNDED if time == inf else int(time)
 
     def _pass_marks(self) -> None:
         while self._marks and self._marks[-1] <= self.now_ps:
