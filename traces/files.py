@@ -73,18 +73,19 @@ def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
     """A column of token counts; each must be a whole number of at least 1."""
     values = _numbers(texts)
     sound = (values >= 1) & (values <= MAX_LEN) & (values == np.floor(values))
-    _require(path, column, texts, sound, "a whole number of tokens, at least 1")
+    require(path, column, texts, sound, "a whole number of tokens, at least 1")
     return values.astype(np.int64)
 
 
 def seconds(path: str, column: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """A column of times in seconds."""
     values = _numbers(texts)
-    _require(path, column, texts, np.isfinite(values), "a time in seconds")
+    require(path, column, texts, np.isfinite(values), "a time in seconds")
     return values
 
 
-def _require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool_], wanted: str) -> None:
+def require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool_], wanted: str) -> None:
+    """Every text of the column must be sound; the first that is not is named with its line."""
     if not sound.all():
         row = int(np.argmin(sound))
         text = texts[row][:40]

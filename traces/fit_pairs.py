@@ -60,7 +60,9 @@ def compare(file_side: float, model_side: float) -> dict[str, float]:
 
 
 def spearman(a: Column, b: Column) -> float:
-    """Rank correlation; ties share their mean rank."""
+    """Rank correlation; ties share their mean rank, and a constant column has none (0)."""
+    if a.min() == a.max() or b.min() == b.max():
+        return 0.0
     return float(np.corrcoef(_mean_ranks(a), _mean_ranks(b))[0, 1])
 
 

@@ -48,7 +48,7 @@ class FileTrace(Trace):
         """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows of it."""
         rows = self._whole if max_len is None else self._whole.at_most(max_len)
         if not len(rows):
-            raise InputError(f"{self.path}: no row is shorter than {max_len} tokens; raise the limit or the lengths")
+            raise InputError(f"{self.path}: no row of less than {max_len} tokens; raise the limit or take another file")
         if num_rows is None:
             return rows
         order = [i % len(rows) for i in range(checked_count(num_rows))]

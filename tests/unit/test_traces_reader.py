@@ -41,7 +41,7 @@ def test_recipe_filters_then_takes_repeats_and_shuffles(csv_file):
 
 def test_filter_keeps_only_shorter_rows(csv_file):
     assert pairs(CsvLengths(csv_file).rows(None, 0, max_len=74)) == [(5, 7)]
-    with pytest.raises(InputError, match=r"lengths\.csv: no row is shorter than 12 tokens"):
+    with pytest.raises(InputError, match=r"lengths\.csv: no row of less than 12 tokens"):
         CsvLengths(csv_file).rows(None, 0, max_len=12)
 
 
