@@ -38,7 +38,8 @@ def _time_stamps(path: str, column: str, texts: Sequence[str]) -> Floats:
 
 
 def _time(text: str) -> np.datetime64:
+    stamp = text.strip().removesuffix("+00:00").removesuffix("Z")
     try:
-        return np.datetime64(text.strip().removesuffix("+00:00").removesuffix("Z"), "ns")
+        return np.datetime64(stamp if len(stamp) >= len("2023-11-16 18:15:46") else "NaT", "ns")
     except ValueError:
         return np.datetime64("NaT", "ns")

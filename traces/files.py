@@ -24,7 +24,6 @@ PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (zlib.error, "the gzip file is damaged; copy or download it again"),
     (UnicodeDecodeError, "not UTF-8 text; if it is gzip, its name must end in .gz"),
     (csv.Error, "not a CSV file; save it with commas and one header line"),
-    (json.JSONDecodeError, "not valid JSON, or cut short; copy or download it again"),
 )
 
 
@@ -109,4 +108,8 @@ def _number(text: str) -> float:
 def read_json(path: str) -> Any:
     """The content of one JSON file."""
     with open_text(path) as file:
-        return json.load(file)
+        try:
+            return json.load(file)
+        except json.JSONDecodeError as error:
+            hint = "not valid JSON, or cut short; copy or download it again"
+            raise InputError(f"{path}, line {error.lineno}: {hint}") from error

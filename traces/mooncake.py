@@ -47,10 +47,11 @@ def _problem(item: Any) -> str | None:
     """What is wrong with one line, None for nothing."""
     if not isinstance(item, dict):
         return "is not a JSON object"
-    for key, least in (("timestamp", 0), ("input_length", 1), ("output_length", 1)):
-        value: Any = item.get(key)
-        if type(value) not in (int, float) or not least <= value <= MAX_LEN or value != int(value):
-            return f"{key} is {value!r}, not a whole number of at least {least}"
+    if type(item.get("timestamp")) not in (int, float) or not 0 <= item["timestamp"] < float("inf"):
+        return f"timestamp is {item.get('timestamp')!r}, not a time in milliseconds"
+    for key in ("input_length", "output_length"):
+        if type(item.get(key)) is not int or not 1 <= item[key] <= MAX_LEN:
+            return f"{key} is {item.get(key)!r}, not a whole number of tokens, at least 1"
     ids = item.get("hash_ids")
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         return "hash_ids is not a list of whole numbers"

@@ -100,7 +100,7 @@ def test_good_model_file_and_broken_json(tmp_path):
     path.write_text(json.dumps(MODEL))
     assert Fitted(str(path)).rows(50, 0).prompt_len.max() <= 9
     path.write_text(json.dumps(MODEL)[:-9])
-    with pytest.raises(InputError, match=r"m\.json: not valid JSON, or cut short"):
+    with pytest.raises(InputError, match=r"m\.json, line 1: not valid JSON, or cut short"):
         Fitted(str(path)).rows(1, 0)
     path.write_text("[1]")
     with pytest.raises(InputError, match="its kind is None"):

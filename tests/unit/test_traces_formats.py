@@ -121,6 +121,7 @@ def test_azure_relative_form(tmp_path):
     [
         (AZURE + "yesterday,1,2\n", "line 2, column TIMESTAMP: 'yesterday' is not a time such as 2023"),
         (AZURE + "2023-11-16 18:15:46,1,0\n", "line 2, column GeneratedTokens: '0'"),
+        (AZURE + "5,1,2\n", "line 2, column TIMESTAMP: '5'"),
         (AZURE + ",1,2\n", "line 2, column TIMESTAMP: ''"),
         ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,1\n", "no column 'GeneratedTokens'"),
         ("a,b\n1,2\n", "no column 'arrival_s'; needs TIMESTAMP, ContextTokens, GeneratedTokens as published"),
@@ -138,7 +139,7 @@ def moon(timestamp=0, input_length=600, output_length=5, hash_ids=(0, 1)):
 
 @pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz"])
 def test_mooncake_keeps_hashes_and_times(tmp_path, name):
-    path = written(tmp_path, name, moon() + moon(2500, 1024, 7, [0, 2]) + "\n")
+    path = written(tmp_path, name, moon() + moon(2500.0, 1024, 7, [0, 2]) + "\n")
     rows = MooncakeJsonl(path).rows(None, 0)
     assert pairs(rows) == [(600, 5), (1024, 7)]
     assert rows.arrival_s.tolist() == [0.0, 2.5]
@@ -155,11 +156,13 @@ def test_mooncake_recipe_shuffles_hashes_with_their_rows(tmp_path):
 @pytest.mark.parametrize(
     ("line", "culprit"),
     [
-        (moon(input_length=0), "line 2: input_length is 0, not a whole number of at least 1"),
+        (moon(input_length=0), "line 2: input_length is 0, not a whole number of tokens"),
         (moon(output_length=-3), "line 2: output_length is -3"),
         (moon(output_length="7"), "line 2: output_length is '7'"),
         (moon(output_length=True), "line 2: output_length is True"),
         (moon(timestamp=None), "line 2: timestamp is None"),
+        (moon(timestamp=-1), "line 2: timestamp is -1"),
+        (moon(timestamp=float("nan")), "line 2: timestamp is nan"),
         (moon(hash_ids=[1]), "line 2: 1 hash_ids for 2 blocks of 512 tokens"),
         (moon(hash_ids="ab"), "line 2: hash_ids is not a list"),
         ("[1]\n", "line 2: is not a JSON object"),

@@ -1,16 +1,20 @@
 """The recipes that every trace shares: order, filter, shuffle, draws."""
 
 import gzip
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from traces.csv_lengths import CsvLengths, write_lengths
 from traces.distributions import Fixed, LogNormal, Uniform, Zipf
+from traces.reader import FileTrace, columns
 from traces.synthetic import Fitted, Synthetic
 
 CSV = "input_tokens,output_tokens\n21,518\n8,66\n1900,500\n5,7\n"
@@ -27,6 +31,17 @@ def pairs(rows):
     return list(zip(rows.prompt_len.tolist(), rows.output_len.tolist(), strict=True))
 
 
+class InMemory(FileTrace):
+    """A file trace whose rows are at hand: all a plug-in of another format must bring is read()."""
+
+    def __init__(self, given_pairs):
+        super().__init__("in memory")
+        self.given_pairs = given_pairs
+
+    def read(self):
+        return Rows(*columns(self.given_pairs))
+
+
 def test_whole_file_in_order(csv_file):
     rows = CsvLengths(csv_file).rows(None, seed=3)
     assert pairs(rows) == [(21, 518), (8, 66), (1900, 500), (5, 7)]
@@ -37,6 +52,24 @@ def test_recipe_filters_then_takes_repeats_and_shuffles(csv_file):
     expected = [(21, 518), (8, 66), (5, 7), (21, 518), (8, 66)]
     Random(7).shuffle(expected)
     assert pairs(CsvLengths(csv_file).rows(5, seed=7, max_len=2048)) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1),
+    st.integers(0, 90),
+    st.integers(0, 2**32),
+    st.integers(2, 99),
+)
+def test_recipe_is_the_protocol_s_word_for_word(given_pairs, num_rows, seed, max_len):
+    filtered = [(prompt, output) for prompt, output in given_pairs if prompt + output < max_len]
+    trace = InMemory(given_pairs)
+    if not filtered:
+        with pytest.raises(InputError, match="no row of less than"):
+            trace.rows(num_rows, seed, max_len)
+        return
+    expected = list(islice(cycle(filtered), num_rows))
+    Random(seed).shuffle(expected)
+    assert pairs(trace.rows(num_rows, seed, max_len)) == expected
 
 
 def test_filter_keeps_only_shorter_rows(csv_file):
