@@ -7,6 +7,7 @@ from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
     GRANTED,
+    NO_OPS,
     Answer,
     Copy,
     Extent,
@@ -164,15 +165,13 @@ class Paged(MemoryPolicy):
 
     def _extend_batch(self, index: PagedLockstep, num_tokens: int) -> Answer:
         writers = copying_writers(index.tails.values(), self._pool, self.block_size) if index.tails else []
-        if index.blocks_needed(num_tokens) + len(writers) > len(self._pool.free):
+        if not index.fits(num_tokens, len(self._pool.free) - len(writers)):
             return Refusal.LATER
-        ops = self._copy(writers)
+        ops = self._copy(writers) if writers else NO_OPS
         index.tails.clear()
-        growth = index.grow(num_tokens, self._pool.free)
+        slots, first, second = index.grow(num_tokens, self._pool.free)
         self._live += num_tokens * len(index.members)
-        return Grant(
-            0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size) if writers else growth
-        )
+        return Grant(0, ops, Growth(slots + len(writers) * self.block_size, first, second))
 
     def _copy(self, writers: list[BlockTable]) -> Ops:
         copies, num_tokens = copy_tails(writers, self._pool, self.block_size)

@@ -61,7 +61,7 @@ class Engine:
         self.recorder.totals.arrived += 1
         reason = self._unservable(request)
         if reason:
-            self._reject(request, reason)
+            self.recorder.rejected(request, reason)
             return
         self.scheduler.add(request)
         self._rouse()
@@ -77,7 +77,7 @@ class Engine:
             self._pass_marks()
             plan = self.scheduler.plan()
             for group in plan.rejected:
-                self._reject(group.request, "the memory policy can never hold it")
+                self.recorder.rejected(group.request, "the memory policy can never hold it")
             if plan:
                 yield from self._carry_out(plan)
             elif plan.rejected:
@@ -101,7 +101,7 @@ class Engine:
         yield self.env.timeout(duration_ps)
         outcome = self.scheduler.commit(plan, steps)
         sums = self.meter.close(plan, prices, steps, outcome)
-        self.recorder.spans.add(start_ps, duration_ps, steps, plan, sums, queues)
+        self.recorder.span(start_ps, duration_ps, steps, plan, sums, queues)
         self._count(plan, steps, duration_ps, outcome)
         self.recorder.totals.add(sums)
 
@@ -115,8 +115,8 @@ class Engine:
             bound = self._next_mark()
             if plan.open:
                 bound = min(bound, self._next_event())
-            if prices.total_ps(steps) > bound - self.now_ps:
-                steps = max(1, prices.steps_to_reach(bound - self.now_ps, steps))
+            if bound < UNBOUNDED:
+                steps = min(steps, max(1, prices.steps_to_reach(bound - self.now_ps)))
         return prices, steps
 
     def _count(self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome) -> None:
@@ -129,7 +129,7 @@ class Engine:
         for group in outcome.finished:
             totals.finished += 1
             totals.generated += group.request.output_len * group.request.num_seqs
-            self.recorder.requests.served(group, now_ps)
+            self.recorder.served(group, now_ps)
         for group in plan.preempted:
             swapped = group.status is SequenceStatus.SWAPPED
             totals.swaps += swapped
@@ -144,10 +144,6 @@ class Engine:
         if not self.scheduler.policy.fits(request.prompt_len, request.output_len, request.num_seqs):
             return f"{request.num_seqs} x {request.final_len} tokens do not fit the empty pool"
         return None
-
-    def _reject(self, request: Request, reason: str) -> None:
-        self.recorder.totals.rejected += 1
-        self.recorder.requests.rejected(request, reason)
 
     def _rouse(self) -> None:
         if self._wake is not None:

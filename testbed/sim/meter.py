@@ -9,7 +9,7 @@ from testbed.core.slots import Growth, Waste
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.totals import SpanSums, State
+from testbed.sim.totals import SpanSums
 
 
 class Meter(ABC):
@@ -38,12 +38,12 @@ class PlainMeter(Meter):
                 slots = sum(extent.length for extent in policy.table(seq))
                 internal += max(0, slots - group.request.final_len)
         used = policy.usage()
-        self._state = State(len(self.scheduler.running), used.live, used.held - used.live - internal, internal)
+        self._seen = len(self.scheduler.running), used.live, used.held - used.live - internal, internal
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return SpanSums(self._state, State(*(value * prices.first_ps for value in self._state)))
+        return SpanSums(*self._seen, *(value * prices.first_ps for value in self._seen))
 
 
 class Tracked:
@@ -100,10 +100,10 @@ class SpanMeter(Meter):
         return sums
 
     def _single(self, duration_ps: int, internal: int) -> SpanSums:
-        running, live, reserved = self._running, self._used.live, self._used.held - self._used.live - internal
-        state = State(running, live, reserved, internal)
-        times = State(running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps)
-        return SpanSums(state, times)
+        running, live = self._running, self._used.live
+        reserved = self._used.held - live - internal
+        times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
+        return SpanSums(running, live, reserved, internal, *times)
 
     def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> SpanSums:
         first_ps, growth_ps, _ = prices
@@ -123,10 +123,9 @@ class SpanMeter(Meter):
         w0, w1, w2 = growth
         held, held_time = integrate(used.held, Growth(w0, w1 + w0, w2 + 2 * w1 + w0))
         internal, internal_time = integrate(self._internal, started)
-        return SpanSums(
-            State(self._running * steps, live, held - live - internal, internal),
-            State(self._running * duration, live_time, held_time - live_time - internal_time, internal_time),
-        )
+        sums = self._running * steps, live, held - live - internal, internal
+        reserved_time = held_time - live_time - internal_time
+        return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
 
     def _track(self, group: SequenceGroup, num_tokens: int, num_seqs: int) -> None:
         """`num_seqs` sequences of the group are resident and store num_tokens tokens each."""
