@@ -119,12 +119,18 @@ class Paged(MemoryPolicy):
         shared = prompt_len // size if num_seqs > 1 else 0
         return shared + num_seqs * (ceil_div(prompt_len + output_len, size) - shared) <= self._capacity()
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
         table = self._table(parent)
-        self._pool.share(table.blocks)
-        self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
-        if self._lockstep is not None and parent.seq_id in self._lockstep.members:
-            self._lockstep.watch_tail(parent.seq_id, table)
+        if child.seq_id in self._tables:
+            self._replace(self._tables[child.seq_id], table)
+        else:
+            self._pool.share(table.blocks)
+            self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
+        if self._lockstep is not None:
+            for seq in (parent, child):
+                if seq.seq_id in self._lockstep.members:
+                    self._lockstep.watch_tail(seq.seq_id, self._tables[seq.seq_id])
+        return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: Tier) -> Answer:
         return self._move_out(seqs) if tier is Tier.HOST else self._move_in(seqs)
@@ -195,6 +201,19 @@ class Paged(MemoryPolicy):
         if padding and self._pool.ref_count(table.blocks[-1]) > 1:
             padding = 0
         self._live -= self._pool.put(blocks) * self.block_size - padding
+
+    def _replace(self, table: BlockTable, parent: BlockTable) -> None:
+        """`table` becomes the parent's, of equal length; what both share already is left alone."""
+        if table.num_tokens != parent.num_tokens:
+            raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
+        common = 0
+        for old, new in zip(table.blocks, parent.blocks, strict=True):
+            if old != new:
+                break
+            common += 1
+        self._give_back(table, table.blocks[common:])
+        self._pool.share(parent.blocks[common:])
+        table.blocks[common:] = parent.blocks[common:]
 
     def _prefix_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
         """The whole blocks of the registered prefix of `seq` among its first num_tokens tokens."""

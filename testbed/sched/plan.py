@@ -9,7 +9,7 @@ from testbed.cost.model import Work
 
 
 class Chunk(NamedTuple):
-    """`new` prompt tokens of a group's first sequence behind `stored` ones; `last` completes its prefill.
+    """`new` tokens of one of a group's sequences behind `stored` ones; `last` completes the group's prompt phase.
 
     padding tokens are computed and thrown away.
     """
@@ -42,6 +42,11 @@ class Plan:
 
     def __bool__(self) -> bool:
         return bool(self.decode_seqs or self.chunks or self.resumed)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is computed so far."""
+        return not (self.decode_seqs or self.chunks)
 
     @property
     def repeats(self) -> bool:

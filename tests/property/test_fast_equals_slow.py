@@ -82,9 +82,7 @@ def workloads(draw):
 
 
 def run(requests, scheduler, marks_ps, stop_ps, fast_forward):
-    return simulate(
-        requests, scheduler, COST, MAX_LEN, marks_ps=marks_ps, stop_ps=stop_ps, fast_forward=fast_forward
-    )
+    return simulate(requests, scheduler, COST, MAX_LEN, marks_ps=marks_ps, stop_ps=stop_ps, fast_forward=fast_forward)
 
 
 def assert_same(fast, slow):
