@@ -11,12 +11,12 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
+from experiments.console import wide_console
 from experiments.errors import one_line
 from experiments.identity import run_id
 from experiments.point import complete, run_into
-from experiments.report_tables import summary_table
+from experiments.summary_table import summary_table
 from testbed.core.errors import InputError
 
 HYDRA_FLAGS = {
@@ -43,7 +43,7 @@ def hydra_run(config: DictConfig) -> None:
 
 def _run_point(config: DictConfig, folder: Path) -> None:
     """Simulate into the folder, unless it is a sweep's and complete already."""
-    job, console = HydraConfig.get(), Console(soft_wrap=True)
+    job, console = HydraConfig.get(), wide_console()
     if job.mode != RunMode.MULTIRUN:
         summary = run_into(config, folder, show=True)
         console.print(summary_table(summary))

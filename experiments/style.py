@@ -46,3 +46,12 @@ def save(figure: Figure, path: Path) -> None:
     metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
     with mpl.rc_context(RC):
         write_with(path, lambda temporary: figure.savefig(temporary, metadata=metadata, dpi=200))
+
+
+SYSTEMS = {
+    "fastertransformer": ("FasterTransformer", "#2ca02c", "s"),
+    "orca-max": ("Orca (Max)", "#d62728", "v"),
+    "orca-pow2": ("Orca (Pow2)", "#e6b800", "^"),
+    "orca-oracle": ("Orca (Oracle)", "#ff7f0e", "D"),
+    "vllm": ("vLLM", "#1f77b4", "o"),
+}

@@ -21,14 +21,20 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
         ("simulated time", f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations"),
-        ("throughput", f"{number(rates['requests_per_s'])} requests/s, {number(rates['output_tokens_per_s'])} tokens/s"),
+        ("throughput", f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} tokens/s"),
         ("normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")),
         ("time to first token", _spread(summary["ttft_s"], "s")),
         ("time per output token", _spread(summary["tpot_s"], "s")),
-        ("batched requests", f"{number(batch['mean_per_iteration'])} per iteration, {number(batch['mean_over_time'])} over time"),
-        ("memory per iteration", ", ".join(f"{name} {percent(part['per_iteration'])}" for name, part in memory.items())),
+        (
+            "batched requests",
+            f"{number(batch['mean_per_iteration'])} per iteration, {number(batch['mean_over_time'])} over time",
+        ),
+        (
+            "memory per iteration",
+            ", ".join(f"{name} {percent(part['per_iteration'])}" for name, part in memory.items()),
+        ),
         ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
-    ]  # fmt: skip
+    ]
 
 
 def _spread(values: dict[str, float | None], unit: str) -> str:
