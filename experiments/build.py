@@ -17,7 +17,6 @@ from testbed.cost.model import CostModel
 from testbed.memory.policy import PoolSpec
 from testbed.sched.scheduler import Scheduler
 
-
 ABOVE_ZERO = {
     "attention_bandwidth", "block_size", "flops", "fp16_flops", "host_bandwidth", "linear_bandwidth",
     "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs", "memory_bandwidth",

@@ -9,9 +9,9 @@ import hydra.utils
 import pandas as pd
 
 from experiments.arguments import Parser, at_least_one
+from experiments.console import wide_console
 from experiments.files import write_text
 from experiments.lab import CONF, FILE_READERS, Lab, composed
-from experiments.console import wide_console
 from experiments.pool import perform
 from experiments.scorecard import card_table, scorecard
 from experiments.studies.study import Study
