@@ -1,6 +1,7 @@
 """What an iteration does, and the plug-in API for what it costs."""
 
 from abc import ABC, abstractmethod
+from math import isqrt
 from typing import NamedTuple
 
 
@@ -38,16 +39,15 @@ class Affine(NamedTuple):
         """Duration of the first `steps` iterations together."""
         return steps * self.first_ps + self.growth_ps * (steps * (steps - 1) // 2)
 
-    def steps_to_reach(self, elapsed_ps: int, limit: int) -> int:
-        """The fewest iterations after which at least elapsed_ps have passed, if `limit` iterations reach that."""
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high) // 2
-            if self.total_ps(middle) >= elapsed_ps:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+    def steps_to_reach(self, elapsed_ps: int) -> int:
+        """The fewest iterations after which at least elapsed_ps have passed; growth_ps <= 2 first_ps."""
+        first, growth, _ = self
+        if growth == 0:
+            return -(-elapsed_ps // first)
+        # total_ps(k) = elapsed_ps is a quadratic in k; the integer root is at most one step short.
+        slope = 2 * first - growth
+        steps = (isqrt(slope * slope + 8 * growth * elapsed_ps) - slope) // (2 * growth)
+        return steps if self.total_ps(steps) >= elapsed_ps else steps + 1
 
 
 UNBOUNDED = 1 << 62

@@ -44,14 +44,14 @@ class PagedLockstep(Lockstep[BlockTable]):
         if holding.num_tokens % self.block_size and self.pool.ref_count(holding.blocks[-1]) > 1:
             self.tails[seq_id] = holding
 
-    def blocks_needed(self, num_steps: int) -> int:
-        """Blocks that all members together need for num_steps more steps, copies on write aside."""
+    def fits(self, num_steps: int, num_blocks: int) -> bool:
+        """Whether num_blocks blocks are enough for num_steps more steps of all members, copies on write aside."""
         size, start = self.block_size, self.clock.steps
         rounds, rest = divmod(num_steps, size)
-        needed = rounds * len(self.members)
-        for step in range(start, start + rest):
-            needed += len(self.due[step % size])
-        return needed
+        left = num_blocks - rounds * len(self.members)
+        if left >= len(self.members):  # `rest` steps in a row need at most one block a member
+            return True
+        return sum(len(self.due[step % size]) for step in range(start, start + rest)) <= left
 
     def steps_within(self, num_blocks: int, limit: int) -> int:
         """The most steps, at most `limit`, that num_blocks blocks allow."""
@@ -71,30 +71,35 @@ class PagedLockstep(Lockstep[BlockTable]):
     def grow(self, num_steps: int, free: list[int]) -> Growth:
         """Hand out the blocks for num_steps more steps from the end of `free`, which must hold enough of them."""
         size, start = self.block_size, self.clock.steps
+        self.clock.steps = start + num_steps
+        turn, take = start % size, free.pop
+        if num_steps == 1:
+            for table in self.due[turn].values():
+                table.blocks.append(take())
+            return Growth(size * len(self.due[turn]))
         slots = first = second = 0
-        for step in range(min(num_steps, size)):
-            due = self.due[(start + step) % size]
+        for step, due in enumerate((self.due[turn:] + self.due[:turn])[:num_steps]):
             if not due:
                 continue
-            times = (num_steps - step + size - 1) // size
-            for table in due.values():
-                if times == 1:
-                    table.blocks.append(free.pop())
-                else:
-                    table.blocks.extend(free[: -times - 1 : -1])
-                    del free[-times:]
-            w, s, q = moments(step, times, size)
-            slots += w * len(due)
-            first += s * len(due)
-            second += q * len(due)
-        self.clock.steps = start + num_steps
+            if step + size >= num_steps:
+                for table in due.values():
+                    table.blocks.append(take())
+                count, total, squares = 1, step, step * step
+            else:
+                count = (num_steps - step - 1) // size + 1
+                for table in due.values():
+                    table.blocks += free[: -count - 1 : -1]
+                    del free[-count:]
+                count, total, squares = moments(step, count, size)
+            members = len(due)
+            slots += members * count
+            first += members * total
+            second += members * squares
         return Growth(slots * size, first * size, second * size)
 
 
 def moments(step: int, times: int, period: int) -> tuple[int, int, int]:
     """Count, sum and sum of squares of step, step + period, ..., `times` of them."""
-    if times == 1:
-        return 1, step, step * step
     pairs = times * (times - 1) // 2
     squares = (times - 1) * times * (2 * times - 1) // 6
     first = times * step + period * pairs

@@ -7,6 +7,7 @@ from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
     GRANTED,
+    NO_OPS,
     Answer,
     Copy,
     Extent,
@@ -51,6 +52,7 @@ class Paged(MemoryPolicy):
         self._tables: dict[int, BlockTable] = {}
         self._host_tables: dict[int, HostTable] = {}
         self._prefixes: dict[int, BlockTable] = {}
+        self._num_pinned = 0
         self._lockstep: PagedLockstep | None = None
         self._live = 0
 
@@ -133,6 +135,7 @@ class Paged(MemoryPolicy):
         if needed > len(self._pool.free):
             raise ValueError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
         self._prefixes[num_tokens] = BlockTable(num_tokens, self._pool.take(needed))
+        self._num_pinned += needed
         self._live += num_tokens
 
     def check(self) -> None:
@@ -157,22 +160,29 @@ class Paged(MemoryPolicy):
         return self._lockstep
 
     def _capacity(self) -> int:
-        return self._pool.num_blocks - sum(len(prefix.blocks) for prefix in self._prefixes.values())
+        return self._pool.num_blocks - self._num_pinned
 
     def _has_room(self, needed: int) -> bool:
         return len(self._pool.free) - needed >= (self._watermark if self._tables else 0)
 
     def _extend_batch(self, index: PagedLockstep, num_tokens: int) -> Answer:
-        writers = copying_writers(index.tails.values(), self._pool, self.block_size) if index.tails else []
-        if index.blocks_needed(num_tokens) + len(writers) > len(self._pool.free):
+        if index.tails:
+            return self._write_tails(index, num_tokens)
+        if not index.fits(num_tokens, len(self._pool.free)):
             return Refusal.LATER
-        ops = self._copy(writers)
-        index.tails.clear()
-        growth = index.grow(num_tokens, self._pool.free)
         self._live += num_tokens * len(index.members)
-        return Grant(
-            0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size) if writers else growth
-        )
+        return Grant(0, NO_OPS, index.grow(num_tokens, self._pool.free))
+
+    def _write_tails(self, index: PagedLockstep, num_tokens: int) -> Answer:
+        """Extend a batch in which last blocks may be shared; from then on nobody shares one."""
+        writers = copying_writers(index.tails.values(), self._pool, self.block_size)
+        if not index.fits(num_tokens, len(self._pool.free) - len(writers)):
+            return Refusal.LATER
+        ops = self._copy(writers) if writers else NO_OPS
+        index.tails.clear()
+        slots, first, second = index.grow(num_tokens, self._pool.free)
+        self._live += num_tokens * len(index.members)
+        return Grant(0, ops, Growth(slots + len(writers) * self.block_size, first, second))
 
     def _copy(self, writers: list[BlockTable]) -> Ops:
         copies, num_tokens = copy_tails(writers, self._pool, self.block_size)
@@ -188,7 +198,7 @@ class Paged(MemoryPolicy):
 
     def _prefix_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
         """The whole blocks of the registered prefix of `seq` among its first num_tokens tokens."""
-        prefix = self._prefixes.get(seq.prefix)
+        prefix = self._prefixes.get(seq.prefix) if self._prefixes else None
         return prefix.blocks[: min(seq.prefix, num_tokens) // self.block_size] if prefix else []
 
     def _prefix_hit(self, seq: Sequence, table: BlockTable, shared: list[int]) -> Grant:

@@ -112,7 +112,8 @@ class Arrival(simpy.Event):
 def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
     """Submit requests at their own times, whatever the engine does."""
     for request in requests:
-        if request.arrival_ps > engine.now_ps:
-            yield Arrival(env, request.arrival_ps - engine.now_ps)
+        delay = request.arrival_ps - int(env.now)
+        if delay > 0:
+            yield Arrival(env, delay)
         engine.submit(request)
     engine.close()

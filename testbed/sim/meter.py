@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from itertools import count
 
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import Growth, Waste
+from testbed.core.slots import NO_GROWTH, Growth, Waste
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.totals import SpanSums, State
+from testbed.sim.totals import SpanSums
 
 
 class Meter(ABC):
@@ -38,22 +38,23 @@ class PlainMeter(Meter):
                 slots = sum(extent.length for extent in policy.table(seq))
                 internal += max(0, slots - group.request.final_len)
         used = policy.usage()
-        self._state = State(len(self.scheduler.running), used.live, used.held - used.live - internal, internal)
+        self._seen = len(self.scheduler.running), used.live, used.held - used.live - internal, internal
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return SpanSums(self._state, State(*(value * prices.first_ps for value in self._state)))
+        return SpanSums(*self._seen, *(value * prices.first_ps for value in self._seen))
 
 
 class Tracked:
-    """A resident group's never-used slots; `active` once they count, dead once the group has left."""
+    """A resident group's never-used slots; they count from from_len tokens on, and `alive` until the group leaves."""
 
-    __slots__ = ("active", "alive", "slots")
+    __slots__ = ("active", "alive", "from_len", "slots")
 
-    def __init__(self, slots: int, active: bool) -> None:
-        self.slots = slots
-        self.active = active
+    def __init__(self, waste: Waste, num_seqs: int, num_tokens: int) -> None:
+        self.slots = waste.slots * num_seqs
+        self.from_len = waste.from_len
+        self.active = num_tokens >= waste.from_len
         self.alive = True
 
 
@@ -84,7 +85,7 @@ class SpanMeter(Meter):
         self._growing = len(self.scheduler.batch)
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
-        started = self._start(self.scheduler.batch.steps, steps) if plan.decode_seqs else Growth()
+        started = self._start(self.scheduler.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
             sums = self._single(prices.first_ps, self._internal + started.slots)
         else:
@@ -100,10 +101,10 @@ class SpanMeter(Meter):
         return sums
 
     def _single(self, duration_ps: int, internal: int) -> SpanSums:
-        running, live, reserved = self._running, self._used.live, self._used.held - self._used.live - internal
-        state = State(running, live, reserved, internal)
-        times = State(running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps)
-        return SpanSums(state, times)
+        running, live = self._running, self._used.live
+        reserved = self._used.held - live - internal
+        times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
+        return SpanSums(running, live, reserved, internal, *times)
 
     def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> SpanSums:
         first_ps, growth_ps, _ = prices
@@ -122,27 +123,32 @@ class SpanMeter(Meter):
         # The policy counts from the second step of the span, the batch from the first.
         w0, w1, w2 = growth
         held, held_time = integrate(used.held, Growth(w0, w1 + w0, w2 + 2 * w1 + w0))
-        internal, internal_time = integrate(self._internal, started)
-        return SpanSums(
-            State(self._running * steps, live, held - live - internal, internal),
-            State(self._running * duration, live_time, held_time - live_time - internal_time, internal_time),
-        )
+        internal, internal_time = self._internal * steps, self._internal * duration
+        if started.slots:
+            internal, internal_time = integrate(self._internal, started)
+        sums = self._running * steps, live, held - live - internal, internal
+        reserved_time = held_time - live_time - internal_time
+        return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
 
-    def _track(self, group: SequenceGroup, num_tokens: int, num_seqs: int) -> None:
+    def _track(self, group: SequenceGroup, num_tokens: int, num_seqs: int) -> Tracked:
         """`num_seqs` sequences of the group are resident and store num_tokens tokens each."""
-        self._forget(group)
-        waste = self._waste(group)
-        tracked = Tracked(waste.slots * num_seqs, num_tokens >= waste.from_len)
-        self._tracked[group.request.request_id] = tracked
+        if group.request.request_id in self._tracked:
+            self._forget(group)
+        waste = self.scheduler.policy.waste(group.sequences[0], group.request.final_len)
+        if waste is None:
+            raise ValueError(f"{type(self.scheduler.policy).__name__} does not answer waste(): use the plain meter")
+        tracked = self._tracked[group.request.request_id] = Tracked(waste, num_seqs, num_tokens)
         if tracked.active:
             self._internal += tracked.slots
+        return tracked
 
     def _joined(self, group: SequenceGroup) -> None:
         """The group decodes from the next step on, with all its sequences."""
-        self._track(group, group.num_tokens, len(group.sequences))
         tracked = self._tracked[group.request.request_id]
+        if len(group.sequences) > 1:
+            tracked = self._track(group, group.num_tokens, len(group.sequences))
         if not tracked.active:
-            step = group.joined_at + self._waste(group).from_len - group.num_tokens - 1
+            step = group.joined_at + tracked.from_len - group.num_tokens - 1
             heapq.heappush(self._starts, (step, next(self._serial), tracked))
 
     def _forget(self, group: SequenceGroup) -> None:
@@ -151,16 +157,12 @@ class SpanMeter(Meter):
             tracked.alive = False
             self._internal -= tracked.slots if tracked.active else 0
 
-    def _waste(self, group: SequenceGroup) -> Waste:
-        waste = self.scheduler.policy.waste(group.sequences[0], group.request.final_len)
-        if waste is None:
-            raise ValueError(f"{type(self.scheduler.policy).__name__} does not answer waste(): use the plain meter")
-        return waste
-
     def _start(self, end: int, steps: int) -> Growth:
         """Begin to count what starts in the `steps` steps before batch step `end`."""
-        slots = first = second = 0
         starts = self._starts
+        if not starts or starts[0][0] >= end:
+            return NO_GROWTH
+        slots = first = second = 0
         while starts and starts[0][0] < end:
             step, _, tracked = heapq.heappop(starts)
             if tracked.alive:

@@ -4,29 +4,27 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 
-class State(NamedTuple):
-    """What an iteration saw: resident requests, and the pool's slots by kind (section 3.1).
+class SpanSums(NamedTuple):
+    """What the iterations of a span saw, summed over them and, as `_time`, integrated over picoseconds.
 
-    live: stored K and V. reserved: held and will be used by the same request. internal: held and never used.
-    The rest of the pool is external fragmentation and others.
+    running: resident requests. The rest splits the pool as section 3.1 does, in slots: live ones store K and V,
+    reserved ones are held and will be used by the same request, internal ones are held and never used. What is left
+    of the pool is external fragmentation and others.
     """
 
     running: int
     live: int
     reserved: int
     internal: int
-
-
-class SpanSums(NamedTuple):
-    """A State summed over the iterations of a span, and integrated over its picoseconds."""
-
-    per_iteration: State
-    over_time: State
+    running_time: int
+    live_time: int
+    reserved_time: int
+    internal_time: int
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start: counts, and each State field over iterations and over time.
+    """Sums since the start: counts, and SpanSums over all spans.
 
     All are whole numbers of any size, so that adding step by step and adding spans give the same.
     """
@@ -59,12 +57,12 @@ class Totals:
 
     def add(self, sums: SpanSums) -> None:
         """Add a span's sums."""
-        per_iteration, over_time = sums
-        self.running += per_iteration.running
-        self.live += per_iteration.live
-        self.reserved += per_iteration.reserved
-        self.internal += per_iteration.internal
-        self.running_time += over_time.running
-        self.live_time += over_time.live
-        self.reserved_time += over_time.reserved
-        self.internal_time += over_time.internal
+        running, live, reserved, internal, running_time, live_time, reserved_time, internal_time = sums
+        self.running += running
+        self.live += live
+        self.reserved += reserved
+        self.internal += internal
+        self.running_time += running_time
+        self.live_time += live_time
+        self.reserved_time += reserved_time
+        self.internal_time += internal_time
