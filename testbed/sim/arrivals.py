@@ -12,7 +12,9 @@ from testbed.sim.engine import Engine, ProcessGenerator
 
 
 class ArrivalProcess(ABC):
-    """Draws arrival times; the same seed gives the same times."""
+    """Draws arrival times; the same seed gives the same times. One that `replays` needs the whole trace for that."""
+
+    replays = False
 
     @abstractmethod
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
@@ -68,6 +70,8 @@ class Slotted(ArrivalProcess):
 
 class Replay(ArrivalProcess):
     """The trace's own time stamps, `speedup` times as fast."""
+
+    replays = True
 
     def __init__(self, speedup: float = 1.0) -> None:
         positive(speedup=speedup)
