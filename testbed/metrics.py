@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.request import PS
-from testbed.sim.recorder import Recorder, RequestLog
+from testbed.sim.recorder import Recorder
+from testbed.sim.rows import PackedRows
 from testbed.sim.totals import Totals
 
 Floats = NDArray[np.float64]
@@ -21,9 +22,9 @@ def spread(values: Floats) -> dict[str, float | None]:
     return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
-def latencies(log: RequestLog) -> dict[str, Floats]:
+def latencies(log: PackedRows) -> dict[str, Floats]:
     """Seconds of every served request: normalized latency (per output token), TTFT, and TPOT of longer outputs."""
-    columns = {name: np.array(column, dtype=np.int64) for name, column in log.columns().items()}
+    columns = log.columns()
     served = columns["finish_ps"] >= 0
     arrival, first, finish, output_len = (
         columns[name][served] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")

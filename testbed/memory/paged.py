@@ -21,7 +21,7 @@ from testbed.core.slots import (
     ceil_div,
 )
 from testbed.memory.block_pool import BlockPool
-from testbed.memory.block_table import BlockTable, PagedLockstep, moments
+from testbed.memory.block_table import BlockTable, PagedLockstep, first_step, moments
 from testbed.memory.copy_on_write import copy_tails, copying_writers
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.swap_space import HostTable, distinct, pair, share_repeated, stored_tokens, transfers
@@ -70,7 +70,10 @@ class Paged(MemoryPolicy):
 
     def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
         if isinstance(seqs, Batch):
-            return self._extend_batch(self._index(seqs), num_tokens)
+            index = self._lockstep
+            if index is None or index.batch is not seqs:
+                index = self._index(seqs)
+            return self._extend_batch(index, num_tokens)
         tables = [self._table(seq) for seq in seqs]
         writers = copying_writers(tables, self._pool, self.block_size)
         missing = [ceil_div(t.num_tokens + num_tokens, self.block_size) - len(t.blocks) for t in tables]
@@ -177,6 +180,8 @@ class Paged(MemoryPolicy):
         if not index.fits(num_tokens, len(self._pool.free)):
             return Refusal.LATER
         self._live += num_tokens * len(index.members)
+        if num_tokens == 1:
+            return first_step(index.grow_once(self._pool.free), self.block_size)
         return Grant(0, NO_OPS, index.grow(num_tokens, self._pool.free))
 
     def _write_tails(self, index: PagedLockstep, num_tokens: int) -> Answer:

@@ -38,9 +38,8 @@ class IterationScheduler(ResidentScheduler):
                 self.leave(group)
                 self.finish(group)
                 finished.append(group)
-        first_tokens = []
-        for group in [chunk.group for chunk in plan.chunks if chunk.last]:
-            first_tokens.append(group)
+        first_tokens = [chunk.group for chunk in plan.chunks if chunk.last]
+        for group in first_tokens:
             self._prefilled(group, finished)
         for group in plan.resumed:
             self.join(group)
@@ -61,11 +60,12 @@ class IterationScheduler(ResidentScheduler):
 
     def _decode(self, plan: Plan) -> None:
         """Extend the batch by one step, preempting until it fits."""
-        while self.batch:
-            answer = self.policy.extend(self.batch, 1)
+        batch = self.batch
+        while num_seqs := len(batch):
+            answer = self.policy.extend(batch, 1)
             if not isinstance(answer, Refusal):
-                plan.decode_seqs = len(self.batch)
-                plan.decode_context = self.batch.context + len(self.batch)
+                plan.decode_seqs = num_seqs
+                plan.decode_context = batch.context + num_seqs
                 self.order(answer.ops, plan)
                 return
             self.preempt(plan)

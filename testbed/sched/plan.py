@@ -64,11 +64,14 @@ class Outcome(NamedTuple):
 
 def work_of(plan: Plan, block_size: int) -> Work:
     """The counts by which a plan is priced; block_size is that of its swapped blocks."""
+    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
+    if not plan.ops:
+        return Work(plan.decode_seqs, plan.decode_context, prefill)
     copies = [copy for ops in plan.ops for copy in ops.copies]
     return Work(
         decode_seqs=plan.decode_seqs,
         decode_context=plan.decode_context,
-        prefill=tuple((chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks),
+        prefill=prefill,
         copies=len(copies),
         copied_tokens=sum(copy.length for copy in copies),
         swapped_out=sum(len(ops.swap_out) for ops in plan.ops),

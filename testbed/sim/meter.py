@@ -112,17 +112,13 @@ class SpanMeter(Meter):
         live = used.live * steps + n * t1
         live_time = used.live * duration + n * ramp
 
-        def integrate(start: int, events: Growth) -> tuple[int, int]:
-            w0, w1, w2 = events
-            late_ps = first_ps * w1 + growth_ps * ((w2 - w1) // 2)
-            return (start + w0) * steps - w1, (start + w0) * duration - late_ps
-
-        # The policy counts from the second step of the span, the batch from the first.
+        # The policy counts from the second step of the span: an event of its step t happened at step t + 1.
         w0, w1, w2 = growth
-        held, held_time = integrate(used.held, Growth(w0, w1 + w0, w2 + 2 * w1 + w0))
-        internal, internal_time = self._internal * steps, self._internal * duration
-        if started.slots:
-            internal, internal_time = integrate(self._internal, started)
+        held = (used.held + w0) * steps - w1 - w0
+        held_time = (used.held + w0) * duration - first_ps * (w1 + w0) - growth_ps * ((w2 + w1) // 2)
+        w0, w1, w2 = started
+        internal = (self._internal + w0) * steps - w1
+        internal_time = (self._internal + w0) * duration - first_ps * w1 - growth_ps * ((w2 - w1) // 2)
         sums = self._running * steps, live, held - live - internal, internal
         reserved_time = held_time - live_time - internal_time
         return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
