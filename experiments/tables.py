@@ -8,9 +8,8 @@ from testbed.sim.recorder import NOT_YET, Recorder
 
 def requests(recorder: Recorder) -> pd.DataFrame:
     """One row a request that has ended, in order of arrival; a rejected one has a reason and no times."""
-    log = recorder.requests
-    table = in_seconds(pd.DataFrame(log.columns()))
-    table["rejected"] = table["request_id"].map(log.rejections).fillna("")
+    table = in_seconds(pd.DataFrame(recorder.requests.columns()))
+    table["rejected"] = table["request_id"].map(recorder.rejections).fillna("")
     return table.sort_values("request_id", ignore_index=True)
 
 
