@@ -1,6 +1,5 @@
 """A recorder's columns as data frames, in seconds."""
 
-import numpy as np
 import pandas as pd
 
 from testbed.core.request import PS
@@ -9,15 +8,14 @@ from testbed.sim.recorder import NOT_YET, Recorder
 
 def requests(recorder: Recorder) -> pd.DataFrame:
     """One row a request that has ended, in order of arrival; a rejected one has a reason and no times."""
-    log = recorder.requests
-    table = in_seconds(pd.DataFrame({name: np.array(column) for name, column in log.columns().items()}))
-    table["rejected"] = table["request_id"].map(log.rejections).fillna("")
+    table = in_seconds(pd.DataFrame(recorder.requests.columns()))
+    table["rejected"] = table["request_id"].map(recorder.rejections).fillna("")
     return table.sort_values("request_id", ignore_index=True)
 
 
 def spans(recorder: Recorder) -> pd.DataFrame:
     """One row a span of identical iterations, in order of time; slots are means over its iterations."""
-    return in_seconds(pd.DataFrame({name: np.array(column) for name, column in recorder.spans.columns().items()}))
+    return in_seconds(pd.DataFrame(recorder.spans.columns()))
 
 
 def in_seconds(table: pd.DataFrame) -> pd.DataFrame:
