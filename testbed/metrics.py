@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.request import PS
-from testbed.sim.recorder import NOT_YET, Recorder
+from testbed.sim.recorder import Recorder
+from testbed.sim.rows import PackedRows
 from testbed.sim.totals import Totals
 
 Floats = NDArray[np.float64]
@@ -21,10 +22,10 @@ def spread(values: Floats) -> dict[str, float | None]:
     return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
-def latencies(recorder: Recorder) -> dict[str, Floats]:
+def latencies(log: PackedRows) -> dict[str, Floats]:
     """Seconds of every served request: normalized latency (per output token), TTFT, and TPOT of longer outputs."""
-    columns = recorder.requests.columns()
-    served = columns["finish_ps"] != NOT_YET
+    columns = log.columns()
+    served = columns["finish_ps"] >= 0
     arrival, first, finish, output_len = (
         columns[name][served] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
     )
@@ -50,7 +51,7 @@ def summarize(recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | N
     seconds = end_ps / PS
     return {
         "requests": {"arrived": totals.arrived, "finished": totals.finished, "rejected": totals.rejected},
-        **{name: spread(values) for name, values in latencies(recorder).items()},
+        **{name: spread(values) for name, values in latencies(recorder.requests).items()},
         "throughput": {
             "requests_per_s": _ratio(totals.finished, seconds),
             "output_tokens_per_s": _ratio(totals.generated, seconds),

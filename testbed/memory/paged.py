@@ -21,7 +21,7 @@ from testbed.core.slots import (
     ceil_div,
 )
 from testbed.memory.block_pool import BlockPool
-from testbed.memory.block_table import BlockTable, PagedLockstep, moments
+from testbed.memory.block_table import BlockTable, PagedLockstep, first_step, moments
 from testbed.memory.copy_on_write import copy_tails, copying_writers
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.swap_space import HostTable, distinct, pair, share_repeated, stored_tokens, transfers
@@ -70,7 +70,10 @@ class Paged(MemoryPolicy):
 
     def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
         if isinstance(seqs, Batch):
-            return self._extend_batch(self._index(seqs), num_tokens)
+            index = self._lockstep
+            if index is None or index.batch is not seqs:
+                index = self._index(seqs)
+            return self._extend_batch(index, num_tokens)
         tables = [self._table(seq) for seq in seqs]
         writers = copying_writers(tables, self._pool, self.block_size)
         missing = [ceil_div(t.num_tokens + num_tokens, self.block_size) - len(t.blocks) for t in tables]
@@ -119,12 +122,18 @@ class Paged(MemoryPolicy):
         shared = prompt_len // size if num_seqs > 1 else 0
         return shared + num_seqs * (ceil_div(prompt_len + output_len, size) - shared) <= self._capacity()
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
         table = self._table(parent)
-        self._pool.share(table.blocks)
-        self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
-        if self._lockstep is not None and parent.seq_id in self._lockstep.members:
-            self._lockstep.watch_tail(parent.seq_id, table)
+        if child.seq_id in self._tables:
+            self._replace(self._tables[child.seq_id], table)
+        else:
+            self._pool.share(table.blocks)
+            self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
+        if self._lockstep is not None:
+            for seq in (parent, child):
+                if seq.seq_id in self._lockstep.members:
+                    self._lockstep.watch_tail(seq.seq_id, self._tables[seq.seq_id])
+        return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: Tier) -> Answer:
         return self._move_out(seqs) if tier is Tier.HOST else self._move_in(seqs)
@@ -171,6 +180,8 @@ class Paged(MemoryPolicy):
         if not index.fits(num_tokens, len(self._pool.free)):
             return Refusal.LATER
         self._live += num_tokens * len(index.members)
+        if num_tokens == 1:
+            return first_step(index.grow_once(self._pool.free), self.block_size)
         return Grant(0, NO_OPS, index.grow(num_tokens, self._pool.free))
 
     def _write_tails(self, index: PagedLockstep, num_tokens: int) -> Answer:
@@ -195,6 +206,19 @@ class Paged(MemoryPolicy):
         if padding and self._pool.ref_count(table.blocks[-1]) > 1:
             padding = 0
         self._live -= self._pool.put(blocks) * self.block_size - padding
+
+    def _replace(self, table: BlockTable, parent: BlockTable) -> None:
+        """`table` becomes the parent's, of equal length; what both share already is left alone."""
+        if table.num_tokens != parent.num_tokens:
+            raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
+        common = 0
+        for old, new in zip(table.blocks, parent.blocks, strict=True):
+            if old != new:
+                break
+            common += 1
+        self._give_back(table, table.blocks[common:])
+        self._pool.share(parent.blocks[common:])
+        table.blocks[common:] = parent.blocks[common:]
 
     def _prefix_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
         """The whole blocks of the registered prefix of `seq` among its first num_tokens tokens."""

@@ -4,7 +4,7 @@ import heapq
 from abc import ABC, abstractmethod
 from itertools import count
 
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import NO_GROWTH, Growth, Waste
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
@@ -33,8 +33,7 @@ class PlainMeter(Meter):
     def open(self, plan: Plan) -> None:
         policy, internal = self.scheduler.policy, 0
         for group in self.scheduler.running.values():
-            unforked = policy.shares and group.status is SequenceStatus.PREFILLING
-            for seq in group.sequences[:1] if unforked else group.sequences:
+            for seq in group.resident:
                 slots = sum(extent.length for extent in policy.table(seq))
                 internal += max(0, slots - group.request.final_len)
         used = policy.usage()
@@ -74,12 +73,10 @@ class SpanMeter(Meter):
     def open(self, plan: Plan) -> None:
         for group in plan.preempted:
             self._forget(group)
-        shares = self.scheduler.policy.shares
         for chunk in plan.chunks:
-            num_seqs = 1 if shares else len(chunk.group.sequences)
-            self._track(chunk.group, chunk.stored + chunk.new, num_seqs)
+            self._track(chunk.group)
         for group in plan.resumed:
-            self._track(group, group.num_tokens, len(group.sequences))
+            self._track(group)
         self._used = self.scheduler.policy.usage()
         self._running = len(self.scheduler.running)
         self._growing = len(self.scheduler.batch)
@@ -115,29 +112,25 @@ class SpanMeter(Meter):
         live = used.live * steps + n * t1
         live_time = used.live * duration + n * ramp
 
-        def integrate(start: int, events: Growth) -> tuple[int, int]:
-            w0, w1, w2 = events
-            late_ps = first_ps * w1 + growth_ps * ((w2 - w1) // 2)
-            return (start + w0) * steps - w1, (start + w0) * duration - late_ps
-
-        # The policy counts from the second step of the span, the batch from the first.
+        # The policy counts from the second step of the span: an event of its step t happened at step t + 1.
         w0, w1, w2 = growth
-        held, held_time = integrate(used.held, Growth(w0, w1 + w0, w2 + 2 * w1 + w0))
-        internal, internal_time = self._internal * steps, self._internal * duration
-        if started.slots:
-            internal, internal_time = integrate(self._internal, started)
+        held = (used.held + w0) * steps - w1 - w0
+        held_time = (used.held + w0) * duration - first_ps * (w1 + w0) - growth_ps * ((w2 + w1) // 2)
+        w0, w1, w2 = started
+        internal = (self._internal + w0) * steps - w1
+        internal_time = (self._internal + w0) * duration - first_ps * w1 - growth_ps * ((w2 - w1) // 2)
         sums = self._running * steps, live, held - live - internal, internal
         reserved_time = held_time - live_time - internal_time
         return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
 
-    def _track(self, group: SequenceGroup, num_tokens: int, num_seqs: int) -> Tracked:
-        """`num_seqs` sequences of the group are resident and store num_tokens tokens each."""
+    def _track(self, group: SequenceGroup) -> Tracked:
+        """Count what the group holds now and will never use."""
         if group.request.request_id in self._tracked:
             self._forget(group)
         waste = self.scheduler.policy.waste(group.sequences[0], group.request.final_len)
         if waste is None:
             raise ValueError(f"{type(self.scheduler.policy).__name__} does not answer waste(): use the plain meter")
-        tracked = self._tracked[group.request.request_id] = Tracked(waste, num_seqs, num_tokens)
+        tracked = self._tracked[group.request.request_id] = Tracked(waste, len(group.resident), group.num_tokens)
         if tracked.active:
             self._internal += tracked.slots
         return tracked
@@ -146,7 +139,7 @@ class SpanMeter(Meter):
         """The group decodes from the next step on, with all its sequences."""
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:
-            tracked = self._track(group, group.num_tokens, len(group.sequences))
+            tracked = self._track(group)
         if not tracked.active:
             step = group.joined_at + tracked.from_len - group.num_tokens - 1
             heapq.heappush(self._starts, (step, next(self._serial), tracked))
