@@ -1,0 +1,1 @@
+"""Cost models: how long an iteration takes, in whole picoseconds."""

@@ -1,0 +1,1 @@
+"""Memory policies: may these sequences have room, and where?"""

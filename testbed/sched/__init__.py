@@ -1,0 +1,1 @@
+"""Schedulers: who runs in the next iteration, and who is preempted."""

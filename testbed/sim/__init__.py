@@ -1,0 +1,1 @@
+"""The simulator: the only package that knows SimPy."""

@@ -1,0 +1,79 @@
+"""A roofline of a data sheet (section 2.2's arithmetic), with named efficiencies."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from testbed.core.request import PS
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """What the data sheet does not say.
+
+    overhead_s: software time of an iteration. attention_bandwidth: share of the memory bandwidth that the decode
+    attention kernel reaches. linear_bandwidth and flops: shares that large matrix products reach. copy_s: launch of
+    one copy between host and device. all_reduce_s: latency of one all-reduce.
+    """
+
+    overhead_s: float = 0.0
+    attention_bandwidth: float = 1.0
+    linear_bandwidth: float = 1.0
+    flops: float = 1.0
+    copy_s: float = 0.0
+    all_reduce_s: float = 0.0
+
+
+class AnalyticCost(CostModel):
+    """Every GPU holds 1/num_gpus of the weights and of each token's K and V (tensor parallelism, section 4.6)."""
+
+    def __init__(self, model: ModelSpec, server: ServerSpec, efficiencies: Efficiencies) -> None:
+        self.model = model
+        self._gpus = server.num_gpus
+        self._gpu = server.gpu
+        self._eff = efficiencies
+        self._overhead_ps = round(efficiencies.overhead_s * PS)
+        attention = server.gpu.memory_bandwidth * efficiencies.attention_bandwidth * server.num_gpus
+        self._context_ps = round(model.kv_bytes_per_token / attention * PS)
+        self._linear_ps = cache(self._linear)
+
+    def iteration(self, work: Work) -> int:
+        num_tokens = work.num_tokens
+        forward = self._linear_ps(num_tokens) + self._overhead_ps if num_tokens else 0
+        attention = work.decode_context * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
+        moved = work.copies or work.swapped_out or work.swapped_in
+        return forward + attention + (self._moves_ps(work) if moved else 0)
+
+    def decode(self, num_seqs: int, context: int) -> Affine:
+        first = self._linear_ps(num_seqs) + self._overhead_ps + context * self._context_ps
+        return Affine(first, num_seqs * self._context_ps, UNBOUNDED)
+
+    def _linear(self, num_tokens: int) -> int:
+        """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
+        model, gpu, eff = self.model, self._gpu, self._eff
+        shard = model.linear_params / self._gpus
+        read_s = shard * model.dtype_bytes / (gpu.memory_bandwidth * eff.linear_bandwidth)
+        compute_s = 2 * shard * num_tokens / (gpu.fp16_flops * eff.flops)
+        return round((max(read_s, compute_s) + self._all_reduce_s(num_tokens)) * PS)
+
+    def _all_reduce_s(self, num_tokens: int) -> float:
+        """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the activations."""
+        if self._gpus == 1:
+            return 0.0
+        sent = 2 * (self._gpus - 1) / self._gpus * num_tokens * self.model.hidden_size * self.model.dtype_bytes
+        return 2 * self.model.num_layers * (self._eff.all_reduce_s + sent / self._gpu.link_bandwidth)
+
+    def _prefill_ps(self, new: int, stored: int) -> int:
+        """Causal attention of `new` tokens: 4 FLOPs for each query, key and channel."""
+        model = self.model
+        pairs = new * stored + new * (new + 1) / 2
+        flops = 4 * pairs * model.num_heads * model.head_size * model.num_layers
+        return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.flops) * PS)
+
+    def _moves_ps(self, work: Work) -> int:
+        """Block copies read and write device memory; swaps cross the host link, K and V of every layer apart."""
+        token = self.model.kv_bytes_per_token / self._gpus
+        copy_s = 2 * work.copied_tokens * token / self._gpu.memory_bandwidth
+        block_s = 2 * self.model.num_layers * self._eff.copy_s + work.block_size * token / self._gpu.host_bandwidth
+        return round((copy_s + (work.swapped_out + work.swapped_in) * block_s) * PS)

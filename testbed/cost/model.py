@@ -1,0 +1,69 @@
+"""What an iteration does, and the plug-in API for what it costs."""
+
+from abc import ABC, abstractmethod
+from math import isqrt
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    """What one iteration does, in counts; never in block ids.
+
+    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included). prefill
+    lists (new tokens, tokens already stored) of every sequence in its prompt phase. The rest counts blocks, or for
+    contiguous memory extents: copied on the device, moved to the host and back, with the tokens in them.
+    """
+
+    decode_seqs: int = 0
+    decode_context: int = 0
+    prefill: tuple[tuple[int, int], ...] = ()
+    copies: int = 0
+    copied_tokens: int = 0
+    swapped_out: int = 0
+    swapped_in: int = 0
+    block_size: int = 16
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that pass through the linear layers."""
+        return self.decode_seqs + sum(new for new, _ in self.prefill)
+
+
+class Affine(NamedTuple):
+    """Durations of `steps` decode iterations in a row: first_ps, first_ps + growth_ps, first_ps + 2 growth_ps, ..."""
+
+    first_ps: int
+    growth_ps: int
+    steps: int
+
+    def total_ps(self, steps: int) -> int:
+        """Duration of the first `steps` iterations together."""
+        return steps * self.first_ps + self.growth_ps * (steps * (steps - 1) // 2)
+
+    def steps_to_reach(self, elapsed_ps: int) -> int:
+        """The fewest iterations after which at least elapsed_ps have passed; growth_ps <= 2 first_ps."""
+        first, growth, _ = self
+        if growth == 0:
+            return -(-elapsed_ps // first)
+        # total_ps(k) = elapsed_ps is a quadratic in k; the integer root is at most one step short.
+        slope = 2 * first - growth
+        steps = (isqrt(slope * slope + 8 * growth * elapsed_ps) - slope) // (2 * growth)
+        return steps if self.total_ps(steps) >= elapsed_ps else steps + 1
+
+
+UNBOUNDED = 1 << 62
+
+
+class CostModel(ABC):
+    """Prices iterations. A plug-in needs only `iteration`; `decode` makes it fast."""
+
+    @abstractmethod
+    def iteration(self, work: Work) -> int:
+        """Picoseconds of one iteration."""
+
+    def decode(self, num_seqs: int, context: int) -> Affine:
+        """Prices of the next decode iterations of num_seqs sequences, the first of which reads `context` tokens.
+
+        Each later one reads num_seqs tokens more. Must equal `iteration` step by step, as far as it says. By default
+        it says one step only.
+        """
+        return Affine(self.iteration(Work(num_seqs, context)), 0, 1)

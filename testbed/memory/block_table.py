@@ -1,0 +1,101 @@
+"""Block tables, and the index that finds the ones that need a block without walking the batch."""
+
+from testbed.core.batch import Batch
+from testbed.core.slots import Growth
+from testbed.memory.block_pool import BlockPool
+from testbed.memory.lockstep import Holding, Lockstep
+
+
+class BlockTable(Holding):
+    """The blocks of one sequence in order; always as many as its tokens need."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self, num_tokens: int, blocks: list[int]) -> None:
+        super().__init__(num_tokens)
+        self.blocks = blocks
+
+
+class PagedLockstep(Lockstep[BlockTable]):
+    """Members by the step, modulo the block size, at which they need their next block.
+
+    due[r] holds the members whose blocks are full at the steps congruent to r. `tails` holds members whose partial
+    last block was shared when they joined or forked, and may have to be copied before the next write.
+    """
+
+    def __init__(self, batch: Batch, holdings: dict[int, BlockTable], pool: BlockPool, block_size: int) -> None:
+        self.block_size = block_size
+        self.pool = pool
+        self.due: list[dict[int, BlockTable]] = [{} for _ in range(block_size)]
+        self.tails: dict[int, BlockTable] = {}
+        super().__init__(batch, holdings)
+
+    def enter(self, seq_id: int, holding: BlockTable) -> None:
+        self.due[-holding.offset % self.block_size][seq_id] = holding
+        if self.pool.sharers:
+            self.watch_tail(seq_id, holding)
+
+    def leave(self, seq_id: int, holding: BlockTable) -> None:
+        del self.due[-holding.offset % self.block_size][seq_id]
+        self.tails.pop(seq_id, None)
+
+    def watch_tail(self, seq_id: int, holding: BlockTable) -> None:
+        """Remember a member whose partial last block is shared."""
+        if holding.num_tokens % self.block_size and self.pool.ref_count(holding.blocks[-1]) > 1:
+            self.tails[seq_id] = holding
+
+    def fits(self, num_steps: int, num_blocks: int) -> bool:
+        """Whether num_blocks blocks are enough for num_steps more steps of all members, copies on write aside."""
+        size, start = self.block_size, self.clock.steps
+        rounds, rest = divmod(num_steps, size)
+        left = num_blocks - rounds * len(self.members)
+        if left >= len(self.members):  # `rest` steps in a row need at most one block a member
+            return True
+        return sum(len(self.due[step % size]) for step in range(start, start + rest)) <= left
+
+    def steps_within(self, num_blocks: int, limit: int) -> int:
+        """The most steps, at most `limit`, that num_blocks blocks allow."""
+        size, members = self.block_size, len(self.members)
+        if (limit // size + 1) * members <= num_blocks:
+            return limit
+        rounds, left = divmod(num_blocks, members)
+        steps = rounds * size
+        # Any `size` steps in a row need one block a member, so after whole rounds at most one more round is walked.
+        while steps < limit:
+            left -= len(self.due[(self.clock.steps + steps) % size])
+            if left < 0:
+                return steps
+            steps += 1
+        return limit
+
+    def grow(self, num_steps: int, free: list[int]) -> Growth:
+        """Hand out the blocks for num_steps more steps from the end of `free`, which must hold enough of them."""
+        size, start = self.block_size, self.clock.steps
+        slots = first = second = 0
+        for step in range(min(num_steps, size)):
+            due = self.due[(start + step) % size]
+            if not due:
+                continue
+            times = (num_steps - step + size - 1) // size
+            for table in due.values():
+                if times == 1:
+                    table.blocks.append(free.pop())
+                else:
+                    table.blocks.extend(free[: -times - 1 : -1])
+                    del free[-times:]
+            w, s, q = moments(step, times, size)
+            slots += w * len(due)
+            first += s * len(due)
+            second += q * len(due)
+        self.clock.steps = start + num_steps
+        return Growth(slots * size, first * size, second * size)
+
+
+def moments(step: int, times: int, period: int) -> tuple[int, int, int]:
+    """Count, sum and sum of squares of step, step + period, ..., `times` of them."""
+    if times == 1:
+        return 1, step, step * step
+    pairs = times * (times - 1) // 2
+    squares = (times - 1) * times * (2 * times - 1) // 6
+    first = times * step + period * pairs
+    return times, first, times * step * step + 2 * step * period * pairs + period * period * squares

@@ -1,0 +1,63 @@
+"""A buddy allocator over a range of units; knows no sequences (Knuth, TAOCP vol. 1, section 2.5)."""
+
+
+class BuddyAllocator:
+    """Ranges of 2^order units, aligned to their size, lowest address first.
+
+    A pool that is no power of two starts as the aligned powers of two that fill it from unit 0 on.
+    """
+
+    __slots__ = ("_free", "max_order", "num_free", "num_units")
+
+    def __init__(self, num_units: int) -> None:
+        self.num_units = num_units
+        self.num_free = num_units
+        self.max_order = max(num_units.bit_length() - 1, 0)
+        self._free: list[set[int]] = [set() for _ in range(self.max_order + 1)]
+        start = 0
+        for order in range(self.max_order, -1, -1):
+            if num_units >> order & 1:
+                self._free[order].add(start)
+                start += 1 << order
+
+    def allocate(self, order: int) -> int | None:
+        """First unit of a free range of 2^order units, or None where there is none."""
+        for larger in range(order, self.max_order + 1):
+            if self._free[larger]:
+                break
+        else:
+            return None
+        start = min(self._free[larger])  # few free ranges exist at any time, so no order is kept among them
+        self._free[larger].remove(start)
+        while larger > order:
+            larger -= 1
+            self._free[larger].add(start + (1 << larger))
+        self.num_free -= 1 << order
+        return start
+
+    def free(self, start: int, order: int) -> None:
+        """Give a range back and join it with its buddy as often as that is free."""
+        self.num_free += 1 << order
+        while order < self.max_order and (start ^ 1 << order) in self._free[order]:
+            self._free[order].remove(start ^ 1 << order)
+            start &= ~(1 << order)
+            order += 1
+        self._free[order].add(start)
+
+    def largest_free(self) -> int:
+        """Units in the largest free range."""
+        return next((1 << order for order in range(self.max_order, -1, -1) if self._free[order]), 0)
+
+    def free_ranges(self) -> list[tuple[int, int]]:
+        """Every free range as (start, units), in address order."""
+        return sorted((start, 1 << order) for order, starts in enumerate(self._free) for start in starts)
+
+    def check(self) -> None:
+        """Free ranges are aligned, inside the pool and disjoint, and add up to num_free."""
+        end = 0
+        for start, units in self.free_ranges():
+            assert start >= end, f"free ranges overlap at unit {start}"
+            assert start % units == 0, f"range of {units} units at {start} is not aligned"
+            end = start + units
+        assert end <= self.num_units, f"free range ends at {end}, beyond the pool of {self.num_units}"
+        assert sum(units for _, units in self.free_ranges()) == self.num_free, "free units are miscounted"

@@ -1,0 +1,237 @@
+"""Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between tiers."""
+
+from collections.abc import Iterable
+from math import ceil
+
+from testbed.core.batch import Batch
+from testbed.core.sequence import Sequence
+from testbed.core.slots import (
+    GRANTED,
+    NO_OPS,
+    Answer,
+    Copy,
+    Extent,
+    Grant,
+    Growth,
+    Ops,
+    Refusal,
+    Tier,
+    Usage,
+    Waste,
+    ceil_div,
+)
+from testbed.memory.block_pool import BlockPool
+from testbed.memory.block_table import BlockTable, PagedLockstep, moments
+from testbed.memory.copy_on_write import copy_tails, copying_writers
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.swap_space import HostTable, distinct, pair, share_repeated, stored_tokens, transfers
+
+
+class Paged(MemoryPolicy):
+    """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool free.
+
+    The watermark (section 4.5; the artifact's 1%) is waived when nothing is resident, so that a pool that could hold
+    a request always admits it in the end. `order` lists the block ids in the order in which a fresh pool hands them
+    out. Refuses NEVER where the tokens would not fit an empty pool less the registered prefixes.
+    """
+
+    shares = True
+    moves_tiers = True
+
+    def __init__(
+        self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, order: Iterable[int] | None = None
+    ) -> None:
+        if not 1 <= block_size <= 256:
+            raise ValueError(f"block_size is {block_size}; it must be from 1 to 256 tokens")
+        if not 0 <= watermark < 1:
+            raise ValueError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
+        self.block_size = block_size
+        self._pool = BlockPool(pool.num_slots // block_size, order)
+        self._host_pool = BlockPool(pool.num_host_slots // block_size)
+        self._watermark = ceil(watermark * self._pool.num_blocks)
+        self._tables: dict[int, BlockTable] = {}
+        self._host_tables: dict[int, HostTable] = {}
+        self._prefixes: dict[int, BlockTable] = {}
+        self._lockstep: PagedLockstep | None = None
+        self._live = 0
+
+    def admit(self, seq: Sequence, num_tokens: int) -> Answer:
+        shared = self._prefix_blocks(seq, num_tokens)
+        needed = ceil_div(num_tokens, self.block_size) - len(shared)
+        if needed > self._capacity():
+            return Refusal.NEVER
+        if not self._has_room(needed):
+            return Refusal.LATER
+        table = BlockTable(num_tokens, shared + self._pool.take(needed))
+        self._tables[seq.seq_id] = table
+        self._live += num_tokens - len(shared) * self.block_size
+        return self._prefix_hit(seq, table, shared) if seq.prefix else GRANTED
+
+    def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
+        if isinstance(seqs, Batch):
+            return self._extend_batch(self._index(seqs), num_tokens)
+        tables = [self._table(seq) for seq in seqs]
+        writers = copying_writers(tables, self._pool, self.block_size)
+        missing = [ceil_div(t.num_tokens + num_tokens, self.block_size) - len(t.blocks) for t in tables]
+        if sum(missing) + len(writers) > len(self._pool.free):
+            return Refusal.LATER
+        ops = self._copy(writers)
+        events = [(len(writers), 0, 0)]
+        for table, count in zip(tables, missing, strict=True):
+            events.append(moments(-table.num_tokens % self.block_size, count, self.block_size))
+            table.blocks.extend(self._pool.take(count))
+            table.offset += num_tokens
+        self._live += num_tokens * len(tables)
+        return Grant(0, ops, Growth(*(self.block_size * sum(column) for column in zip(*events, strict=True))))
+
+    def release(self, seq: Sequence) -> None:
+        if seq.seq_id in self._host_tables:
+            host = self._host_tables.pop(seq.seq_id)
+            self._host_pool.put(host.blocks)
+            self._pool.put(host.kept)
+        else:
+            table = self._table(seq)
+            self._give_back(table, table.blocks)
+            del self._tables[seq.seq_id]
+
+    def table(self, seq: Sequence) -> list[Extent]:
+        return [Extent(block * self.block_size, self.block_size) for block in self._table(seq).blocks]
+
+    def usage(self) -> Usage:
+        size = self.block_size
+        total, free = self._pool.num_blocks * size, len(self._pool.free) * size
+        return Usage(total, self._live, total - free, total - free, 0, free, free)
+
+    def horizon(self, seqs: Iterable[Sequence], limit: int) -> int:
+        if not isinstance(seqs, Batch):
+            return 0
+        index = self._index(seqs)
+        return 0 if index.tails else index.steps_within(len(self._pool.free), limit)
+
+    def waste(self, seq: Sequence, final_len: int) -> Waste:
+        size = self.block_size
+        last_block = (final_len - 1) // size * size
+        return Waste(last_block + 1, last_block + size - final_len)
+
+    def fits(self, prompt_len: int, output_len: int, num_seqs: int) -> bool:
+        size = self.block_size
+        shared = prompt_len // size if num_seqs > 1 else 0
+        return shared + num_seqs * (ceil_div(prompt_len + output_len, size) - shared) <= self._capacity()
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        table = self._table(parent)
+        self._pool.share(table.blocks)
+        self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
+        if self._lockstep is not None and parent.seq_id in self._lockstep.members:
+            self._lockstep.watch_tail(parent.seq_id, table)
+
+    def move(self, seqs: list[Sequence], tier: Tier) -> Answer:
+        return self._move_out(seqs) if tier is Tier.HOST else self._move_in(seqs)
+
+    def register_prefix(self, num_tokens: int) -> None:
+        """Pin num_tokens tokens; sequences whose `prefix` is num_tokens share their whole blocks from then on."""
+        needed = ceil_div(num_tokens, self.block_size)
+        if needed > len(self._pool.free):
+            raise ValueError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
+        self._prefixes[num_tokens] = BlockTable(num_tokens, self._pool.take(needed))
+        self._live += num_tokens
+
+    def check(self) -> None:
+        tables = [*self._tables.values(), *self._prefixes.values()]
+        kept = [host.kept for host in self._host_tables.values()]
+        self._pool.check([*(table.blocks for table in tables), *kept])
+        self._host_pool.check(host.blocks for host in self._host_tables.values())
+        assert self._live == stored_tokens(tables, self.block_size), "live slots are miscounted"
+        for seq_id, table in self._tables.items():
+            assert len(table.blocks) == ceil_div(table.num_tokens, self.block_size), f"table of sequence {seq_id}"
+
+    def _table(self, seq: Sequence) -> BlockTable:
+        try:
+            return self._tables[seq.seq_id]
+        except KeyError:
+            raise KeyError(f"{seq} is not on the device: admit it, or move it back, first") from None
+
+    def _index(self, batch: Batch) -> PagedLockstep:
+        if self._lockstep is None or self._lockstep.batch is not batch:
+            index = PagedLockstep.on(batch, self._tables)
+            self._lockstep = index or PagedLockstep(batch, self._tables, self._pool, self.block_size)
+        return self._lockstep
+
+    def _capacity(self) -> int:
+        return self._pool.num_blocks - sum(len(prefix.blocks) for prefix in self._prefixes.values())
+
+    def _has_room(self, needed: int) -> bool:
+        return len(self._pool.free) - needed >= (self._watermark if self._tables else 0)
+
+    def _extend_batch(self, index: PagedLockstep, num_tokens: int) -> Answer:
+        writers = copying_writers(index.tails.values(), self._pool, self.block_size) if index.tails else []
+        if not index.fits(num_tokens, len(self._pool.free) - len(writers)):
+            return Refusal.LATER
+        ops = self._copy(writers) if writers else NO_OPS
+        index.tails.clear()
+        slots, first, second = index.grow(num_tokens, self._pool.free)
+        self._live += num_tokens * len(index.members)
+        return Grant(0, ops, Growth(slots + len(writers) * self.block_size, first, second))
+
+    def _copy(self, writers: list[BlockTable]) -> Ops:
+        copies, num_tokens = copy_tails(writers, self._pool, self.block_size)
+        self._live += num_tokens
+        return Ops(copies)
+
+    def _give_back(self, table: BlockTable, blocks: list[int]) -> None:
+        """Drop these blocks, the end of a table, and the stored tokens of those that nobody else holds."""
+        padding = len(table.blocks) * self.block_size - table.num_tokens
+        if padding and self._pool.ref_count(table.blocks[-1]) > 1:
+            padding = 0
+        self._live -= self._pool.put(blocks) * self.block_size - padding
+
+    def _prefix_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
+        """The whole blocks of the registered prefix of `seq` among its first num_tokens tokens."""
+        prefix = self._prefixes.get(seq.prefix)
+        return prefix.blocks[: min(seq.prefix, num_tokens) // self.block_size] if prefix else []
+
+    def _prefix_hit(self, seq: Sequence, table: BlockTable, shared: list[int]) -> Grant:
+        """Share the whole blocks; the remainder of the prefix is copied, because the sequence writes behind it."""
+        prefix = self._prefixes.get(seq.prefix)
+        if prefix is None:
+            return GRANTED
+        self._pool.share(shared)
+        cached, stored = min(seq.prefix, table.num_tokens), len(shared) * self.block_size
+        if cached == stored:
+            return Grant(cached)
+        target = table.blocks[len(shared)] * self.block_size
+        source = prefix.blocks[len(shared)] * self.block_size
+        return Grant(cached, Ops((Copy(source, target, cached - stored),)))
+
+    def _move_out(self, seqs: list[Sequence]) -> Answer:
+        tables = [self._table(seq) for seq in seqs]
+        kept = [self._prefix_blocks(seq, table.num_tokens) for seq, table in zip(seqs, tables, strict=True)]
+        moving = [table.blocks[len(keep) :] for table, keep in zip(tables, kept, strict=True)]
+        source = distinct(moving)
+        if len(source) > len(self._host_pool.free):
+            return Refusal.LATER
+        target = self._host_pool.take(len(source))
+        moved = pair(moving, source, target)
+        share_repeated(moved, self._host_pool)
+        for seq, table, keep, old, new in zip(seqs, tables, kept, moving, moved, strict=True):
+            self._host_tables[seq.seq_id] = HostTable(table.num_tokens, keep, new)
+            self._give_back(table, old)
+            del self._tables[seq.seq_id]
+        return Grant(0, Ops(swap_out=transfers(source, target, self.block_size)))
+
+    def _move_in(self, seqs: list[Sequence]) -> Answer:
+        tables = [self._host_tables[seq.seq_id] for seq in seqs]
+        moving = [table.blocks for table in tables]
+        source = distinct(moving)
+        if not self._has_room(len(source)):
+            return Refusal.LATER
+        target = self._pool.take(len(source))
+        moved = pair(moving, source, target)
+        share_repeated(moved, self._pool)
+        for seq, table, new in zip(seqs, tables, moved, strict=True):
+            self._tables[seq.seq_id] = BlockTable(table.num_tokens, table.kept + new)
+            self._host_pool.put(table.blocks)
+            del self._host_tables[seq.seq_id]
+        stored = stored_tokens([self._tables[seq.seq_id] for seq in seqs], self.block_size)
+        self._live += stored - self.block_size * len(distinct([table.kept for table in tables]))
+        return Grant(0, Ops(swap_in=transfers(source, target, self.block_size)))

@@ -1,0 +1,114 @@
+"""When requests arrive: time stamps for a trace's rows, and the SimPy processes that submit them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import numpy as np
+import simpy
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Column, Request, Rows
+from testbed.sim.engine import Engine, ProcessGenerator
+
+
+class ArrivalProcess(ABC):
+    """Draws arrival times; the same seed gives the same times."""
+
+    @abstractmethod
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        """Arrival times in order, in picoseconds. `rows` is a whole trace where the process replays time stamps."""
+
+
+def positive(**values: float) -> None:
+    """Raise InputError for a value that is not above zero."""
+    for name, value in values.items():
+        if not value > 0:
+            raise InputError(f"arrivals.{name} is {value}; it must be above 0")
+
+
+class Poisson(ArrivalProcess):
+    """`rate` requests a second for duration_s seconds, exponential gaps."""
+
+    def __init__(self, rate: float, duration_s: float) -> None:
+        positive(rate=rate, duration_s=duration_s)
+        self.rate = rate
+        self.duration_s = duration_s
+
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        return renewal_times(np.random.default_rng([seed, 1]), 1.0, self.rate, self.duration_s)
+
+
+class Gamma(ArrivalProcess):
+    """Gaps from a gamma distribution; burstiness is their squared coefficient of variation (1: Poisson)."""
+
+    def __init__(self, rate: float, duration_s: float, burstiness: float) -> None:
+        positive(rate=rate, duration_s=duration_s, burstiness=burstiness)
+        self.rate = rate
+        self.duration_s = duration_s
+        self.burstiness = burstiness
+
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        return renewal_times(np.random.default_rng([seed, 1]), 1 / self.burstiness, self.rate, self.duration_s)
+
+
+class Slotted(ArrivalProcess):
+    """The artifact's recipe: a Poisson count for every slot of 10 ms, all of it arriving at the slot's start."""
+
+    def __init__(self, rate: float, duration_s: float, slot_s: float = 0.01) -> None:
+        positive(rate=rate, duration_s=duration_s, slot_s=slot_s)
+        self.rate = rate
+        self.duration_s = duration_s
+        self.slot_s = slot_s
+
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        # The artifact draws from NumPy's legacy generator, whose stream is frozen.
+        draws = np.random.RandomState(seed).poisson(self.rate * self.slot_s, size=round(self.duration_s / self.slot_s))
+        return np.repeat(np.arange(len(draws), dtype=np.int64) * round(self.slot_s * PS), draws)
+
+
+class Replay(ArrivalProcess):
+    """The trace's own time stamps, `speedup` times as fast."""
+
+    def __init__(self, speedup: float = 1.0) -> None:
+        positive(speedup=speedup)
+        self.speedup = speedup
+
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        if rows is None or rows.arrival_s is None:
+            raise InputError(
+                "arrivals=replay needs a trace with time stamps: this one has none; choose arrivals=poisson"
+            )
+        return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
+
+
+def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_s: float) -> Column:
+    """Arrivals before duration_s of a renewal process with gamma gaps of mean 1 / rate."""
+    times, start = [np.empty(0)], 0.0
+    while start < duration_s:
+        gaps = rng.gamma(shape, 1 / (rate * shape), size=int(rate * duration_s * 1.1) + 64)
+        times.append(start + np.cumsum(gaps))
+        start = times[-1][-1]
+    seconds = np.concatenate(times)
+    return np.rint(seconds[seconds < duration_s] * PS).astype(np.int64)
+
+
+class Arrival(simpy.Event):
+    """Happens after `delay`, before anything else that happens then.
+
+    An iteration that ends at the very moment of an arrival must see it, whatever was scheduled first.
+    """
+
+    def __init__(self, env: simpy.Environment, delay: int) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        env.schedule(self, priority=simpy.events.URGENT, delay=delay)
+
+
+def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
+    """Submit requests at their own times, whatever the engine does."""
+    for request in requests:
+        if request.arrival_ps > engine.now_ps:
+            yield Arrival(env, request.arrival_ps - engine.now_ps)
+        engine.submit(request)
+    engine.close()

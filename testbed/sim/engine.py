@@ -1,0 +1,167 @@
+"""The SimPy process: plan, wait, commit."""
+
+from collections.abc import Generator, Iterable
+from math import inf
+from typing import Any
+
+import simpy
+
+from testbed.core.request import Request
+from testbed.core.sequence import SequenceStatus
+from testbed.cost.model import UNBOUNDED, Affine, CostModel
+from testbed.sched.plan import Outcome, Plan, work_of
+from testbed.sched.residency import PolicyError
+from testbed.sched.scheduler import Scheduler
+from testbed.sim.meter import Meter
+from testbed.sim.recorder import Recorder
+
+ProcessGenerator = Generator[simpy.Event, Any, None]
+
+
+class Engine:
+    """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
+
+    It may carry out many identical iterations at once, at most max_steps, but ends a span at the first iteration
+    boundary at or after the next mark and, where an arrival could change the next decision, the next event of anybody
+    else. With max_steps 1 it goes step by step; both give the same, bit for bit.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        scheduler: Scheduler,
+        cost: CostModel,
+        meter: Meter,
+        recorder: Recorder,
+        max_len: int,
+        marks_ps: Iterable[int] = (),
+        stop_ps: int = UNBOUNDED,
+        max_steps: int = UNBOUNDED,
+    ) -> None:
+        self.env = env
+        self.scheduler = scheduler
+        self.cost = cost
+        self.meter = meter
+        self.recorder = recorder
+        self.max_len = max_len
+        self.max_steps = max_steps
+        self._stop_ps = stop_ps
+        self._marks = sorted({*marks_ps, stop_ps} - {UNBOUNDED}, reverse=True)
+        self._block_size: int = getattr(scheduler.policy, "block_size", 1)
+        self._closed = False
+        self._wake: simpy.Event | None = None
+
+    @property
+    def now_ps(self) -> int:
+        """The simulated time: a whole number, because every delay is one."""
+        return int(self.env.now)
+
+    def submit(self, request: Request) -> None:
+        """A request arrives now; one that could never run is turned away at once."""
+        self.recorder.totals.arrived += 1
+        reason = self._unservable(request)
+        if reason:
+            self.recorder.rejected(request, reason)
+            return
+        self.scheduler.add(request)
+        self._rouse()
+
+    def close(self) -> None:
+        """No more requests will come."""
+        self._closed = True
+        self._rouse()
+
+    def serve(self) -> ProcessGenerator:
+        """The process to hand to SimPy."""
+        while self.now_ps < self._stop_ps:
+            self._pass_marks()
+            plan = self.scheduler.plan()
+            for group in plan.rejected:
+                self.recorder.rejected(group.request, "the memory policy can never hold it")
+            if plan:
+                yield from self._carry_out(plan)
+            elif plan.rejected:
+                continue
+            elif self.scheduler.waiting or self.scheduler.swapped:
+                raise PolicyError(f"{type(self.scheduler.policy).__name__} refuses {self._stuck()} though nothing runs")
+            elif self._closed:
+                break
+            else:
+                self._wake = self.env.event()
+                yield self._wake
+        self.recorder.end_ps = self.now_ps
+        self._pass_marks()
+
+    def _carry_out(self, plan: Plan) -> ProcessGenerator:
+        start_ps = self.now_ps
+        self.meter.open(plan)
+        prices, steps = self._price(plan)
+        duration_ps = prices.total_ps(steps)
+        queues = len(self.scheduler.waiting), len(self.scheduler.swapped)
+        yield self.env.timeout(duration_ps)
+        outcome = self.scheduler.commit(plan, steps)
+        sums = self.meter.close(plan, prices, steps, outcome)
+        self.recorder.span(start_ps, duration_ps, steps, plan, sums, queues)
+        self._count(plan, steps, duration_ps, outcome)
+        self.recorder.totals.add(sums)
+
+    def _price(self, plan: Plan) -> tuple[Affine, int]:
+        """The prices of the iterations that the plan allows, and how many of them to take at once."""
+        if not plan.repeats:
+            return Affine(self.cost.iteration(work_of(plan, self._block_size)), 0, 1), 1
+        prices = self.cost.decode(plan.decode_seqs, plan.decode_context)
+        steps = min(1 + plan.horizon, prices.steps, self.max_steps)
+        if steps > 1:
+            bound = self._next_mark()
+            if plan.open:
+                bound = min(bound, self._next_event())
+            if bound < UNBOUNDED:
+                steps = min(steps, max(1, prices.steps_to_reach(bound - self.now_ps)))
+        return prices, steps
+
+    def _count(self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome) -> None:
+        totals, now_ps = self.recorder.totals, self.now_ps
+        totals.iterations += steps
+        totals.busy_ps += duration_ps
+        for group in outcome.first_tokens:
+            if group.first_ps < 0:
+                group.first_ps = now_ps
+        for group in outcome.finished:
+            totals.finished += 1
+            totals.generated += group.request.output_len * group.request.num_seqs
+            self.recorder.served(group, now_ps)
+        for group in plan.preempted:
+            swapped = group.status is SequenceStatus.SWAPPED
+            totals.swaps += swapped
+            totals.recomputes += not swapped
+        if plan.ops:
+            totals.copies += sum(len(ops.copies) for ops in plan.ops)
+
+    def _unservable(self, request: Request) -> str | None:
+        """Why the request could never run to its end, if so."""
+        if request.final_len > self.max_len:
+            return f"{request.final_len} tokens are more than the longest sequence of {self.max_len}"
+        if not self.scheduler.policy.fits(request.prompt_len, request.output_len, request.num_seqs):
+            return f"{request.num_seqs} x {request.final_len} tokens do not fit the empty pool"
+        return None
+
+    def _rouse(self) -> None:
+        if self._wake is not None:
+            self._wake.succeed()
+            self._wake = None
+
+    def _next_mark(self) -> int:
+        return self._marks[-1] if self._marks else UNBOUNDED
+
+    def _next_event(self) -> int:
+        """When anybody else, that is whoever submits requests, will act next."""
+        time = self.env.peek()
+        return UNBOUNDED if time == inf else int(time)
+
+    def _pass_marks(self) -> None:
+        while self._marks and self._marks[-1] <= self.now_ps:
+            self.recorder.mark(self._marks.pop(), self.now_ps)
+
+    def _stuck(self) -> str:
+        group = (self.scheduler.swapped or self.scheduler.waiting)[0]
+        return f"request {group.request.request_id} ({group.prefill_len} tokens)"

@@ -1,0 +1,171 @@
+"""Splits the pool as section 3.1 does. A meter knows the true lengths; a policy need not."""
+
+import heapq
+from abc import ABC, abstractmethod
+from itertools import count
+
+from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.slots import Growth, Waste
+from testbed.cost.model import Affine
+from testbed.sched.plan import Outcome, Plan
+from testbed.sched.scheduler import Scheduler
+from testbed.sim.totals import SpanSums
+
+
+class Meter(ABC):
+    """Sees every plan before it runs, and every outcome before the next plan."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    @abstractmethod
+    def open(self, plan: Plan) -> None:
+        """Look at the pool as the first iteration of this plan sees it."""
+
+    @abstractmethod
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
+        """The sums over the `steps` iterations that were carried out."""
+
+
+class PlainMeter(Meter):
+    """Walks every table before every iteration: slow, obvious, right for any policy."""
+
+    def open(self, plan: Plan) -> None:
+        policy, internal = self.scheduler.policy, 0
+        for group in self.scheduler.running.values():
+            unforked = policy.shares and group.status is SequenceStatus.PREFILLING
+            for seq in group.sequences[:1] if unforked else group.sequences:
+                slots = sum(extent.length for extent in policy.table(seq))
+                internal += max(0, slots - group.request.final_len)
+        used = policy.usage()
+        self._seen = len(self.scheduler.running), used.live, used.held - used.live - internal, internal
+
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
+        if steps != 1:
+            raise ValueError("the plain meter measures one iteration at a time")
+        return SpanSums(*self._seen, *(value * prices.first_ps for value in self._seen))
+
+
+class Tracked:
+    """A resident group's never-used slots; `active` once they count, dead once the group has left."""
+
+    __slots__ = ("active", "alive", "slots")
+
+    def __init__(self, slots: int, active: bool) -> None:
+        self.slots = slots
+        self.active = active
+        self.alive = True
+
+
+class SpanMeter(Meter):
+    """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that answer `waste`.
+
+    The never-used slots of a decoding group start to count at a known step of the batch; `_starts` orders these steps.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self._tracked: dict[int, Tracked] = {}
+        self._starts: list[tuple[int, int, Tracked]] = []
+        self._serial = count()
+        self._internal = 0
+
+    def open(self, plan: Plan) -> None:
+        for group in plan.preempted:
+            self._forget(group)
+        shares = self.scheduler.policy.shares
+        for chunk in plan.chunks:
+            num_seqs = 1 if shares else len(chunk.group.sequences)
+            self._track(chunk.group, chunk.stored + chunk.new, num_seqs)
+        for group in plan.resumed:
+            self._track(group, group.num_tokens, len(group.sequences))
+        self._used = self.scheduler.policy.usage()
+        self._running = len(self.scheduler.running)
+        self._growing = len(self.scheduler.batch)
+
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
+        started = self._start(self.scheduler.batch.steps, steps) if plan.decode_seqs else Growth()
+        if steps == 1:
+            sums = self._single(prices.first_ps, self._internal + started.slots)
+        else:
+            sums = self._span(prices, steps, started, outcome.growth)
+        self._internal += started.slots
+        for group in outcome.finished:
+            self._forget(group)
+        for chunk in plan.chunks:
+            if chunk.last and chunk.group.finish_step >= 0:
+                self._joined(chunk.group)
+        for group in plan.resumed:
+            self._joined(group)
+        return sums
+
+    def _single(self, duration_ps: int, internal: int) -> SpanSums:
+        running, live = self._running, self._used.live
+        reserved = self._used.held - live - internal
+        times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
+        return SpanSums(running, live, reserved, internal, *times)
+
+    def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> SpanSums:
+        first_ps, growth_ps, _ = prices
+        t1 = steps * (steps - 1) // 2
+        t2 = (steps - 1) * steps * (2 * steps - 1) // 6
+        duration, ramp = steps * first_ps + growth_ps * t1, first_ps * t1 + growth_ps * t2
+        used, n = self._used, self._growing
+        live = used.live * steps + n * t1
+        live_time = used.live * duration + n * ramp
+
+        def integrate(start: int, events: Growth) -> tuple[int, int]:
+            w0, w1, w2 = events
+            late_ps = first_ps * w1 + growth_ps * ((w2 - w1) // 2)
+            return (start + w0) * steps - w1, (start + w0) * duration - late_ps
+
+        # The policy counts from the second step of the span, the batch from the first.
+        w0, w1, w2 = growth
+        held, held_time = integrate(used.held, Growth(w0, w1 + w0, w2 + 2 * w1 + w0))
+        internal, internal_time = integrate(self._internal, started)
+        sums = self._running * steps, live, held - live - internal, internal
+        reserved_time = held_time - live_time - internal_time
+        return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
+
+    def _track(self, group: SequenceGroup, num_tokens: int, num_seqs: int) -> None:
+        """`num_seqs` sequences of the group are resident and store num_tokens tokens each."""
+        self._forget(group)
+        waste = self._waste(group)
+        tracked = Tracked(waste.slots * num_seqs, num_tokens >= waste.from_len)
+        self._tracked[group.request.request_id] = tracked
+        if tracked.active:
+            self._internal += tracked.slots
+
+    def _joined(self, group: SequenceGroup) -> None:
+        """The group decodes from the next step on, with all its sequences."""
+        self._track(group, group.num_tokens, len(group.sequences))
+        tracked = self._tracked[group.request.request_id]
+        if not tracked.active:
+            step = group.joined_at + self._waste(group).from_len - group.num_tokens - 1
+            heapq.heappush(self._starts, (step, next(self._serial), tracked))
+
+    def _forget(self, group: SequenceGroup) -> None:
+        tracked = self._tracked.pop(group.request.request_id, None)
+        if tracked is not None:
+            tracked.alive = False
+            self._internal -= tracked.slots if tracked.active else 0
+
+    def _waste(self, group: SequenceGroup) -> Waste:
+        waste = self.scheduler.policy.waste(group.sequences[0], group.request.final_len)
+        if waste is None:
+            raise ValueError(f"{type(self.scheduler.policy).__name__} does not answer waste(): use the plain meter")
+        return waste
+
+    def _start(self, end: int, steps: int) -> Growth:
+        """Begin to count what starts in the `steps` steps before batch step `end`."""
+        slots = first = second = 0
+        starts = self._starts
+        while starts and starts[0][0] < end:
+            step, _, tracked = heapq.heappop(starts)
+            if tracked.alive:
+                tracked.active = True
+                late = step - (end - steps)
+                slots += tracked.slots
+                first += tracked.slots * late
+                second += tracked.slots * late * late
+        return Growth(slots, first, second)

@@ -1,0 +1,120 @@
+"""The chat workload: order of turns, cut histories, one trace for all systems."""
+
+import json
+from random import Random
+
+import numpy as np
+import pytest
+
+from testbed.core.errors import InputError
+from traces.chat import ChatCsv, ChatFitted, interleave
+from traces.fit_chat import fit_chat
+
+HEADER = "conv_id,turn,history_plus_prompt_tokens,output_tokens\n"
+CSV = HEADER + "0,0,74,918\n1,0,290,905\n1,1,1402,1024\n1,2,2480,33\n2,0,41,950\n"
+
+
+@pytest.fixture
+def csv_file(tmp_path):
+    path = tmp_path / "chat.csv"
+    path.write_text(CSV)
+    return str(path)
+
+
+def pairs(rows):
+    return list(zip(rows.prompt_len.tolist(), rows.output_len.tolist(), strict=True))
+
+
+def test_whole_file_in_order_and_cut(csv_file):
+    cut = [(74, 918), (290, 905), (1024, 1016), (1024, 33), (41, 950)]
+    assert pairs(ChatCsv(csv_file).rows(None, 0)) == cut
+    assert pairs(ChatCsv(csv_file, max_prompt=100, max_output=50).rows(None, 0))[1] == (100, 50)
+
+
+def test_only_new_conversations_where_the_probability_is_one(csv_file):
+    first = {(74, 918), (290, 905), (41, 950)}
+    assert set(pairs(ChatCsv(csv_file, new_probability=1).rows(30, 0))) == first
+
+
+def test_turns_of_a_conversation_keep_their_order():
+    starts = np.append(0, np.cumsum([3, 1, 5, 2, 40] * 12))
+    turns = interleave(starts, 60, 0.2, Random(0)).tolist()
+    owner = np.searchsorted(starts, turns, side="right") - 1
+    seen = {talk: [turn for turn, of in zip(turns, owner, strict=True) if of == talk] for talk in set(owner.tolist())}
+    assert all(of == list(range(starts[talk], starts[talk] + len(of))) for talk, of in seen.items())
+    assert sorted(seen, key=lambda talk: turns.index(starts[talk])) == sorted(seen)
+
+
+def test_half_of_the_arrivals_start_a_conversation():
+    turns = interleave(np.arange(0, 10**6, 50), 10_000, 0.5, Random(1))
+    assert np.mean(turns % 50 == 0) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("make", [lambda path: ChatCsv(path), lambda path: ChatFitted()], ids=["csv", "fitted"])
+def test_same_seed_same_rows_whoever_asks(csv_file, make):
+    rows = make(csv_file).rows(300, seed=2, max_len=2048)
+    assert pairs(rows) == pairs(make(csv_file).rows(300, seed=2))
+    assert pairs(rows) != pairs(make(csv_file).rows(300, seed=3))
+    assert rows.prompt_len.max() <= 1024
+    assert rows.output_len.max() <= 1016
+    assert len(make(csv_file).rows(0, seed=0)) == 0
+
+
+# of the chat workload made from the turns file: mean prompt, mean output, share of prompts cut to 1024
+FACTS = (494.5, 465.9, 0.282)
+
+
+def test_fitted_model_against_the_file_s_workload():
+    rows = ChatFitted().rows(100_000, seed=11)
+    assert rows.prompt_len.mean() == pytest.approx(FACTS[0], rel=0.02)
+    assert rows.output_len.mean() == pytest.approx(FACTS[1], rel=0.02)
+    assert np.mean(rows.prompt_len == 1024) == pytest.approx(FACTS[2], abs=0.01)
+
+
+def test_fitted_conversations_grow_as_the_file_s_do():
+    talks = ChatFitted().conversations(40_000, np.random.default_rng(0))
+    sizes = np.diff(talks.starts)
+    assert sizes.mean() == pytest.approx(5.41, rel=0.02)
+    for turn, (share, mean_cut) in enumerate([(1.0, 186.1), (0.796, 669.1), (0.638, 895.4), (0.523, 967.3)]):
+        of_turn = talks.prompt_len[talks.starts[:-1][sizes > turn] + turn]
+        assert np.mean(sizes > turn) == pytest.approx(share, abs=0.01)
+        assert np.minimum(of_turn, 1024).mean() == pytest.approx(mean_cut, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("ask", "culprit"),
+    [
+        (lambda path: ChatFitted().rows(None, 0), "give the number of rows"),
+        (lambda path: ChatFitted().rows(-1, 0), "num_rows is -1"),
+        (lambda path: ChatFitted().rows(1, 0, max_len=2040), r"1024 \+ max_output 1016 is not below 2040"),
+        (lambda path: ChatCsv(path).rows(None, 0, max_len=512), "is not below 512"),
+        (lambda path: ChatFitted(new_probability=0), "new_probability is 0"),
+        (lambda path: ChatFitted(max_prompt=0), "max_prompt 0"),
+        (lambda path: ChatFitted("sharegpt").rows(1, 0), "sharegpt: its kind is 'prompt and output lengths'"),
+        (lambda path: fit_chat(ChatCsv(path + ".shrunk").talks), "turn 1: its history is shorter"),
+    ],
+)
+def test_bad_settings_name_the_culprit(csv_file, ask, culprit):
+    with open(csv_file + ".shrunk", "w") as file:
+        file.write(HEADER + "0,0,74,918\n0,1,80,5\n")
+    with pytest.raises(InputError, match=culprit):
+        ask(csv_file)
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [("3,0,0,5\n", "line 7, column history_plus_prompt_tokens: '0'"), ("3,0,5,-1\n", "line 7, column output_tokens")],
+)
+def test_bad_chat_line(tmp_path, line, culprit):
+    path = tmp_path / "chat.csv"
+    path.write_text(CSV + line)
+    with pytest.raises(InputError, match=culprit):
+        ChatCsv(str(path)).rows(5, 0)
+
+
+def test_model_whose_tables_do_not_fit(tmp_path):
+    model = ChatFitted().fitted.to_json()
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(model | {"turn_edges": [3]}))
+    with pytest.raises(InputError, match=r"c\.json: its tables do not fit its edges"):
+        ChatFitted(str(path)).rows(1, 0)

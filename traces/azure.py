@@ -1,0 +1,45 @@
+"""Azure LLM inference traces (CSV): lengths and arrival times of a production service."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.request import Rows
+from traces.files import lengths, read_table, require, seconds
+from traces.quantiles import Floats
+from traces.reader import FileTrace
+
+PUBLISHED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
+
+
+class AzureCsv(FileTrace):
+    """A trace of github.com/Azure/AzurePublicDataset as published, or with times made relative (RELATIVE's columns)."""
+
+    def read(self) -> Rows:
+        """All rows in file order; arrival_s counts from the earliest."""
+        table = read_table(self.path, [], optional=[*PUBLISHED, *RELATIVE])
+        names = PUBLISHED if PUBLISHED[0] in table else RELATIVE
+        missing = [name for name in names if name not in table]
+        if missing:
+            wanted = f"{', '.join(PUBLISHED)} as published, or {', '.join(RELATIVE)}"
+            raise InputError(f"{self.path}: no column {missing[0]!r}; needs {wanted}")
+        clock = _time_stamps if names == PUBLISHED else seconds
+        times, prompts, outputs = (table[name] for name in names)
+        arrival_s = clock(self.path, names[0], times)
+        return Rows(lengths(self.path, names[1], prompts), lengths(self.path, names[2], outputs), arrival_s)
+
+
+def _time_stamps(path: str, column: str, texts: Sequence[str]) -> Floats:
+    times = np.array([_time(text) for text in texts])
+    require(path, column, texts, ~np.isnat(times), "a time such as 2023-11-16 18:15:46.6805900")
+    return np.asarray((times - times.min()) / np.timedelta64(1, "s"), dtype=np.float64)
+
+
+def _time(text: str) -> np.datetime64:
+    stamp = text.strip().removesuffix("+00:00").removesuffix("Z")
+    try:
+        return np.datetime64(stamp if len(stamp) >= len("2023-11-16 18:15:46") else "NaT", "ns")
+    except ValueError:
+        return np.datetime64("NaT", "ns")

@@ -1,0 +1,145 @@
+"""Multi-round chat (section 6.5): each request is one turn, its prompt the tail of the conversation so far."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.request import Column, Rows
+from traces.conversation_model import ConversationModel
+from traces.files import lengths, read_table
+from traces.length_model import load_model
+from traces.reader import Trace, checked_count, stream
+
+HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """Turns of many conversations one after another: starts[c] to starts[c + 1] are those of conversation c.
+
+    prompt_len is the whole history and the new message, uncut; output_len the answer.
+    """
+
+    starts: Column
+    prompt_len: Column
+    output_len: Column
+
+
+class Chat(Trace):
+    """The artifact's chat workload: at each arrival a new conversation or the next turn of a random open one.
+
+    A new one starts with new_probability, and where none is open. Prompts are cut to their last max_prompt tokens,
+    outputs to max_output. Turns do not wait for the previous answer. The rows depend on the seed only, never on the
+    system that serves them.
+    """
+
+    def __init__(self, new_probability: float = 0.5, max_prompt: int = 1024, max_output: int = 1016) -> None:
+        if not 0 < new_probability <= 1 or max_prompt < 1 or max_output < 1:
+            raise InputError(
+                f"chat: new_probability is {new_probability}, max_prompt {max_prompt}, max_output {max_output}; "
+                "the first must be above 0 and at most 1, the others at least 1"
+            )
+        self.new_probability, self.max_prompt, self.max_output = new_probability, max_prompt, max_output
+
+    @abstractmethod
+    def conversations(self, num: int, rng: np.random.Generator) -> Conversations:
+        """num conversations in the order in which they start."""
+
+    def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
+        """num_rows turns in order of arrival."""
+        if num_rows is None:
+            raise InputError("chat: turns are drawn as they arrive; give the number of rows")
+        self.check_limit(max_len)
+        talks = self.conversations(checked_count(num_rows), stream(seed, "conversations"))
+        return self.cut(talks, interleave(talks.starts, num_rows, self.new_probability, Random(seed)))
+
+    def check_limit(self, max_len: int | None) -> None:
+        """A row is cut, never left out: the cut itself must keep below max_len."""
+        if max_len is not None and self.max_prompt + self.max_output >= max_len:
+            raise InputError(
+                f"chat: max_prompt {self.max_prompt} + max_output {self.max_output} is not below {max_len}; cut shorter"
+            )
+
+    def cut(self, talks: Conversations, turns: Column) -> Rows:
+        """The rows of these turns."""
+        prompts, outputs = talks.prompt_len[turns], talks.output_len[turns]
+        return Rows(np.minimum(prompts, self.max_prompt), np.minimum(outputs, self.max_output))
+
+
+class ChatCsv(Chat):
+    """Conversations of a CSV, a line a turn, in random order and repeated if they are too few.
+
+    Columns: conv_id (lines of one conversation stand together), history_plus_prompt_tokens (uncut), output_tokens.
+    """
+
+    def __init__(self, path: str, new_probability: float = 0.5, max_prompt: int = 1024, max_output: int = 1016) -> None:
+        super().__init__(new_probability, max_prompt, max_output)
+        self.path = str(path)
+
+    @cached_property
+    def talks(self) -> Conversations:
+        """All conversations in file order."""
+        table = read_table(self.path, ["conv_id", HISTORY, OUTPUT])
+        new = [True, *(a != b for a, b in pairwise(table["conv_id"])), True]
+        prompts, outputs = (lengths(self.path, name, table[name]) for name in (HISTORY, OUTPUT))
+        return Conversations(np.flatnonzero(new), prompts, outputs)
+
+    def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
+        """num_rows turns in order of arrival; with None every turn of the file, cut, in file order."""
+        if num_rows is not None:
+            return super().rows(num_rows, seed, max_len)
+        self.check_limit(max_len)
+        return self.cut(self.talks, np.arange(len(self.talks.prompt_len)))
+
+    def conversations(self, num: int, rng: np.random.Generator) -> Conversations:
+        """num conversations of the file, in an order shuffled by rng."""
+        starts = self.talks.starts
+        order = np.resize(rng.permutation(len(starts) - 1), num)
+        sizes = np.diff(starts)[order]
+        ends = np.cumsum(sizes)
+        turns = np.arange(sizes.sum()) + np.repeat(starts[order] - (ends - sizes), sizes)
+        return Conversations(np.append(0, ends), self.talks.prompt_len[turns], self.talks.output_len[turns])
+
+
+class ChatFitted(Chat):
+    """Conversations drawn from a fitted model: the embedded one (chat), or a .json file of the same kind."""
+
+    def __init__(
+        self, model: str = "chat", new_probability: float = 0.5, max_prompt: int = 1024, max_output: int = 1016
+    ) -> None:
+        super().__init__(new_probability, max_prompt, max_output)
+        self.model = model
+
+    @cached_property
+    def fitted(self) -> ConversationModel:
+        """The model itself, read when first used."""
+        return ConversationModel.from_json(*load_model(self.model))
+
+    def conversations(self, num: int, rng: np.random.Generator) -> Conversations:
+        """num conversations of the model."""
+        return Conversations(*self.fitted.draw(num, rng))
+
+
+def interleave(starts: Column, num_rows: int, new_probability: float, random: Random) -> Column:
+    """Which turn each of num_rows arrivals is; conversations start in their order, at most one an arrival."""
+    bounds = list(pairwise(starts.tolist()))
+    fresh, going, turns = iter(bounds), list[tuple[int, int]](), []
+    for _ in range(num_rows):
+        if random.random() < new_probability or not going:
+            place = len(going)
+            going.append(next(fresh))
+        else:
+            place = random.randrange(len(going))
+        turn, end = going[place]
+        turns.append(turn)
+        if turn + 1 < end:
+            going[place] = turn + 1, end
+        else:
+            going[place] = going[-1]
+            going.pop()
+    return np.array(turns, dtype=np.int64)

@@ -1,0 +1,82 @@
+"""A fitted model of conversations: turn counts, first prompts, later messages and answers, by conditional quantiles."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.request import Column
+from traces.length_model import require_kind
+from traces.quantiles import QuantileTable
+
+CONVERSATIONS = "conversations"
+TABLES = ("num_turns", "first_prompt", "first_output", "message", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationModel:
+    """Quantiles of a conversation's parts, all but the turn count given how many turns it has.
+
+    turn_edges part the turn counts into groups: group g holds turn_edges[g] <= turns < turn_edges[g + 1].
+    output_edges part the previous answer's length likewise; `output` has a row for each (group, part of the previous
+    answer), so that long answers follow long answers. Text lengths in tokens.
+    """
+
+    turn_edges: Column
+    output_edges: Column
+    num_turns: QuantileTable
+    first_prompt: QuantileTable
+    first_output: QuantileTable
+    message: QuantileTable
+    output: QuantileTable
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], where: str) -> "ConversationModel":
+        """The model in a file of `kind` CONVERSATIONS; `where` names the file in errors."""
+        require_kind(data, CONVERSATIONS, where)
+        turn_edges, output_edges = (
+            np.array(data.get(f"{key}_edges", []), dtype=np.int64) for key in ("turn", "output")
+        )
+        tables = (QuantileTable.from_json(data.get(key), f"{where}, {key}") for key in TABLES)
+        model = cls(turn_edges, output_edges, *tables)
+        groups, parts = len(model.turn_edges) + 1, len(model.output_edges) + 1
+        found = [len(getattr(model, key).rows) for key in TABLES]
+        if found != [1, groups, groups, groups, groups * parts]:
+            raise InputError(f"{where}: its tables do not fit its edges; make it again with traces.fit")
+        return model
+
+    def to_json(self) -> dict[str, Any]:
+        """The part of the file that from_json reads."""
+        edges = {"turn_edges": self.turn_edges.tolist(), "output_edges": self.output_edges.tolist()}
+        return {"kind": CONVERSATIONS, **edges, **{key: getattr(self, key).to_json() for key in TABLES}}
+
+    def group(self, num_turns: Column) -> Column:
+        """The group of conversations with that many turns."""
+        return np.searchsorted(self.turn_edges, num_turns, side="right")
+
+    def after(self, groups: Column, outputs: Column) -> Column:
+        """The row of `output` for the answer that follows answers of these lengths."""
+        return groups * (len(self.output_edges) + 1) + np.searchsorted(self.output_edges, outputs, side="right")
+
+    def draw(self, num: int, rng: np.random.Generator) -> tuple[Column, Column, Column]:
+        """num conversations: where each one's turns start, and every turn's whole history with message, and answer."""
+        num_turns = np.maximum(self.num_turns.lookup(rng.random(num)), 1)
+        starts = np.append(0, np.cumsum(num_turns))
+        prompts, outputs = np.empty((2, int(starts[-1])), dtype=np.int64)
+        groups = self.group(num_turns)
+        prompt = np.maximum(self.first_prompt.lookup(rng.random(num), groups), 1)
+        output = np.maximum(self.first_output.lookup(rng.random(num), groups), 1)
+        going = np.arange(num)
+        for turn in range(int(num_turns.max(initial=0))):
+            prompts[starts[going] + turn], outputs[starts[going] + turn] = prompt, output
+            stay = num_turns[going] > turn + 1
+            going, prompt, output = going[stay], prompt[stay], output[stay]
+            prompt, output = self._next(groups[going], prompt, output, rng)
+        return starts, prompts, outputs
+
+    def _next(self, groups: Column, prompt: Column, output: Column, rng: np.random.Generator) -> tuple[Column, Column]:
+        u, v = rng.random((2, len(groups)))
+        answer = self.output.lookup(v, self.after(groups, output))
+        return prompt + output + self.message.lookup(u, groups), np.maximum(answer, 1)

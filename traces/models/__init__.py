@@ -1,0 +1,1 @@
+"""Fitted length models as JSON; `python -m traces.fit` makes them."""

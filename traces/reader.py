@@ -1,0 +1,119 @@
+"""The plug-in API for traces: where a workload's prompts and outputs come from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from random import Random
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.request import Column, Rows
+
+MAX_REDRAWS = 100
+
+
+class Trace(ABC):
+    """Plug-in: a source of untimed rows. A subclass may read files, but keeps no state that rows() changes."""
+
+    @abstractmethod
+    def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
+        """num_rows rows for this seed, or with None the whole trace as it is.
+
+        max_len keeps only rows whose prompt and output are together shorter than that many tokens; it is applied
+        before num_rows are taken (the artifact's filter, 2048 for the paper's figures).
+        """
+
+
+class FileTrace(Trace):
+    """A trace read from a file: the whole in order, or N rows by the recipe of the paper's artifact.
+
+    The recipe (protocol.json, "lengths"): the first N rows in file order, the file repeated if it is too short, then
+    shuffled with Python's random.Random(seed). Shuffled rows lose the file's time stamps.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = str(path)
+
+    @abstractmethod
+    def read(self) -> Rows:
+        """All rows in file order; raises InputError naming file, line and column where the file is bad."""
+
+    @cached_property
+    def _whole(self) -> Rows:
+        return _by_arrival(self.read())
+
+    def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
+        """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows of it."""
+        rows = self._whole if max_len is None else self._whole.at_most(max_len)
+        if not len(rows):
+            raise InputError(f"{self.path}: no row of less than {max_len} tokens; raise the limit or take another file")
+        if num_rows is None:
+            return rows
+        order = [i % len(rows) for i in range(checked_count(num_rows))]
+        Random(seed).shuffle(order)
+        return replace(rows.take(np.array(order, dtype=np.int64)), arrival_s=None)
+
+
+class DrawnTrace(Trace):
+    """A trace without an end: rows are drawn, as many as are asked for, from a stream of the seed."""
+
+    prefix = 0
+
+    @abstractmethod
+    def draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
+        """Prompt and output lengths of num_rows independent rows."""
+
+    def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
+        """num_rows draws; rows of max_len tokens or more are drawn again."""
+        if num_rows is None:
+            raise InputError(f"{self.name}: a drawn trace has no end of its own; give the number of rows")
+        rng = stream(seed, "lengths")
+        limit = np.iinfo(np.int64).max if max_len is None else max_len
+        prompts, outputs = self._draw_below(limit, checked_count(num_rows), rng)
+        return Rows(prompts, outputs, prefix=self.prefix)
+
+    @property
+    def name(self) -> str:
+        """What error messages call this trace."""
+        return type(self).__name__
+
+    def _draw_below(self, limit: int, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
+        prompts, outputs = self.draw(num_rows, rng)
+        for _ in range(MAX_REDRAWS):
+            short = prompts + outputs < limit
+            prompts, outputs = prompts[short], outputs[short]
+            if len(prompts) == num_rows:
+                return prompts, outputs
+            more = self.draw(num_rows - len(prompts), rng)
+            prompts, outputs = np.concatenate([prompts, more[0]]), np.concatenate([outputs, more[1]])
+        raise InputError(f"{self.name}: hardly any row is shorter than {limit} tokens; raise the limit")
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The random numbers of one named part of an experiment; streams of different names are independent."""
+    if seed < 0:
+        raise InputError(f"seed is {seed}; it must be 0 or more")
+    return np.random.default_rng([seed, *name.encode()])
+
+
+def checked_count(num_rows: int) -> int:
+    """num_rows itself, which must not be negative."""
+    if num_rows < 0:
+        raise InputError(f"num_rows is {num_rows}; it must be 0 or more")
+    return num_rows
+
+
+def columns(pairs: Sequence[tuple[int, int]]) -> tuple[Column, Column]:
+    """(prompt, output) pairs as two columns."""
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0].copy(), table[:, 1].copy()
+
+
+def _by_arrival(rows: Rows) -> Rows:
+    if rows.arrival_s is None or not len(rows):
+        return rows
+    ordered = rows.take(np.argsort(rows.arrival_s, kind="stable"))
+    assert ordered.arrival_s is not None
+    return replace(ordered, arrival_s=ordered.arrival_s - ordered.arrival_s[0])
