@@ -50,9 +50,7 @@ def view(name: str, array: Any) -> View:
     return View(name, array.data.ptr, tuple(array.shape), strides, str(array.dtype), True)
 
 
-def check(
-    v: View, shape: Sequence[int | None], dtypes: Sequence[str], strided_dims: int = 0, align: int = 0
-) -> View:
+def check(v: View, shape: Sequence[int | None], dtypes: Sequence[str], strided_dims: int = 0, align: int = 0) -> View:
     """Refuses an array that a kernel would misread; None in `shape` allows any size.
 
     The first `strided_dims` dimensions may have any stride that keeps rows aligned; the others must be dense.

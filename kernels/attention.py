@@ -17,7 +17,7 @@ import numpy as np
 from kernels import arrays, checks
 from kernels.arrays import HALF, View
 from kernels.build import load, require_gpu
-from kernels.plan import DecodePlan, plan_decode
+from kernels.plan import MAX_CHUNKS, DecodePlan, plan_decode
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
 MAX_BLOCK_SIZE = 256
@@ -60,7 +60,9 @@ def paged_decode(
     s = check_attention(out, q, k_cache, v_cache)
     tables = check_tables(block_tables, context_lens, s.num_rows)
     if tables.shape[1] * s.block_size < max_context_len:
-        raise ValueError(f"block_tables: {tables.shape[1]} blocks of {s.block_size} cannot hold {max_context_len} tokens")
+        raise ValueError(
+            f"block_tables: {tables.shape[1]} blocks of {s.block_size} cannot hold {max_context_len} tokens"
+        )
     if check_ids:
         checks.check_block_ids(block_tables, context_lens, s.block_size, s.num_blocks)
     places = (block_tables, context_lens, tables.shape[1])
@@ -109,7 +111,9 @@ def paged_prefill(
     kernel = load("prefill.cu", "prefill", **s.defines, BLOCK_SIZE=s.block_size)
     shared_bytes, q_rows = prefill_shared_bytes(s.head_size), prefill_q_rows(s.head_size)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
-    pointers = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, block_tables, query_starts, context_lens)]
+    pointers = [
+        arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
+    ]
     numbers = (log2_scale(scale, s.head_size), *map(np.int32, (s.q_stride, s.num_kv_heads, tables.shape[1])))
     grid = (-(-max_query_len // q_rows), s.num_heads, num_seqs)
     with arrays.stream_of(q):
@@ -183,11 +187,13 @@ def _launch_decode(
 ) -> None:  # fmt: skip
     head_tiles = -(-s.num_heads // s.num_kv_heads // 8)
     num_sms = require_gpu().cuda.Device().attributes["MultiProcessorCount"]
-    plan = plan or plan_decode(s.num_rows, s.num_kv_heads, head_tiles, s.head_size, max_context_len, num_sms)
+    plan = plan or plan_decode(s.num_rows * s.num_kv_heads * head_tiles, s.head_size, max_context_len, num_sms)
     chunks = plan.num_chunks(max_context_len)
     workspace = workspace or decode_workspace(tensors[1], chunks)
     rows = s.num_rows * s.num_heads
     room = arrays.view("workspace.part_o", workspace.part_o).shape[0]
+    if chunks > MAX_CHUNKS:
+        raise ValueError(f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}")
     if chunks > 1 and room < rows * chunks:
         raise ValueError(f"workspace: room for {room} partial rows, the launch needs {rows * chunks}")
     constants |= {"NUM_WARPS": plan.num_warps, "CTAS_PER_SM": plan.ctas_per_sm}

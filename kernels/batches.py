@@ -36,7 +36,9 @@ class Batch:
     lens: list[int]
 
 
-def shuffled_tables(rng: np.random.Generator, num_blocks: Sequence[int], spare: int, shared: bool) -> tuple[np.ndarray, int]:
+def shuffled_tables(
+    rng: np.random.Generator, num_blocks: Sequence[int], spare: int, shared: bool
+) -> tuple[np.ndarray, int]:
     """A permuted block table and the pool size; if `shared`, sequences start with blocks of the first one."""
     total = int(sum(num_blocks)) + spare
     ids = rng.permutation(total)
@@ -85,7 +87,9 @@ def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     firsts = np.concatenate([[0], np.cumsum(capacities)])
     pools = []
     for cache in (batch.k_cache, batch.v_cache):
-        pool = torch.full((int(firsts[-1]), shape.num_kv_heads, shape.head_size), float("nan"), dtype=shape.dtype, device="cuda")
+        pool = torch.full(
+            (int(firsts[-1]), shape.num_kv_heads, shape.head_size), float("nan"), dtype=shape.dtype, device="cuda"
+        )
         for i, length in enumerate(batch.lens):
             rows = reference.gather(cache, batch.block_tables[i], length) if length else cache[:0, :, 0]
             extent = pool[firsts[i] : firsts[i + 1]].view(shape.num_kv_heads, capacities[i], shape.head_size)

@@ -29,9 +29,7 @@ def require_cupy() -> ModuleType:
     try:
         import cupy
     except ImportError as error:
-        raise KernelsUnavailable(
-            f"CuPy is missing ({error}): install cupy-cuda13x (or cupy-cuda12x)"
-        ) from None
+        raise KernelsUnavailable(f"CuPy is missing ({error}): install cupy-cuda13x (or cupy-cuda12x)") from None
     return cupy
 
 

@@ -17,7 +17,7 @@ from kernels.attention import contiguous_decode, paged_decode, paged_prefill
 from kernels.batches import Batch, Shape, random_batch, to_extents
 from kernels.build import precompile
 from kernels.paper_attention import paper_decode
-from kernels.plan import DecodePlan, resident_warps
+from kernels.plan import CTAS_PER_SM, DecodePlan
 from kernels.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -28,11 +28,12 @@ HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One random batch: its shape, a seed, and how decode is cut."""
+    """One random batch: its shape, a seed, how decode is cut, and the longest context drawn."""
 
     shape: Shape
     seed: int
     plan: DecodePlan
+    longest: int = 16_384
 
 
 def cases(rounds: int) -> Iterator[Case]:
@@ -42,7 +43,8 @@ def cases(rounds: int) -> Iterator[Case]:
     ):
         heads, kv_heads = HEADS[number % len(HEADS)]
         num_warps = (2, 4, 8)[number % 3] if head_size <= 128 else 4
-        plan = DecodePlan(num_warps, resident_warps(head_size) // num_warps, (128, 256, 1024)[number // 3 % 3])
+        ctas = max(1, CTAS_PER_SM[head_size] * 4 // num_warps)
+        plan = DecodePlan(num_warps, ctas, (128, 256, 1024)[number // 3 % 3])
         yield Case(Shape(heads, kv_heads, head_size, block_size, dtype), number, plan)
 
 
@@ -51,7 +53,11 @@ def variants(rounds: int) -> list[tuple[str, dict[str, int]]]:
     found: dict[str, tuple[str, dict[str, int]]] = {}
     for case in cases(rounds):
         s, plan = case.shape, case.plan
-        base = {"HEAD_SIZE": s.head_size, "GROUP": s.num_heads // s.num_kv_heads, "BF16": int(s.dtype == torch.bfloat16)}
+        base = {
+            "HEAD_SIZE": s.head_size,
+            "GROUP": s.num_heads // s.num_kv_heads,
+            "BF16": int(s.dtype == torch.bfloat16),
+        }
         cut = {"NUM_WARPS": plan.num_warps, "CTAS_PER_SM": plan.ctas_per_sm}
         wanted = [
             ("decode.cu", base | cut | {"PAGED": 1, "BLOCK_SIZE": s.block_size}),
@@ -69,13 +75,13 @@ def random_lens(rng: np.random.Generator, longest: int) -> list[int]:
     lens = np.exp(rng.uniform(0, np.log(longest + 1), int(rng.integers(1, 7)))).astype(int).clip(1, longest).tolist()
     if rng.random() < 0.2:
         lens[0] = longest
-    return lens + [0] if rng.random() < 0.1 else lens
+    return [*lens, 0] if rng.random() < 0.1 else lens
 
 
 def check_decode(case: Case) -> dict[str, float]:
     """Errors of the three decode kernels on one batch."""
     rng, s, plan = np.random.default_rng(case.seed), case.shape, case.plan
-    lens = random_lens(rng, min(16_384, plan.chunk_tokens * 128))
+    lens = random_lens(rng, min(case.longest, plan.chunk_tokens * 128))
     batch = random_batch(rng, s, lens)
     want = reference.paged_decode(batch.q, batch.k_cache, batch.v_cache, batch.block_tables, lens)
     k_pool, v_pool, extents = to_extents(batch)
@@ -96,7 +102,7 @@ def check_decode(case: Case) -> dict[str, float]:
 def check_prefill(case: Case) -> dict[str, float]:
     """Error of the prefill kernel with random cached prefixes, some new prompts without any."""
     rng = np.random.default_rng(case.seed + 1_000_000)
-    lens = [max(1, length) for length in random_lens(rng, 4096)]
+    lens = [max(1, length) for length in random_lens(rng, min(case.longest, 4096))]
     news = [int(rng.integers(1, min(length, 400) + 1)) if rng.random() < 0.6 else min(length, 700) for length in lens]
     batch = random_batch(rng, case.shape, lens, num_queries=sum(news))
     starts = torch.from_numpy(np.concatenate([[0], np.cumsum(news)]).astype(np.int32)).cuda()
@@ -129,7 +135,9 @@ def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
     passed = all(error <= TOLERANCE[dtype] for (_, dtype), error in worst.items())
     for (name, dtype), error in sorted(worst.items(), key=str):
         text = str(dtype).removeprefix("torch.")
-        report(f"right: {name} {text}: worst error {error:.2e} of {TOLERANCE[dtype]:.0e} on {count[name, dtype]} batches")
+        report(
+            f"right: {name} {text}: worst error {error:.2e} of {TOLERANCE[dtype]:.0e} on {count[name, dtype]} batches"
+        )
     for name, check in MOVE_CHECKS.items():
         exact = all(check(np.random.default_rng(seed)) for seed in range(20))
         report(f"right: {name}: {'bit for bit' if exact else 'WRONG'} on 20 random cases")
