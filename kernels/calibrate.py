@@ -6,6 +6,7 @@ turns it into prices. The fit is then tested on random ragged decode iterations 
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from testbed.core.specs import ModelSpec
 
 POOL_BYTES = 24 << 30
 SWAP_BYTES = 3 << 30
+INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 PER_LAYER = "one layer; times num_layers"
 
 
@@ -141,13 +143,7 @@ def variants(model: ModelSpec, num_gpus: int) -> list[tuple[str, dict[str, int]]
 def dump(profile: dict[str, Any]) -> str:
     """JSON with one measured point per line."""
     text = json.dumps(profile, indent=1)
-    head, *rest = text.split('"points": [')
-    lines = [head]
-    for part in rest:
-        body, end, tail = part.partition("\n   ]")
-        rows = json.loads("[" + body + "]")
-        lines.append('"points": [\n' + ",\n".join("    " + json.dumps(row) for row in rows) + end + tail)
-    return "".join(lines) + "\n"
+    return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
