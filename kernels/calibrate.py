@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kernels import sweeps
+from kernels.all_reduce import all_reduce
 from kernels.bench_inputs import Pools
 from kernels.build import precompile, require_gpu
 from kernels.fingerprint import fingerprint
@@ -114,6 +115,8 @@ def calibrate(model: ModelSpec, num_gpus: int, num_holdout: int = 200) -> dict[s
             "overhead": section("as named", ("what",), overheads()),
         },
     }
+    if reduced := all_reduce(num_gpus):
+        profile["sections"]["all_reduce"] = section("one all-reduce", ("num_gpus", "bytes"), reduced, "NCCL, fp16")
     profile["sections"] |= attention_sections(model, num_gpus)
     torch.cuda.empty_cache()
     profile["sections"] |= move_sections(model, num_gpus)
@@ -127,7 +130,8 @@ def variants(model: ModelSpec, num_gpus: int) -> list[tuple[str, dict[str, int]]
     shape = shard_shape(model, num_gpus)
     base = {"HEAD_SIZE": shape.head_size, "GROUP": shape.num_heads // shape.num_kv_heads, "BF16": 0}
     plans = {
-        (p.num_warps, p.ctas_per_sm) for p in (plan_decode(rows, shape.head_size, 256, 132) for rows in (1, 10_000))
+        (p.num_warps, p.ctas_per_sm)
+        for p in (plan_decode(rows, shape.head_size, 256, 132) for rows in (1, 500, 10_000))
     }
     found = [("prefill.cu", base | {"BLOCK_SIZE": 16})]
     for size in sweeps.BLOCK_SIZES:
@@ -163,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model, num_gpus = read_model(name), int(degree or options.tp)
         precompile(variants(model, num_gpus), "sm_{}{}".format(*torch.cuda.get_device_capability()))
         profile = calibrate(model, num_gpus)
-        path = options.out / f"h200-{name}-tp{num_gpus}.json" if options.out.is_dir() else options.out
+        device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
+        path = options.out / f"{device}-{name}-tp{num_gpus}.json" if options.out.is_dir() else options.out
         path.write_text(dump(profile))
         fit = profile["fit"]
         print(f"{name} tp {num_gpus}: fit median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%} on "

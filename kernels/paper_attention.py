@@ -46,4 +46,9 @@ def paper_decode(
     pointers = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, block_tables, context_lens)]
     numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, tables.shape[1])))
     with arrays.stream_of(q):
-        kernel((num_heads, num_seqs), (128,), (*pointers, *numbers), shared_mem=max_context_len * 4)
+        kernel((num_heads, num_seqs), (128,), (*pointers, *numbers), shared_mem=shared_bytes(max_context_len))
+
+
+def shared_bytes(max_context_len: int) -> int:
+    """Room for the scores; whole vectors, because the compiler reads four weights at once past the last one."""
+    return -(-max_context_len // 16) * 64

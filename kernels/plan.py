@@ -26,18 +26,21 @@ class DecodePlan:
 def plan_decode(rows: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
     """Splits contexts only where sequences and heads alone do not fill the GPU, or one long context would lag behind.
 
-    rows: sequences x kv heads x head tiles, the thread blocks there are without splitting.
+    rows: sequences x kv heads x head tiles, the thread blocks there are without splitting. Split contexts get at
+    least 8 chunks where ragged lengths matter, and as many as fill whole waves of resident thread blocks.
     """
+    ctas = CTAS_PER_SM[head_size]
     few = head_size <= 128 and (rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512))
-    num_warps, ctas = (8, max(1, CTAS_PER_SM[head_size] // 2)) if few else (4, CTAS_PER_SM[head_size])
+    many = rows >= 2 * ctas * num_sms and max_context_len <= 256
+    num_warps, ctas = (8, max(1, ctas // 2)) if few else (2, 2 * ctas) if many else (4, ctas)
     slots = num_sms * ctas
     if max_context_len <= 1024 and rows >= num_sms:
         chunk = max_context_len
     elif rows >= 5 * slots:
         chunk = 2048
     else:
-        shortest = 512 if rows >= num_sms else 256
-        chunk = max(shortest, -(-max_context_len // max(8 if rows * 4 > num_sms else 1, slots // rows)))
+        chunks = slots * -(-8 * rows // slots) // rows
+        chunk = max(512 if rows >= num_sms else 256, -(-max_context_len // chunks))
     step = TILE * num_warps
     chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), step)
     return DecodePlan(num_warps, ctas, -(-chunk // step) * step)

@@ -129,6 +129,7 @@ DEVICE void weigh(State& state, const float (&s)[M_TILES][K_ROWS / 8][4], unsign
 
 // Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes per lane.
 DEVICE void store(State& state, word16* staging, word16* out, long long out_stride, int num_rows, int lane) {
+  __syncwarp();  // every lane has read its last query row
 #pragma unroll
   for (int m = 0; m < M_TILES; m++)
 #pragma unroll

@@ -137,8 +137,10 @@ class AllReduce:
     def __init__(self, profile: Mapping[str, Any], num_gpus: int, server: ServerSpec | None) -> None:
         self._knots: Knots | None = None
         self._ps_per_byte = 0.0
-        if num_gpus > 1 and "all_reduce" in profile["sections"]:
-            self._knots = Knots((key[1], ps) for key, ps in rows(profile, "all_reduce") if key[0] == num_gpus)
+        measured = rows(profile, "all_reduce") if "all_reduce" in profile["sections"] else []
+        points = [(key[1], ps) for key, ps in measured if key[0] == num_gpus]
+        if num_gpus > 1 and points:
+            self._knots = Knots(points)
         elif num_gpus > 1 and server:
             self._ps_per_byte = 2 * (num_gpus - 1) / num_gpus / server.gpu.link_bandwidth * PS
 
