@@ -1,5 +1,6 @@
 """A token stream being generated, and the streams of one request."""
 
+from collections.abc import Sequence as Seq
 from enum import Enum
 
 from testbed.core.request import Request
@@ -50,9 +51,11 @@ class Sequence:
 class SequenceGroup:
     """The sequences of one request: scheduled, preempted and resumed together.
 
-    num_tokens is what each sequence stores, num_generated the output tokens it has; a decoding sequence stores one
-    token fewer than it has, because the newest token's K and V are written by the next iteration. While the group is
-    in a lockstep batch both are as of batch step `joined_at`.
+    resident lists those that hold room: before the fork at the end of the prompt phase only the first. Each holds room
+    for num_tokens tokens and has num_generated output tokens; a decoding sequence stores one token fewer than it has,
+    because the newest token's K and V are written by the next iteration. While the group is in a lockstep batch both
+    are as of batch step `joined_at`. todo lists what its prompt phase has yet to compute: (new tokens, tokens stored
+    before them). replacements is what the beam model said of a beam request, step by step.
     """
 
     __slots__ = (
@@ -63,15 +66,21 @@ class SequenceGroup:
         "num_recomputes",
         "num_swaps",
         "num_tokens",
+        "replacements",
         "request",
+        "resident",
         "sequences",
         "status",
+        "todo",
     )
 
     def __init__(self, request: Request, sequences: list[Sequence]) -> None:
         self.request = request
         self.sequences = sequences
         self.status = SequenceStatus.WAITING
+        self.resident: list[Sequence] = []
+        self.todo: list[tuple[int, int]] = []
+        self.replacements: Seq[tuple[tuple[int, int], ...]] = ()
         self.num_tokens = 0
         self.num_generated = 0
         self.joined_at = 0
@@ -82,7 +91,7 @@ class SequenceGroup:
 
     @property
     def prefill_len(self) -> int:
-        """Tokens that a prefill must store: the prompt and, after recompute, what was generated (section 4.5)."""
+        """Tokens of each sequence that a prompt phase must store: after recompute also what was generated."""
         return self.request.prompt_len + self.num_generated
 
     def __repr__(self) -> str:

@@ -1,7 +1,9 @@
 """Block tables, and the index that finds the ones that need a block without walking the batch."""
 
+from functools import lru_cache
+
 from testbed.core.batch import Batch
-from testbed.core.slots import Growth
+from testbed.core.slots import Grant, Growth
 from testbed.memory.block_pool import BlockPool
 from testbed.memory.lockstep import Holding, Lockstep
 
@@ -68,34 +70,50 @@ class PagedLockstep(Lockstep[BlockTable]):
             steps += 1
         return limit
 
+    def grow_once(self, free: list[int]) -> int:
+        """Hand out the blocks for one more step from the end of `free`; how many they are."""
+        due = self.due[self.clock.steps % self.block_size]
+        self.clock.steps += 1
+        for table in due.values():
+            table.blocks.append(free.pop())
+        return len(due)
+
     def grow(self, num_steps: int, free: list[int]) -> Growth:
         """Hand out the blocks for num_steps more steps from the end of `free`, which must hold enough of them."""
         size, start = self.block_size, self.clock.steps
+        self.clock.steps = start + num_steps
+        turn, take = start % size, free.pop
         slots = first = second = 0
-        for step in range(min(num_steps, size)):
-            due = self.due[(start + step) % size]
+        for step, due in enumerate((self.due[turn:] + self.due[:turn])[:num_steps]):
             if not due:
                 continue
-            times = (num_steps - step + size - 1) // size
-            for table in due.values():
-                if times == 1:
-                    table.blocks.append(free.pop())
-                else:
-                    table.blocks.extend(free[: -times - 1 : -1])
-                    del free[-times:]
-            w, s, q = moments(step, times, size)
-            slots += w * len(due)
-            first += s * len(due)
-            second += q * len(due)
-        self.clock.steps = start + num_steps
+            if step + size >= num_steps:
+                for table in due.values():
+                    table.blocks.append(take())
+                count, total, squares = 1, step, step * step
+            else:
+                count = (num_steps - step - 1) // size + 1
+                for table in due.values():
+                    table.blocks += free[: -count - 1 : -1]
+                    del free[-count:]
+                count, total, squares = moments(step, count, size)
+            members = len(due)
+            slots += members * count
+            first += members * total
+            second += members * squares
         return Growth(slots * size, first * size, second * size)
 
 
+@lru_cache(1 << 16)
 def moments(step: int, times: int, period: int) -> tuple[int, int, int]:
     """Count, sum and sum of squares of step, step + period, ..., `times` of them."""
-    if times == 1:
-        return 1, step, step * step
     pairs = times * (times - 1) // 2
     squares = (times - 1) * times * (2 * times - 1) // 6
     first = times * step + period * pairs
     return times, first, times * step * step + 2 * step * period * pairs + period * period * squares
+
+
+@lru_cache(1 << 16)
+def first_step(num_blocks: int, block_size: int) -> Grant:
+    """The grant for one step that took num_blocks blocks."""
+    return Grant(growth=Growth(num_blocks * block_size))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
-from testbed.core.slots import GRANTED, Answer, Extent, Refusal, Usage, Waste, ceil_div
+from testbed.core.slots import GRANTED, Answer, Copy, Extent, Ops, Refusal, Usage, Waste, ceil_div
 from testbed.memory.buddy import BuddyAllocator
 from testbed.memory.lockstep import Holding, Lockstep
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -123,6 +123,11 @@ class Contiguous(MemoryPolicy):
     @abstractmethod
     def reservation(self, prompt_len: int, output_len: int) -> int:
         """Slots to reserve for such a sequence; output_len is 0 unless the policy declares that it reads it."""
+
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
+        source, target = self._holdings[parent.seq_id], self._holdings[child.seq_id]
+        size = self.block_size
+        return Ops((Copy(source.block * size, target.block * size, source.num_tokens),))
 
     def check(self) -> None:
         self._buddy.check()

@@ -21,7 +21,7 @@ from testbed.core.slots import (
     ceil_div,
 )
 from testbed.memory.block_pool import BlockPool
-from testbed.memory.block_table import BlockTable, PagedLockstep, moments
+from testbed.memory.block_table import BlockTable, PagedLockstep, first_step, moments
 from testbed.memory.copy_on_write import copy_tails, copying_writers
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.swap_space import HostTable, distinct, pair, share_repeated, stored_tokens, transfers
@@ -52,6 +52,7 @@ class Paged(MemoryPolicy):
         self._tables: dict[int, BlockTable] = {}
         self._host_tables: dict[int, HostTable] = {}
         self._prefixes: dict[int, BlockTable] = {}
+        self._num_pinned = 0
         self._lockstep: PagedLockstep | None = None
         self._live = 0
 
@@ -69,7 +70,10 @@ class Paged(MemoryPolicy):
 
     def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
         if isinstance(seqs, Batch):
-            return self._extend_batch(self._index(seqs), num_tokens)
+            index = self._lockstep
+            if index is None or index.batch is not seqs:
+                index = self._index(seqs)
+            return self._extend_batch(index, num_tokens)
         tables = [self._table(seq) for seq in seqs]
         writers = copying_writers(tables, self._pool, self.block_size)
         missing = [ceil_div(t.num_tokens + num_tokens, self.block_size) - len(t.blocks) for t in tables]
@@ -100,7 +104,8 @@ class Paged(MemoryPolicy):
     def usage(self) -> Usage:
         size = self.block_size
         total, free = self._pool.num_blocks * size, len(self._pool.free) * size
-        return Usage(total, self._live, total - free, total - free, 0, free, free)
+        held = total - free
+        return Usage(total, self._live, held, held, 0, free, free, self._pool.num_saved * size)
 
     def horizon(self, seqs: Iterable[Sequence], limit: int) -> int:
         if not isinstance(seqs, Batch):
@@ -118,12 +123,18 @@ class Paged(MemoryPolicy):
         shared = prompt_len // size if num_seqs > 1 else 0
         return shared + num_seqs * (ceil_div(prompt_len + output_len, size) - shared) <= self._capacity()
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
         table = self._table(parent)
-        self._pool.share(table.blocks)
-        self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
-        if self._lockstep is not None and parent.seq_id in self._lockstep.members:
-            self._lockstep.watch_tail(parent.seq_id, table)
+        if child.seq_id in self._tables:
+            self._replace(self._tables[child.seq_id], table)
+        else:
+            self._pool.share(table.blocks)
+            self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
+        if self._lockstep is not None:
+            for seq in (parent, child):
+                if seq.seq_id in self._lockstep.members:
+                    self._lockstep.watch_tail(seq.seq_id, self._tables[seq.seq_id])
+        return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: Tier) -> Answer:
         return self._move_out(seqs) if tier is Tier.HOST else self._move_in(seqs)
@@ -134,6 +145,7 @@ class Paged(MemoryPolicy):
         if needed > len(self._pool.free):
             raise ValueError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
         self._prefixes[num_tokens] = BlockTable(num_tokens, self._pool.take(needed))
+        self._num_pinned += needed
         self._live += num_tokens
 
     def check(self) -> None:
@@ -158,13 +170,24 @@ class Paged(MemoryPolicy):
         return self._lockstep
 
     def _capacity(self) -> int:
-        return self._pool.num_blocks - sum(len(prefix.blocks) for prefix in self._prefixes.values())
+        return self._pool.num_blocks - self._num_pinned
 
     def _has_room(self, needed: int) -> bool:
         return len(self._pool.free) - needed >= (self._watermark if self._tables else 0)
 
     def _extend_batch(self, index: PagedLockstep, num_tokens: int) -> Answer:
-        writers = copying_writers(index.tails.values(), self._pool, self.block_size) if index.tails else []
+        if index.tails:
+            return self._write_tails(index, num_tokens)
+        if not index.fits(num_tokens, len(self._pool.free)):
+            return Refusal.LATER
+        self._live += num_tokens * len(index.members)
+        if num_tokens == 1:
+            return first_step(index.grow_once(self._pool.free), self.block_size)
+        return Grant(0, NO_OPS, index.grow(num_tokens, self._pool.free))
+
+    def _write_tails(self, index: PagedLockstep, num_tokens: int) -> Answer:
+        """Extend a batch in which last blocks may be shared; from then on nobody shares one."""
+        writers = copying_writers(index.tails.values(), self._pool, self.block_size)
         if not index.fits(num_tokens, len(self._pool.free) - len(writers)):
             return Refusal.LATER
         ops = self._copy(writers) if writers else NO_OPS
@@ -185,9 +208,21 @@ class Paged(MemoryPolicy):
             padding = 0
         self._live -= self._pool.put(blocks) * self.block_size - padding
 
+    def _replace(self, table: BlockTable, parent: BlockTable) -> None:
+        """`table` becomes the parent's, of equal length; what both share already is left alone."""
+        if table.num_tokens != parent.num_tokens:
+            raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
+        # Sharing begins at the root: the last block that both have in common has only common ones before it.
+        common = len(table.blocks)
+        while common and table.blocks[common - 1] != parent.blocks[common - 1]:
+            common -= 1
+        self._give_back(table, table.blocks[common:])
+        self._pool.share(parent.blocks[common:])
+        table.blocks[common:] = parent.blocks[common:]
+
     def _prefix_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
         """The whole blocks of the registered prefix of `seq` among its first num_tokens tokens."""
-        prefix = self._prefixes.get(seq.prefix)
+        prefix = self._prefixes.get(seq.prefix) if self._prefixes else None
         return prefix.blocks[: min(seq.prefix, num_tokens) // self.block_size] if prefix else []
 
     def _prefix_hit(self, seq: Sequence, table: BlockTable, shared: list[int]) -> Grant:

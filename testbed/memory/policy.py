@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Extent, Tier, Usage, Waste
+from testbed.core.slots import Answer, Copy, Extent, Ops, Tier, Usage, Waste
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,14 @@ class MemoryPolicy(ABC):
         """Whether such a request, alone in the pool less registered prefixes, could run to its end."""
         return True
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """`child` starts with the parent's tokens."""
-        raise UnsupportedError(f"{type(self).__name__} does not share blocks between sequences")
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
+        """`child` goes on with the parent's tokens; the copies that this takes.
+
+        Where the policy shares, a new child is admitted by this; one that is resident gives up what it has (a beam
+        candidate that did not survive, Fig. 9). Where it does not, the child has its own room and gets a copy.
+        """
+        source, target = self.table(parent)[0], self.table(child)[0]
+        return Ops((Copy(source.start, target.start, min(source.length, target.length)),))
 
     def move(self, seqs: list[Sequence], tier: Tier) -> Answer:
         """Take a whole group to HOST or back to DEVICE; shared blocks move once."""

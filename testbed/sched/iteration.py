@@ -3,6 +3,7 @@
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import NO_GROWTH, Refusal
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.plan import Chunk, Outcome, Plan
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.residency import ResidentScheduler
@@ -11,7 +12,8 @@ from testbed.sched.residency import ResidentScheduler
 class IterationScheduler(ResidentScheduler):
     """Limits: at most max_num_batched_tokens tokens and max_num_seqs resident sequences in an iteration.
 
-    An item larger than the token budget runs alone in an iteration.
+    An item larger than the token budget runs alone in an iteration. `partial` is the one group, if any, whose prompt
+    phase is under way and not over after this plan.
     """
 
     def __init__(
@@ -20,10 +22,13 @@ class IterationScheduler(ResidentScheduler):
         preemption: PreemptionRule,
         max_num_batched_tokens: int = 2560,
         max_num_seqs: int = 256,
+        beams: BeamModel | None = None,
     ) -> None:
         super().__init__(policy, preemption)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
+        self.partial: SequenceGroup | None = None
+        self.beams = beams or SyntheticBeams()
 
     def commit(self, plan: Plan, steps: int) -> Outcome:
         finished: list[SequenceGroup] = []
@@ -36,82 +41,100 @@ class IterationScheduler(ResidentScheduler):
                 self.leave(group)
                 self.finish(group)
                 finished.append(group)
+            self._choose_parents()
         first_tokens = [chunk.group for chunk in plan.chunks if chunk.last]
-        for chunk in plan.chunks:
-            self._prefilled(chunk, finished)
+        for group in first_tokens:
+            self._prefilled(group, finished)
         for group in plan.resumed:
             self.join(group)
         if self.policy.caches_prefixes:
             self.room_freed()
         return Outcome(first_tokens, finished, growth)
 
-    def _prefilled(self, chunk: Chunk, finished: list[SequenceGroup]) -> None:
-        group = chunk.group
-        group.num_tokens = chunk.stored + chunk.new
-        if not chunk.last:
-            return
+    def _choose_parents(self) -> None:
+        """Every beam group in the batch has new candidates: those that did not survive go on from others' tokens."""
+        for group in self.beam_groups.values():
+            step = group.num_generated + self.batch.steps - group.joined_at - 2
+            for parent, child in group.replacements[step]:
+                ops = self.policy.fork(group.sequences[parent], group.sequences[child])
+                if ops:
+                    self.copies.append(ops)
+
+    def _prefilled(self, group: SequenceGroup, finished: list[SequenceGroup]) -> None:
+        """The prompt phase of the group is over, and has brought its next output token."""
         group.num_generated += 1
         if group.num_generated == group.request.output_len:
             self.finish(group)
             finished.append(group)
             return
-        if self.policy.shares:
-            for child in group.sequences[1:]:
-                self.policy.fork(group.sequences[0], child)
+        if len(group.sequences) > 1 and group.num_generated == 1:
+            self.fork(group)
+            if group.request.beam:
+                group.replacements = self.beams.replacements(group.request)
         self.join(group)
 
     def _decode(self, plan: Plan) -> None:
         """Extend the batch by one step, preempting until it fits."""
-        while self.batch:
-            answer = self.policy.extend(self.batch, 1)
+        batch = self.batch
+        while num_seqs := len(batch):
+            answer = self.policy.extend(batch, 1)
             if not isinstance(answer, Refusal):
-                plan.decode_seqs = len(self.batch)
-                plan.decode_context = self.batch.context + len(self.batch)
-                if answer.ops:
-                    plan.ops.append(answer.ops)
+                plan.decode_seqs = num_seqs
+                plan.decode_context = batch.context + num_seqs
+                self.order(answer.ops, plan)
                 return
             self.preempt(plan)
 
-    def _admit(self, plan: Plan, budget: int) -> None:
-        """Admit whole prompts from the head of the queue."""
-        while self.waiting and not self.refused:
-            num_tokens = self.waiting[0].prefill_len
-            if num_tokens > budget and (plan.chunks or plan.decode_seqs):
+    def _prefill(self, plan: Plan, budget: int) -> None:
+        """Go on with the unfinished prompt phase, then admit from the head of the queue, within the token budget."""
+        if self.partial:
+            budget = self._take(plan, self.partial, budget)
+        while self.waiting and not self.partial and not self.refused and not self.swapped:
+            group = self.waiting[0]
+            num_tokens = self._first_tokens(group, budget)
+            if (num_tokens > budget and not plan.is_idle) or self.is_full_with(group):
                 return
-            used = self._admit_head(plan, num_tokens)
-            if used is None:
-                return
-            budget -= used
+            if self._admit_head(plan, num_tokens):
+                budget = self._take(plan, group, budget)
 
-    def _admit_head(self, plan: Plan, num_tokens: int) -> int | None:
-        """Admit the first num_tokens tokens of the head of the queue; how many must be computed, None: not now."""
+    def _first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        """Tokens that the group needs room for when it is admitted."""
+        return group.prefill_len
+
+    def _admit_head(self, plan: Plan, num_tokens: int) -> bool:
+        """Give the head of the queue room for its first num_tokens tokens, if there is any."""
         group = self.waiting[0]
-        if self.is_full_with(group):
-            return None
-        answer = self.admit_group(group, num_tokens)
+        answer = self.admit_group(group, num_tokens, plan)
         if answer is Refusal.LATER:
             self.refused = True
-            return None
+            return False
         self.waiting.popleft()
         if isinstance(answer, Refusal):
             plan.rejected.append(group)
-            return 0
-        if answer.ops:
-            plan.ops.append(answer.ops)
+            return False
         self.arrive(group, SequenceStatus.PREFILLING)
-        # The last prompt token is computed even if it is cached: it yields the first output token.
-        stored = min(answer.num_cached, group.prefill_len - 1)
-        plan.chunks.append(Chunk(group, num_tokens - stored, stored, num_tokens == group.prefill_len))
-        return num_tokens - stored
+        return True
+
+    def _take(self, plan: Plan, group: SequenceGroup, budget: int) -> int:
+        """Put as many items of the group's prompt phase into the plan as the budget allows; returns what is left."""
+        while group.todo and (group.todo[0][0] <= budget or plan.is_idle):
+            new, stored = group.todo.pop(0)
+            plan.chunks.append(Chunk(group, new, stored, not group.todo))
+            budget -= new
+        self.partial = group if group.todo else None
+        return budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""
         return bool(self.running) and self.num_seqs + len(group.sequences) > self.max_num_seqs
 
-    def _open_window(self, plan: Plan) -> None:
-        """Offer further identical steps where nothing but a finish, or an arrival, could change the next decision."""
+    def _complete(self, plan: Plan) -> None:
+        """Order the copies that wait, and offer further identical steps where only a finish or an arrival matters."""
+        if self.copies:
+            plan.ops += self.copies
+            self.copies = []
         blocked = self.refused or bool(self.swapped) or (bool(self.waiting) and self.is_full_with(self.waiting[0]))
         plan.open = not self.waiting and not self.swapped
-        steady = plan.decode_seqs and not (plan.chunks or plan.ops or plan.resumed or plan.preempted)
+        steady = plan.repeats and not plan.preempted and not self.beam_groups
         if steady and len(self.batch) == self.num_seqs and (blocked or plan.open):
             plan.horizon = self.policy.horizon(self.batch, self.steps_to_finish() - 1)

@@ -9,7 +9,7 @@ from testbed.cost.model import Work
 
 
 class Chunk(NamedTuple):
-    """`new` prompt tokens of a group's first sequence behind `stored` ones; `last` completes its prefill.
+    """`new` tokens of one of a group's sequences behind `stored` ones; `last` completes the group's prompt phase.
 
     padding tokens are computed and thrown away.
     """
@@ -44,6 +44,11 @@ class Plan:
         return bool(self.decode_seqs or self.chunks or self.resumed)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is computed so far."""
+        return not (self.decode_seqs or self.chunks)
+
+    @property
     def repeats(self) -> bool:
         """Whether the iteration is a plain decode step, which may be priced as one of many."""
         return bool(self.decode_seqs) and not (self.chunks or self.ops or self.resumed)
@@ -59,11 +64,14 @@ class Outcome(NamedTuple):
 
 def work_of(plan: Plan, block_size: int) -> Work:
     """The counts by which a plan is priced; block_size is that of its swapped blocks."""
+    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
+    if not plan.ops:
+        return Work(plan.decode_seqs, plan.decode_context, prefill)
     copies = [copy for ops in plan.ops for copy in ops.copies]
     return Work(
         decode_seqs=plan.decode_seqs,
         decode_context=plan.decode_context,
-        prefill=tuple((chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks),
+        prefill=prefill,
         copies=len(copies),
         copied_tokens=sum(copy.length for copy in copies),
         swapped_out=sum(len(ops.swap_out) for ops in plan.ops),

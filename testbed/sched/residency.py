@@ -3,7 +3,7 @@
 import heapq
 
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import Answer, Grant, Refusal, Tier
+from testbed.core.slots import Answer, Grant, Ops, Refusal, Tier
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule, Recovery
@@ -17,7 +17,8 @@ class PolicyError(RuntimeError):
 class ResidentScheduler(Scheduler):
     """Keeps groups, batch and finish order in step with what the policy holds.
 
-    num_seqs counts the resident sequences, decoding or in their prompt phase.
+    num_seqs counts the resident sequences, decoding or in their prompt phase. `copies` wait for the next plan.
+    beam_groups are those groups of the batch that search with beams.
     `refused` says that the head of the queue was refused since room was last freed: by clause 2 of the contract it
     would be refused again, so nobody asks. `resume_refused` says the same of the first swapped group.
     """
@@ -28,21 +29,64 @@ class ResidentScheduler(Scheduler):
         self.refused = False
         self.resume_refused = False
         self.num_seqs = 0
+        self.copies: list[Ops] = []
+        self.beam_groups: dict[int, SequenceGroup] = {}
         self._finishes: list[tuple[int, int, SequenceGroup]] = []
 
-    def admit_group(self, group: SequenceGroup, num_tokens: int) -> Answer:
-        """First room for num_tokens tokens of the group; without sharing, of each of its sequences."""
-        first, *others = group.sequences
-        answer = self.policy.admit(first, num_tokens)
-        if self.policy.shares or isinstance(answer, Refusal):
-            return answer
-        for i, seq in enumerate(others):
-            other = self.policy.admit(seq, num_tokens)
-            if isinstance(other, Refusal):
-                for admitted in group.sequences[: i + 1]:
+    def admit_group(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answer:
+        """Room for the first num_tokens tokens of the group's sequences, or a refusal that changes nothing.
+
+        A policy that shares gives room to the first sequence, which is forked when its prompt is computed; one that
+        does not reserves for every sequence, prompt included.
+        """
+        first = group.sequences[0]
+        if group.num_generated and self.policy.shares and len(group.sequences) > 1:
+            return self._admit_forked(group, plan)
+        sequences = [first] if self.policy.shares else group.sequences
+        grants: list[Grant] = []
+        for seq in sequences:
+            answer = self.policy.admit(seq, num_tokens)
+            if isinstance(answer, Refusal):
+                for admitted in sequences[: len(grants)]:
                     self.policy.release(admitted)
-                return other
+                return answer
+            grants.append(answer)
+        for grant in grants:
+            self.order(grant.ops, plan)
+        cached = grants[0].num_cached
+        # The last prompt token is computed even if it is cached: it yields the next output token.
+        stored = min(cached, group.prefill_len - 1)
+        group.resident = list(sequences)
+        group.num_tokens = max(num_tokens, cached)
+        group.todo = [(group.prefill_len - stored, stored)]
+        return grants[0]
+
+    def _admit_forked(self, group: SequenceGroup, plan: Plan) -> Answer:
+        """A recomputed group: the prompt once, then what each sequence had generated of its own."""
+        first, *others = group.sequences
+        prompt_len = group.request.prompt_len
+        answer = self.policy.admit(first, prompt_len)
+        if isinstance(answer, Refusal):
+            return answer
+        for child in others:
+            self.policy.fork(first, child)
+        grown = self.policy.extend(group.sequences, group.num_generated)
+        if isinstance(grown, Refusal):
+            for seq in group.sequences:
+                self.policy.release(seq)
+            return grown
+        self.order(answer.ops, plan)
+        self.order(grown.ops, plan)
+        stored = min(answer.num_cached, group.prefill_len - 1)
+        group.resident = list(group.sequences)
+        group.num_tokens = group.prefill_len
+        group.todo = [(group.prefill_len - stored, stored), *[(group.num_generated, prompt_len)] * len(others)]
         return answer
+
+    def order(self, ops: Ops, plan: Plan) -> None:
+        """Have the engine perform `ops` before the iteration."""
+        if ops:
+            plan.ops.append(ops)
 
     def arrive(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group is resident from now on."""
@@ -65,6 +109,17 @@ class ResidentScheduler(Scheduler):
         heapq.heappush(self._finishes, (group.finish_step, group.request.request_id, group))
         for seq in group.sequences:
             batch.join(seq, group.num_tokens)
+        if group.request.beam:
+            self.beam_groups[group.request.request_id] = group
+
+    def fork(self, group: SequenceGroup) -> None:
+        """The prompt is computed: every sequence starts with it. Copies that this takes come before the next step."""
+        first = group.sequences[0]
+        for child in group.sequences[1:]:
+            ops = self.policy.fork(first, child)
+            if ops:
+                self.copies.append(ops)
+        group.resident = list(group.sequences)
 
     def leave(self, group: SequenceGroup) -> None:
         """The group no longer decodes; its counts become its own again."""
@@ -72,6 +127,7 @@ class ResidentScheduler(Scheduler):
         group.num_tokens += steps
         group.num_generated += steps
         group.finish_step = -1
+        self.beam_groups.pop(group.request.request_id, None)
         for seq in group.sequences:
             self.batch.leave(seq, group.num_tokens)
 
@@ -99,8 +155,9 @@ class ResidentScheduler(Scheduler):
 
     def release(self, group: SequenceGroup) -> None:
         """Give back whatever the group holds."""
-        for seq in group.sequences:
+        for seq in group.resident:
             self.policy.release(seq)
+        group.resident = []
         self.room_freed()
 
     def preempt(self, plan: Plan) -> None:
@@ -114,6 +171,7 @@ class ResidentScheduler(Scheduler):
         if not (decoding and self.preemption.recovery(group) is Recovery.SWAP and self.swap_out(group, plan)):
             self.release(group)
             group.num_tokens = 0
+            group.todo = []
             group.num_recomputes += 1
             self.waiting.appendleft(group)
         self.room_freed()
@@ -125,7 +183,7 @@ class ResidentScheduler(Scheduler):
         answer = self.policy.move(group.sequences, Tier.HOST)
         if isinstance(answer, Refusal):
             return False
-        plan.ops.append(answer.ops)
+        self.order(answer.ops, plan)
         group.num_swaps += 1
         group.status = SequenceStatus.SWAPPED
         self.swapped.appendleft(group)
@@ -141,7 +199,7 @@ class ResidentScheduler(Scheduler):
                 return
             self.swapped.popleft()
             self.arrive(group, SequenceStatus.RUNNING)
-            plan.ops.append(answer.ops)
+            self.order(answer.ops, plan)
             plan.resumed.append(group)
 
     def room_freed(self) -> None:

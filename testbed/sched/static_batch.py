@@ -34,8 +34,8 @@ class StaticBatch(ResidentScheduler):
     def commit(self, plan: Plan, steps: int) -> Outcome:
         growth = NO_GROWTH
         for group in (chunk.group for chunk in plan.chunks):
-            group.num_tokens = group.prefill_len
             group.num_generated += 1
+            self.fork(group)
             self.join(group)
         if plan.decode_seqs:
             growth = self.extend_promised(steps - 1).growth if steps > 1 else growth
@@ -47,7 +47,7 @@ class StaticBatch(ResidentScheduler):
 
     def _admit_head(self, plan: Plan) -> bool:
         group = self.waiting[0]
-        answer = self.admit_group(group, group.prefill_len)
+        answer = self.admit_group(group, group.prefill_len, plan)
         if answer is Refusal.LATER:
             return False
         self.waiting.popleft()
@@ -63,6 +63,7 @@ class StaticBatch(ResidentScheduler):
             name = type(self.policy).__name__
             raise InputError(f"static batching never preempts, but {name} ran out of room: choose a contiguous policy")
         plan = Plan(decode_seqs=self.num_seqs, decode_context=self.num_seqs * (self._padded_len + 1))
+        plan.ops, self.copies = self.copies, []
         plan.horizon = self.policy.horizon(self.batch, self.steps_to_finish() - 1)
         return plan
 

@@ -12,7 +12,9 @@ from testbed.sim.engine import Engine, ProcessGenerator
 
 
 class ArrivalProcess(ABC):
-    """Draws arrival times; the same seed gives the same times."""
+    """Draws arrival times; the same seed gives the same times. One that `replays` needs the whole trace for that."""
+
+    replays = False
 
     @abstractmethod
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
@@ -69,6 +71,8 @@ class Slotted(ArrivalProcess):
 class Replay(ArrivalProcess):
     """The trace's own time stamps, `speedup` times as fast."""
 
+    replays = True
+
     def __init__(self, speedup: float = 1.0) -> None:
         positive(speedup=speedup)
         self.speedup = speedup
@@ -108,7 +112,8 @@ class Arrival(simpy.Event):
 def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
     """Submit requests at their own times, whatever the engine does."""
     for request in requests:
-        if request.arrival_ps > engine.now_ps:
-            yield Arrival(env, request.arrival_ps - engine.now_ps)
+        delay = request.arrival_ps - int(env.now)
+        if delay > 0:
+            yield Arrival(env, delay)
         engine.submit(request)
     engine.close()

@@ -14,6 +14,7 @@ from testbed.sched.residency import PolicyError
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter
 from testbed.sim.recorder import Recorder
+from testbed.sim.totals import SpanSums
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
@@ -51,11 +52,6 @@ class Engine:
         self._closed = False
         self._wake: simpy.Event | None = None
 
-    @property
-    def now_ps(self) -> int:
-        """The simulated time: a whole number, because every delay is one."""
-        return int(self.env.now)
-
     def submit(self, request: Request) -> None:
         """A request arrives now; one that could never run is turned away at once."""
         self.recorder.totals.arrived += 1
@@ -73,37 +69,32 @@ class Engine:
 
     def serve(self) -> ProcessGenerator:
         """The process to hand to SimPy."""
-        while self.now_ps < self._stop_ps:
+        env, scheduler = self.env, self.scheduler
+        while env.now < self._stop_ps:
             self._pass_marks()
-            plan = self.scheduler.plan()
+            plan = scheduler.plan()
             for group in plan.rejected:
                 self.recorder.rejected(group.request, "the memory policy can never hold it")
             if plan:
-                yield from self._carry_out(plan)
+                self.meter.open(plan)
+                prices, steps = self._price(plan)
+                duration_ps = prices.total_ps(steps)
+                queues = len(scheduler.waiting), len(scheduler.swapped)
+                yield env.timeout(duration_ps)
+                outcome = scheduler.commit(plan, steps)
+                sums = self.meter.close(plan, prices, steps, outcome)
+                self._record(plan, steps, duration_ps, outcome, sums, queues)
             elif plan.rejected:
                 continue
-            elif self.scheduler.waiting or self.scheduler.swapped:
-                raise PolicyError(f"{type(self.scheduler.policy).__name__} refuses {self._stuck()} though nothing runs")
+            elif scheduler.waiting or scheduler.swapped:
+                raise PolicyError(f"{type(scheduler.policy).__name__} refuses {self._stuck()} though nothing runs")
             elif self._closed:
                 break
             else:
-                self._wake = self.env.event()
+                self._wake = env.event()
                 yield self._wake
-        self.recorder.end_ps = self.now_ps
+        self.recorder.end_ps = self._now_ps()
         self._pass_marks()
-
-    def _carry_out(self, plan: Plan) -> ProcessGenerator:
-        start_ps = self.now_ps
-        self.meter.open(plan)
-        prices, steps = self._price(plan)
-        duration_ps = prices.total_ps(steps)
-        queues = len(self.scheduler.waiting), len(self.scheduler.swapped)
-        yield self.env.timeout(duration_ps)
-        outcome = self.scheduler.commit(plan, steps)
-        sums = self.meter.close(plan, prices, steps, outcome)
-        self.recorder.span(start_ps, duration_ps, steps, plan, sums, queues)
-        self._count(plan, steps, duration_ps, outcome)
-        self.recorder.totals.add(sums)
 
     def _price(self, plan: Plan) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
@@ -112,17 +103,21 @@ class Engine:
         prices = self.cost.decode(plan.decode_seqs, plan.decode_context)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
-            bound = self._next_mark()
+            bound: float = self._marks[-1] if self._marks else inf
             if plan.open:
-                bound = min(bound, self._next_event())
-            if bound < UNBOUNDED:
-                steps = min(steps, max(1, prices.steps_to_reach(bound - self.now_ps)))
+                bound = min(bound, self.env.peek())
+            if bound < inf:
+                steps = min(steps, prices.steps_to_reach(int(bound) - self._now_ps()) or 1)
         return prices, steps
 
-    def _count(self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome) -> None:
-        totals, now_ps = self.recorder.totals, self.now_ps
+    def _record(
+        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: SpanSums, queues: tuple[int, int]
+    ) -> None:
+        totals, now_ps = self.recorder.totals, self._now_ps()
+        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, sums, queues)
         totals.iterations += steps
         totals.busy_ps += duration_ps
+        totals.add(sums)
         for group in outcome.first_tokens:
             if group.first_ps < 0:
                 group.first_ps = now_ps
@@ -134,8 +129,8 @@ class Engine:
             swapped = group.status is SequenceStatus.SWAPPED
             totals.swaps += swapped
             totals.recomputes += not swapped
-        if plan.ops:
-            totals.copies += sum(len(ops.copies) for ops in plan.ops)
+        for ops in plan.ops:
+            totals.copies += len(ops.copies)
 
     def _unservable(self, request: Request) -> str | None:
         """Why the request could never run to its end, if so."""
@@ -145,22 +140,17 @@ class Engine:
             return f"{request.num_seqs} x {request.final_len} tokens do not fit the empty pool"
         return None
 
+    def _now_ps(self) -> int:
+        return int(self.env.now)  # whole already, because every delay is; SimPy's type allows for floats
+
     def _rouse(self) -> None:
         if self._wake is not None:
             self._wake.succeed()
             self._wake = None
 
-    def _next_mark(self) -> int:
-        return self._marks[-1] if self._marks else UNBOUNDED
-
-    def _next_event(self) -> int:
-        """When anybody else, that is whoever submits requests, will act next."""
-        time = self.env.peek()
-        return UNBOUNDED if time == inf else int(time)
-
     def _pass_marks(self) -> None:
-        while self._marks and self._marks[-1] <= self.now_ps:
-            self.recorder.mark(self._marks.pop(), self.now_ps)
+        while self._marks and self._marks[-1] <= self.env.now:
+            self.recorder.mark(self._marks.pop(), self._now_ps())
 
     def _stuck(self) -> str:
         group = (self.scheduler.swapped or self.scheduler.waiting)[0]

@@ -4,8 +4,8 @@ import heapq
 from abc import ABC, abstractmethod
 from itertools import count
 
-from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import Growth, Waste
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import NO_GROWTH, Growth, Waste
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
@@ -33,12 +33,12 @@ class PlainMeter(Meter):
     def open(self, plan: Plan) -> None:
         policy, internal = self.scheduler.policy, 0
         for group in self.scheduler.running.values():
-            unforked = policy.shares and group.status is SequenceStatus.PREFILLING
-            for seq in group.sequences[:1] if unforked else group.sequences:
+            for seq in group.resident:
                 slots = sum(extent.length for extent in policy.table(seq))
                 internal += max(0, slots - group.request.final_len)
         used = policy.usage()
-        self._seen = len(self.scheduler.running), used.live, used.held - used.live - internal, internal
+        reserved = used.held - used.live - internal
+        self._seen = len(self.scheduler.running), used.live, reserved, internal, used.saved
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
         if steps != 1:
@@ -47,13 +47,14 @@ class PlainMeter(Meter):
 
 
 class Tracked:
-    """A resident group's never-used slots; `active` once they count, dead once the group has left."""
+    """A resident group's never-used slots; they count from from_len tokens on, and `alive` until the group leaves."""
 
-    __slots__ = ("active", "alive", "slots")
+    __slots__ = ("active", "alive", "from_len", "slots")
 
-    def __init__(self, slots: int, active: bool) -> None:
-        self.slots = slots
-        self.active = active
+    def __init__(self, waste: Waste, num_seqs: int, num_tokens: int) -> None:
+        self.slots = waste.slots * num_seqs
+        self.from_len = waste.from_len
+        self.active = num_tokens >= waste.from_len
         self.alive = True
 
 
@@ -73,18 +74,16 @@ class SpanMeter(Meter):
     def open(self, plan: Plan) -> None:
         for group in plan.preempted:
             self._forget(group)
-        shares = self.scheduler.policy.shares
         for chunk in plan.chunks:
-            num_seqs = 1 if shares else len(chunk.group.sequences)
-            self._track(chunk.group, chunk.stored + chunk.new, num_seqs)
+            self._track(chunk.group)
         for group in plan.resumed:
-            self._track(group, group.num_tokens, len(group.sequences))
+            self._track(group)
         self._used = self.scheduler.policy.usage()
         self._running = len(self.scheduler.running)
         self._growing = len(self.scheduler.batch)
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
-        started = self._start(self.scheduler.batch.steps, steps) if plan.decode_seqs else Growth()
+        started = self._start(self.scheduler.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
             sums = self._single(prices.first_ps, self._internal + started.slots)
         else:
@@ -102,8 +101,9 @@ class SpanMeter(Meter):
     def _single(self, duration_ps: int, internal: int) -> SpanSums:
         running, live = self._running, self._used.live
         reserved = self._used.held - live - internal
+        saved = self._used.saved
         times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
-        return SpanSums(running, live, reserved, internal, *times)
+        return SpanSums(running, live, reserved, internal, saved, *times, saved * duration_ps)
 
     def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> SpanSums:
         first_ps, growth_ps, _ = prices
@@ -114,34 +114,37 @@ class SpanMeter(Meter):
         live = used.live * steps + n * t1
         live_time = used.live * duration + n * ramp
 
-        def integrate(start: int, events: Growth) -> tuple[int, int]:
-            w0, w1, w2 = events
-            late_ps = first_ps * w1 + growth_ps * ((w2 - w1) // 2)
-            return (start + w0) * steps - w1, (start + w0) * duration - late_ps
-
-        # The policy counts from the second step of the span, the batch from the first.
+        # The policy counts from the second step of the span: an event of its step t happened at step t + 1.
         w0, w1, w2 = growth
-        held, held_time = integrate(used.held, Growth(w0, w1 + w0, w2 + 2 * w1 + w0))
-        internal, internal_time = integrate(self._internal, started)
-        sums = self._running * steps, live, held - live - internal, internal
+        held = (used.held + w0) * steps - w1 - w0
+        held_time = (used.held + w0) * duration - first_ps * (w1 + w0) - growth_ps * ((w2 + w1) // 2)
+        w0, w1, w2 = started
+        internal = (self._internal + w0) * steps - w1
+        internal_time = (self._internal + w0) * duration - first_ps * w1 - growth_ps * ((w2 - w1) // 2)
+        sums = self._running * steps, live, held - live - internal, internal, used.saved * steps
         reserved_time = held_time - live_time - internal_time
-        return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
+        times = self._running * duration, live_time, reserved_time, internal_time, used.saved * duration
+        return SpanSums(*sums, *times)
 
-    def _track(self, group: SequenceGroup, num_tokens: int, num_seqs: int) -> None:
-        """`num_seqs` sequences of the group are resident and store num_tokens tokens each."""
-        self._forget(group)
-        waste = self._waste(group)
-        tracked = Tracked(waste.slots * num_seqs, num_tokens >= waste.from_len)
-        self._tracked[group.request.request_id] = tracked
+    def _track(self, group: SequenceGroup) -> Tracked:
+        """Count what the group holds now and will never use."""
+        if group.request.request_id in self._tracked:
+            self._forget(group)
+        waste = self.scheduler.policy.waste(group.sequences[0], group.request.final_len)
+        if waste is None:
+            raise ValueError(f"{type(self.scheduler.policy).__name__} does not answer waste(): use the plain meter")
+        tracked = self._tracked[group.request.request_id] = Tracked(waste, len(group.resident), group.num_tokens)
         if tracked.active:
             self._internal += tracked.slots
+        return tracked
 
     def _joined(self, group: SequenceGroup) -> None:
         """The group decodes from the next step on, with all its sequences."""
-        self._track(group, group.num_tokens, len(group.sequences))
         tracked = self._tracked[group.request.request_id]
+        if len(group.sequences) > 1:
+            tracked = self._track(group)
         if not tracked.active:
-            step = group.joined_at + self._waste(group).from_len - group.num_tokens - 1
+            step = group.joined_at + tracked.from_len - group.num_tokens - 1
             heapq.heappush(self._starts, (step, next(self._serial), tracked))
 
     def _forget(self, group: SequenceGroup) -> None:
@@ -150,16 +153,12 @@ class SpanMeter(Meter):
             tracked.alive = False
             self._internal -= tracked.slots if tracked.active else 0
 
-    def _waste(self, group: SequenceGroup) -> Waste:
-        waste = self.scheduler.policy.waste(group.sequences[0], group.request.final_len)
-        if waste is None:
-            raise ValueError(f"{type(self.scheduler.policy).__name__} does not answer waste(): use the plain meter")
-        return waste
-
     def _start(self, end: int, steps: int) -> Growth:
         """Begin to count what starts in the `steps` steps before batch step `end`."""
-        slots = first = second = 0
         starts = self._starts
+        if not starts or starts[0][0] >= end:
+            return NO_GROWTH
+        slots = first = second = 0
         while starts and starts[0][0] < end:
             step, _, tracked = heapq.heappop(starts)
             if tracked.alive:

@@ -1,0 +1,45 @@
+"""Every error as one line that names the culprit."""
+
+import re
+
+from hydra.errors import HydraException, InstantiationException
+from omegaconf.errors import OmegaConfBaseException
+
+from testbed.core.errors import InputError
+
+EXIT_BAD_INPUT = 2
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, with what it is about in front where the message alone would not say."""
+    if isinstance(error, InstantiationException) and error.__cause__ is not None:
+        key, message = _full_key(str(error)), one_line(error.__cause__)
+        return message if not key or message.startswith(key) else f"{key}: {message}"
+    missing = re.search(r"Missing mandatory value: \S+\s+full_key: (\S+)", str(error))
+    if missing:
+        return f"{missing[1]} is not given; say {missing[1]}=..."
+    if isinstance(error, InputError | HydraException | OmegaConfBaseException):
+        return _flat(str(error).partition("Config search path")[0])
+    if isinstance(error, OSError):
+        return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
+    if isinstance(error, ValueError):
+        return _flat(str(error))
+    return _flat(f"{type(error).__name__}: {error}")
+
+
+def _full_key(message: str) -> str:
+    """Hydra puts the config key that failed on the last line."""
+    last = message.splitlines()[-1]
+    return last.removeprefix("full_key:").strip() if last.startswith("full_key:") else ""
+
+
+def _flat(message: str) -> str:
+    """The lines of a message on one; a list that Hydra prints one item a line becomes comma-separated."""
+    lines = [line.rstrip() for line in message.splitlines() if line.strip()]
+    text = ""
+    for line in lines:
+        if line.startswith(("\t", "    ")) and text:
+            text += (" " if text.endswith(":") else ", ") + line.strip()
+        else:
+            text += (" " if text.endswith((".", ":")) else "; " if text else "") + line.strip()
+    return text.rstrip("; ") or "unknown error"

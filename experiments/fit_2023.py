@@ -1,0 +1,85 @@
+"""Fits the two constants of the 2023 system that no data sheet has: software overhead and attention efficiency.
+
+python -m experiments.fit_2023 SHAREGPT_LENGTHS.csv.gz
+
+They are moved until vLLM's two bars of Figure 13, the two `calibrate` rows of paper/reference.csv, come out: ShareGPT
+at 2 req/s from the file, Alpaca at 30 req/s from the embedded model. Nothing else is fitted to a published number.
+The result stands in conf/cost/analytic.yaml.
+"""
+
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.arguments import Parser
+from experiments.errors import EXIT_BAD_INPUT, one_line
+from experiments.lab import Lab
+from experiments.scorecard import reference
+
+COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]")
+PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
+NAMES = ("overhead_s", "attention_bandwidth")
+START = (9e-3, 0.5)
+STEP = 0.02
+TOLERANCE = 0.002
+MAX_ROUNDS = 12
+Vector = NDArray[np.float64]
+
+
+def batched(constants: tuple[float, float], panel: tuple[str, ...], lab: Lab) -> float:
+    """Mean batched requests of vLLM in one panel with these constants."""
+    values = {f"cost.efficiencies.{name}": value for name, value in zip(NAMES, constants, strict=True)}
+    return float(lab.measure((*COMMON, *panel), values).summary["batch"]["mean_per_iteration"])
+
+
+def published() -> Vector:
+    """The two bars to meet."""
+    rows = reference().query("role == 'calibrate' and quantity == 'mean_batched_requests'")
+    return rows["published"].astype(float).to_numpy()
+
+
+def fit(lab: Lab, pool: ProcessPoolExecutor) -> tuple[float, float]:
+    """Broyden's method on the logarithms of constants and bars."""
+
+    def error(x: Vector) -> Vector:
+        constants = float(np.exp(x[0])), float(np.exp(x[1]))
+        bars = list(pool.map(partial(batched, constants, lab=lab), PANELS))
+        print(f"{constants[0] * 1e3:.4f} ms, {constants[1]:.4f}: {bars[0]:.2f} {bars[1]:.2f}", flush=True)
+        return np.log(bars) - np.log(published())
+
+    x = np.log(START)
+    now = error(x)
+    jacobian = np.column_stack([(error(x + STEP * unit) - now) / STEP for unit in np.eye(2)])
+    for _ in range(MAX_ROUNDS):
+        if np.abs(now).max() < TOLERANCE:
+            return float(np.exp(x[0])), float(np.exp(x[1]))
+        step = np.clip(np.linalg.solve(jacobian, -now), -0.2, 0.2)
+        x, after = x + step, error(x + step)
+        jacobian += np.outer(after - now - jacobian @ step, step) / (step @ step)
+        now = after
+    raise RuntimeError(f"no fit within {TOLERANCE:.1%} in {MAX_ROUNDS} rounds")
+
+
+def main() -> None:
+    """Print the constants as lines for the YAML."""
+    parser = Parser(prog="python -m experiments.fit_2023", description=str(__doc__).splitlines()[0])
+    parser.add_argument("lengths", type=Path, help="CSV of ShareGPT lengths in the artifact's order")
+    try:
+        options = parser.parse_args()
+        with TemporaryDirectory() as folder, ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            constants = fit(Lab(Path(folder), (("sharegpt", str(options.lengths)),)), pool)
+    except Exception as error:
+        print(f"fit_2023: error: {one_line(error)}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    for name, value in zip(NAMES, constants, strict=True):
+        print(f"{name}: {value:.4g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""One run: simulate a config, and leave a folder behind that says everything about it."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.build import Setup, build
+from experiments.files import write_json, write_text, write_with
+from experiments.identity import plain
+from experiments.progress import watched
+from testbed.metrics import summarize
+from testbed.sim.recorder import Recorder
+from testbed.sim.simulation import simulate
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a simulation gave. wall_s is the time of the event loop alone."""
+
+    recorder: Recorder
+    summary: dict[str, Any]
+    wall_s: float
+
+
+def run(setup: Setup, *, show: bool = False) -> Run:
+    """Simulate; with `show` a run of more than a second shows its progress."""
+    recorder = Recorder()
+    start_ps, stop_ps = setup.window_ps or (None, None)
+    options: dict[str, Any] = {} if stop_ps is None else {"marks_ps": [start_ps], "stop_ps": stop_ps}
+    with watched(recorder, len(setup.workload), show):
+        began = time.perf_counter()
+        simulate(
+            setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
+            recorder=recorder, fast_forward=setup.fast_forward, **options,
+        )  # fmt: skip
+        wall_s = time.perf_counter() - began
+    return Run(recorder, summarize(recorder, setup.pool.num_slots, setup.window_ps), wall_s)
+
+
+def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
+    """Simulate a config and write its folder; summary.json comes last, so that its presence means: complete."""
+    setup = build(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMMARY).unlink(missing_ok=True)
+    result = run(setup, show=show)
+    write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config)), resolve=True))
+    if config.outputs == "full":
+        write_everything(folder, setup, result)
+    write_json(folder / "timing.json", {"wall_s": result.wall_s})
+    write_json(folder / SUMMARY, result.summary)
+    return result.summary
+
+
+def write_everything(folder: Path, setup: Setup, result: Run) -> None:
+    """The tables of requests and of iteration spans, and the plots drawn from them."""
+    from experiments import plots, tables
+
+    requests = tables.requests(result.recorder)
+    spans = tables.spans(result.recorder)
+    for name, table in (("requests", requests), ("iterations", spans)):
+        write_with(folder / f"{name}.csv", lambda path, table=table: table.to_csv(path, index=False))
+    plots.draw_all(folder, requests, spans, setup.pool.num_slots)
+
+
+def complete(folder: Path) -> dict[str, Any] | None:
+    """The summary in a folder whose run is complete, else None."""
+    try:
+        value = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,1 @@
+"""Kinds of experiments: what to run for a figure, and which of its numbers the paper published."""

@@ -1,0 +1,90 @@
+"""Random sequences of calls to a memory policy, as values that hypothesis can shrink."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """A new sequence of prompt_len tokens that will end with output_len more; `prefix` of them may be registered."""
+
+    prompt_len: int
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """num_tokens more for the resident sequences that `mask` selects."""
+
+    mask: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """num_tokens more for the whole lockstep batch."""
+
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A resident sequence joins the lockstep batch, or leaves it if it is a member."""
+
+    pick: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A resident or swapped sequence ends."""
+
+    pick: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A resident sequence gets a child."""
+
+    pick: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refork:
+    """A resident relative of equal length gives up its tokens and goes on with those of the picked sequence."""
+
+    pick: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """All relatives of a sequence go to the other tier."""
+
+    pick: int
+
+
+Call: TypeAlias = Admit | Extend | Step | Join | Release | Fork | Refork | Move
+
+
+def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Call]]":
+    """Lists of calls for a pool whose longest sequence is max_len tokens."""
+    import hypothesis.strategies as st
+
+    picks = st.integers(0, 7)
+    lengths = st.integers(1, max_len // 2)
+    admit = st.builds(Admit, lengths, lengths)
+    later = st.one_of(
+        admit,
+        st.builds(Step, st.integers(1, 40)),
+        st.builds(Join, picks),
+        st.builds(Extend, st.integers(1, 255), st.integers(1, 20)),
+        st.builds(Release, picks),
+        st.builds(Fork, picks),
+        st.builds(Refork, picks),
+        st.builds(Move, picks),
+    )
+    # A crowd to begin with: most of what can break needs a pool under pressure.
+    crowd = st.lists(admit | st.builds(Join, picks), max_size=12)
+    return st.builds(lambda first, then: [*first, *then], crowd, st.lists(later, max_size=max_calls))

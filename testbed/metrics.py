@@ -1,0 +1,86 @@
+"""Pure functions from what a run has recorded to the numbers that people compare."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.core.request import PS
+from testbed.sim.recorder import Recorder
+from testbed.sim.rows import PackedRows
+from testbed.sim.totals import Totals
+
+Floats = NDArray[np.float64]
+KINDS = ("token_states", "reserved", "internal", "external")
+
+
+def spread(values: Floats) -> dict[str, float | None]:
+    """Mean and percentiles; all None where there are no values."""
+    if not len(values):
+        return dict.fromkeys(("mean", "p50", "p90", "p99"))
+    p50, p90, p99 = (float(p) for p in np.percentile(values, [50, 90, 99]))
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
+
+
+def latencies(log: PackedRows) -> dict[str, Floats]:
+    """Seconds of every served request: normalized latency (per output token), TTFT, and TPOT of longer outputs."""
+    columns = log.columns()
+    served = columns["finish_ps"] >= 0
+    arrival, first, finish, output_len = (
+        columns[name][served] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
+    )
+    longer = output_len > 1
+    return {
+        "normalized_latency_s_per_token": (finish - arrival) / PS / output_len,
+        "ttft_s": (first - arrival) / PS,
+        "tpot_s": (finish - first)[longer] / PS / (output_len[longer] - 1),
+    }
+
+
+def memory_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
+    """Section 3.1's split of the pool, averaged over iterations and over time, as fractions of num_slots slots."""
+    by_iteration = _split((totals.live, totals.reserved, totals.internal), num_slots * totals.iterations)
+    by_time = _split((totals.live_time, totals.reserved_time, totals.internal_time), num_slots * elapsed_ps)
+    return {kind: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, kind in enumerate(KINDS)}
+
+
+def summarize(recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | None = None) -> dict[str, Any]:
+    """What summary.json holds; batch and memory are averages over the window, or over the whole run."""
+    totals, end_ps = recorder.totals, recorder.end_ps
+    averaged, elapsed_ps = _window(recorder, window_ps)
+    seconds = end_ps / PS
+    return {
+        "requests": {"arrived": totals.arrived, "finished": totals.finished, "rejected": totals.rejected},
+        **{name: spread(values) for name, values in latencies(recorder.requests).items()},
+        "throughput": {
+            "requests_per_s": _ratio(totals.finished, seconds),
+            "output_tokens_per_s": _ratio(totals.generated, seconds),
+        },
+        "batch": {
+            "mean_per_iteration": _ratio(averaged.running, averaged.iterations),
+            "mean_over_time": _ratio(averaged.running_time, elapsed_ps),
+        },
+        "memory": memory_shares(averaged, num_slots, elapsed_ps),
+        "preemptions": {"swap": totals.swaps, "recompute": totals.recomputes},
+        "iterations": totals.iterations,
+        "simulated_s": seconds,
+    }
+
+
+def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Totals, int]:
+    """The totals of the window, and how long it was; it ends early where the run does."""
+    if window_ps is None:
+        return recorder.totals, recorder.end_ps
+    start, end = (recorder.marks.get(time) for time in window_ps)
+    if start is None:
+        return Totals(), 0
+    totals, end_ps = (end.totals, end.time_ps) if end else (recorder.totals, recorder.end_ps)
+    return totals.since(start.totals), end_ps - start.time_ps
+
+
+def _split(used: tuple[int, int, int], whole: int) -> list[float | None]:
+    return [_ratio(part, whole) for part in (*used, whole - sum(used))]
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
