@@ -64,7 +64,7 @@ class Report:
         about = ", ".join(f"{key} {value}" for key, value in device.items())
         (folder / "h200.csv").write_text(f"# {about}\n" + "\n".join(table) + "\n")
         lines = ["| " + " | ".join(row) + " |" for row in (header, ("---",) * 5, *self.rows)]
-        title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `python -m kernels.bench_kernels`; {about}."
+        title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
 

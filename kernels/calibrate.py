@@ -56,8 +56,8 @@ def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
             row
             for size in sizes
             for spread in spreads
-            for row in sweeps.decode_attention(pools, shapes[size], longest, spread, kernel, coarse=(size, kernel) != (16, "paged"))
-        ]  # fmt: skip
+            for row in sweeps.decode_attention(pools, shapes[size], longest, spread, kernel)
+        ]
 
     paged = decode("paged", (16,), ("ragged", "equal")) + decode(
         "paged", [s for s in sweeps.BLOCK_SIZES if s != 16], ("ragged",)
@@ -170,9 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
         path = options.out / f"{device}-{name}-tp{num_gpus}.json" if options.out.is_dir() else options.out
         path.write_text(dump(profile))
-        fit = profile["fit"]
-        print(f"{name} tp {num_gpus}: fit median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%} on "
-              f"{fit['num_batches']} unseen ragged batches; {time.monotonic() - started:.0f} s -> {path.name}", flush=True)  # fmt: skip
+        fit, seconds = profile["fit"], time.monotonic() - started
+        errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
+        batches = f"{fit['num_batches']} unseen ragged batches"
+        print(f"{name} tp {num_gpus}: {errors} on {batches}; {seconds:.0f} s -> {path.name}", flush=True)
         torch.cuda.empty_cache()
 
 

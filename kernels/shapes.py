@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from kernels.batches import Shape
+from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 
 MODELS = Path(__file__).parents[1] / "experiments" / "conf" / "model"
@@ -24,7 +25,7 @@ def read_model(name: str) -> ModelSpec:
     path = MODELS / f"{name}.yaml"
     if not path.exists():
         known = sorted(file.stem for file in MODELS.glob("*.yaml"))
-        raise ValueError(f"unknown model {name}: choose one of {', '.join(known)}")
+        raise InputError(f"unknown model {name}: choose one of {', '.join(known)}")
     values: dict[str, str | int | bool] = {}
     for line in path.read_text().splitlines():
         key, colon, text = line.partition("#")[0].partition(":")
@@ -37,7 +38,7 @@ def read_model(name: str) -> ModelSpec:
 def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
     """Heads that one of num_gpus GPUs holds under tensor parallelism."""
     if model.num_heads % num_gpus or (model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads):
-        raise ValueError(
+        raise InputError(
             f"{model.name}: {model.num_heads}/{model.num_kv_heads} heads do not split over {num_gpus} GPUs"
         )
     kv_heads = max(1, model.num_kv_heads // num_gpus)

@@ -70,10 +70,10 @@ def decode_grid(pools: Pools, shape: Shape, max_len: int, coarse: bool) -> list[
     return [(n, m) for n in seqs for m in means if n * (m + shape.block_size) <= room and n * m <= 1 << 19]
 
 
-def decode_attention(pools: Pools, shape: Shape, max_len: int, spread: str, kernel: str, coarse: bool) -> list[Point]:
+def decode_attention(pools: Pools, shape: Shape, max_len: int, spread: str, kernel: str) -> list[Point]:
     """One layer's decode attention: block size, spread, sequences, mean context."""
     points = []
-    for n, mean in decode_grid(pools, shape, max_len, coarse):
+    for n, mean in decode_grid(pools, shape, max_len, coarse=(shape.block_size, kernel) != (16, "paged")):
         lens = ragged_lens(n, mean, max_len) if spread == "ragged" else [mean] * n
         inputs = DecodeInputs(pools, shape, lens)
         calls = {"paged": inputs.paged, "paper": inputs.paper, "contiguous": inputs.contiguous}[kernel]()

@@ -85,17 +85,18 @@ def check_decode(case: Case) -> dict[str, float]:
     batch = random_batch(rng, s, lens)
     want = reference.paged_decode(batch.q, batch.k_cache, batch.v_cache, batch.block_tables, lens)
     k_pool, v_pool, extents = to_extents(batch)
-    longest = max(lens)
+    options = {"max_context_len": max(lens), "plan": plan}
     runs: dict[str, Callable[[torch.Tensor], None]] = {
-        "paged_decode": lambda out: paged_decode(
-            out, *_tensors(batch), max_context_len=longest, plan=plan, check_ids=case.seed % 7 == 0),
+        "paged_decode": lambda out: paged_decode(out, *_tensors(batch), **options, check_ids=case.seed % 7 == 0),
         "contiguous_decode": lambda out: contiguous_decode(
-            out, batch.q, k_pool, v_pool, extents, batch.context_lens, max_context_len=longest, plan=plan),
-    }  # fmt: skip
+            out, batch.q, k_pool, v_pool, extents, batch.context_lens, **options
+        ),
+    }
     if s.block_size & (s.block_size - 1) == 0:
         keys = reference.interleave_keys(batch.k_cache)
         runs["paper_decode"] = lambda out: paper_decode(
-            out, batch.q, keys, batch.v_cache, batch.block_tables, batch.context_lens, max_context_len=longest)  # fmt: skip
+            out, batch.q, keys, *_tensors(batch)[2:], max_context_len=max(lens)
+        )
     return {name: reference.relative_error(poisoned(batch.q, run), want) for name, run in runs.items()}
 
 
@@ -108,8 +109,8 @@ def check_prefill(case: Case) -> dict[str, float]:
     starts = torch.from_numpy(np.concatenate([[0], np.cumsum(news)]).astype(np.int32)).cuda()
     tables = batch.block_tables
     want = reference.paged_prefill(batch.q, batch.k_cache, batch.v_cache, tables, news, lens)
-    got = poisoned(batch.q, lambda out: paged_prefill(
-        out, batch.q, batch.k_cache, batch.v_cache, tables, starts, batch.context_lens, max_query_len=max(news)))  # fmt: skip
+    arguments = (batch.q, batch.k_cache, batch.v_cache, tables, starts, batch.context_lens)
+    got = poisoned(batch.q, lambda out: paged_prefill(out, *arguments, max_query_len=max(news)))
     return {"paged_prefill": reference.relative_error(got, want)}
 
 

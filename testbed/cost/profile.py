@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work
@@ -26,10 +27,10 @@ def read_profile(path: str | Path) -> dict[str, Any]:
         file = PROFILES / f"{path}.json"
     if not file.is_file():
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.json")))
-        raise ValueError(f"no profile {path}: neither a file nor one of {known}")
+        raise InputError(f"no profile {path}: neither a file nor one of {known}")
     profile: dict[str, Any] = json.loads(file.read_text())
     if profile.get("format") != FORMAT:
-        raise ValueError(f"{file.name}: profile format {profile.get('format')}, this version reads {FORMAT}")
+        raise InputError(f"{file.name}: profile format {profile.get('format')}, this version reads {FORMAT}")
     return profile
 
 
@@ -57,7 +58,7 @@ class Choices:
             "contiguous": "contiguous_attention",
         }
         if self.kernel not in sections:
-            raise ValueError(f"kernel: {self.kernel} is not one of {', '.join(sections)}")
+            raise InputError(f"kernel: {self.kernel} is not one of {', '.join(sections)}")
         return sections[self.kernel]
 
 
@@ -80,7 +81,7 @@ class ProfileCost(CostModel):
         num_gpus = server.num_gpus if server else profile["num_gpus"]
         if profile["model"] != asdict(model) or profile["num_gpus"] != num_gpus:
             name, degree = profile["model"]["name"], profile["num_gpus"]
-            raise ValueError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
+            raise InputError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
         self._model, layers = model, model.num_layers

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ServerSpec
 from testbed.cost.model import UNBOUNDED
@@ -18,7 +19,7 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
     """A section's points as (key, median in picoseconds)."""
     body = profile["sections"].get(section)
     if body is None:
-        raise ValueError(f"the profile of {profile['model']['name']} has no section {section}")
+        raise InputError(f"the profile of {profile['model']['name']} has no section {section}")
     width = len(body["axes"])
     return [(tuple(row[:width]), round(row[width] * PS_PER_US)) for row in body["points"]]
 
@@ -72,7 +73,7 @@ class DecodeTable:
                 measured.setdefault(num_seqs, []).append((context, ps * num_layers))
         if not measured:
             known = sorted({key[:2] for key, _ in points})
-            raise ValueError(f"no decode attention of block size {block_size}, {spread} lengths; measured: {known}")
+            raise InputError(f"no decode attention of block size {block_size}, {spread} lengths; measured: {known}")
         self._curves = {n: Knots(curve) for n, curve in sorted(measured.items())}
         self._seqs = list(self._curves)
         self.curve = cache(self._curve)
