@@ -1,4 +1,4 @@
-"""Launch wrappers of paged decode, contiguous decode and paged prefill.
+"""Launch wrappers of paged and contiguous decode, and the checks that all attention kernels share.
 
 They check every argument, choose a variant and launch it on the caller's stream. Once a variant is compiled nothing
 here waits, and nothing allocates if a workspace is passed, so after one warm-up call a launch can be captured in a
@@ -90,44 +90,6 @@ def contiguous_decode(
     places = (extents, context_lens, 2)
     constants = {"PAGED": 0, "BLOCK_SIZE": 1}
     _launch_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
-
-
-def paged_prefill(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, query_starts: Any, context_lens: Any, *,
-    max_query_len: int, scale: float | None = None, check_ids: bool = False,
-) -> None:  # fmt: skip
-    """All new tokens of a batch, causal, against a paged cache that already holds them (FlashAttention-2).
-
-    out, q: [num_tokens, num_heads, head_size], sequences one after the other; query_starts: int32 [num_seqs + 1];
-    context_lens: int32 [num_seqs], the new tokens included; caches and block_tables as in `paged_decode`.
-    """
-    s = check_attention(out, q, k_cache, v_cache)
-    num_seqs = arrays.view("context_lens", context_lens).shape[0]
-    tables = check_tables(block_tables, context_lens, num_seqs)
-    arrays.check(arrays.view("query_starts", query_starts), (num_seqs + 1,), ("int32",))
-    arrays.check_range("max_query_len", max_query_len, 1, max(1, s.num_rows))
-    if check_ids:
-        checks.check_block_ids(block_tables, context_lens, s.block_size, s.num_blocks)
-    kernel = load("prefill.cu", "prefill", **s.defines, BLOCK_SIZE=s.block_size)
-    shared_bytes, q_rows = prefill_shared_bytes(s.head_size), prefill_q_rows(s.head_size)
-    kernel.max_dynamic_shared_size_bytes = shared_bytes
-    pointers = [
-        arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
-    ]
-    numbers = (log2_scale(scale, s.head_size), *map(np.int32, (s.q_stride, s.num_kv_heads, tables.shape[1])))
-    grid = (-(-max_query_len // q_rows), s.num_heads, num_seqs)
-    with arrays.stream_of(q):
-        kernel(grid, (128,), (*pointers, *numbers), shared_mem=shared_bytes)
-
-
-def prefill_q_rows(head_size: int) -> int:
-    """New tokens per thread block (Q_ROWS of prefill.cu)."""
-    return 64 if head_size > 128 else 128
-
-
-def prefill_shared_bytes(head_size: int) -> int:
-    """Dynamic shared memory of prefill.cu: Q rows and two stages of 64 rows of K and of V, padded."""
-    return (prefill_q_rows(head_size) + 4 * 64) * (head_size + 8) * 2
 
 
 @dataclass(frozen=True, slots=True)

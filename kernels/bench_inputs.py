@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from kernels.attention import contiguous_decode, decode_workspace, paged_decode, paged_prefill
+from kernels.attention import contiguous_decode, decode_workspace, paged_decode
 from kernels.batches import Shape
 from kernels.paper_attention import paper_decode
 from kernels.plan import DecodePlan
+from kernels.prefill import paged_prefill
 from kernels.timing import num_rotations
 
 Calls = list[Callable[[], None]]
@@ -125,12 +126,12 @@ class PrefillInputs:
         self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
 
-    def paged(self) -> Calls:
+    def paged(self, hopper: bool | None = None) -> Calls:
         """Calls of the prefill kernel, one per layer."""
         return [
             lambda i=i: paged_prefill(
                 self.out, self.q, self.k_cache[i], self.v_cache[i], self.tables, self.starts, self.context_lens,
-                max_query_len=self.max_new)
+                max_query_len=self.max_new, hopper=hopper)
             for i in range(self.layers)
         ]  # fmt: skip
 

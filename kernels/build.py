@@ -87,10 +87,15 @@ def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
     return path
 
 
+def architecture(capability: str) -> str:
+    """NVRTC's name of a compute capability such as "90"; Hopper's own instructions need its "a" target."""
+    return f"sm_{capability}" + ("a" if capability == "90" else "")
+
+
 @cache
 def _load(source: str, name: str, defines: tuple[tuple[str, int], ...], device: int) -> Any:
     cupy = require_gpu()
-    arch = f"sm_{cupy.cuda.Device(device).compute_capability}"
+    arch = architecture(cupy.cuda.Device(device).compute_capability)
     kernel = cupy.RawModule(path=str(cubin_path(source, dict(defines), arch))).get_function(name)
     kernel.num_regs  # noqa: B018  (loads the module now, so that a launch under graph capture does not)
     return kernel

@@ -18,12 +18,13 @@ import torch
 from kernels import sweeps
 from kernels.all_reduce import all_reduce
 from kernels.bench_inputs import Pools
-from kernels.build import precompile, require_gpu
+from kernels.build import architecture, precompile, require_gpu
 from kernels.fingerprint import fingerprint
 from kernels.holdout import evaluate_fit
 from kernels.layers import Layers
 from kernels.overheads import overheads
 from kernels.plan import plan_decode
+from kernels.prefill import has_wgmma
 from kernels.shapes import read_model, shard_shape
 from kernels.verify import verify
 from testbed.core.specs import ModelSpec
@@ -133,7 +134,8 @@ def variants(model: ModelSpec, num_gpus: int) -> list[tuple[str, dict[str, int]]
         (p.num_warps, p.ctas_per_sm)
         for p in (plan_decode(rows, shape.head_size, 256, 132) for rows in (1, 500, 10_000))
     }
-    found = [("prefill.cu", base | {"BLOCK_SIZE": 16})]
+    prefill = "prefill_wgmma.cu" if has_wgmma(shape.head_size) else "prefill.cu"
+    found = [(prefill, base | {"BLOCK_SIZE": 16})]
     for size in sweeps.BLOCK_SIZES:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
         for warps, ctas in plans:
@@ -165,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         started = time.monotonic()
         name, _, degree = entry.partition(":")
         model, num_gpus = read_model(name), int(degree or options.tp)
-        precompile(variants(model, num_gpus), "sm_{}{}".format(*torch.cuda.get_device_capability()))
+        precompile(variants(model, num_gpus), architecture("{}{}".format(*torch.cuda.get_device_capability())))
         profile = calibrate(model, num_gpus)
         device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
         path = options.out / f"{device}-{name}-tp{num_gpus}.json" if options.out.is_dir() else options.out

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from kernels import reference
-from kernels.attention import contiguous_decode, paged_decode, paged_prefill
+from kernels.attention import contiguous_decode, paged_decode
 from kernels.batches import Batch, Shape, random_batch, to_extents
-from kernels.build import precompile
+from kernels.build import architecture, precompile
 from kernels.paper_attention import paper_decode
 from kernels.plan import CTAS_PER_SM, DecodePlan
+from kernels.prefill import has_wgmma, paged_prefill
 from kernels.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -63,6 +64,7 @@ def variants(rounds: int) -> list[tuple[str, dict[str, int]]]:
             ("decode.cu", base | cut | {"PAGED": 1, "BLOCK_SIZE": s.block_size}),
             ("decode.cu", base | cut | {"PAGED": 0, "BLOCK_SIZE": 1}),
             ("prefill.cu", base | {"BLOCK_SIZE": s.block_size}),
+            *([("prefill_wgmma.cu", base | {"BLOCK_SIZE": s.block_size})] if has_wgmma(s.head_size) else []),
         ]
         if s.block_size & (s.block_size - 1) == 0:
             wanted.append(("paper_decode.cu", base | {"BLOCK_SIZE": s.block_size}))
@@ -101,7 +103,7 @@ def check_decode(case: Case) -> dict[str, float]:
 
 
 def check_prefill(case: Case) -> dict[str, float]:
-    """Error of the prefill kernel with random cached prefixes, some new prompts without any."""
+    """Errors of the prefill kernels with random cached prefixes, some new prompts without any."""
     rng = np.random.default_rng(case.seed + 1_000_000)
     lens = [max(1, length) for length in random_lens(rng, min(case.longest, 4096))]
     news = [int(rng.integers(1, min(length, 400) + 1)) if rng.random() < 0.6 else min(length, 700) for length in lens]
@@ -110,8 +112,14 @@ def check_prefill(case: Case) -> dict[str, float]:
     tables = batch.block_tables
     want = reference.paged_prefill(batch.q, batch.k_cache, batch.v_cache, tables, news, lens)
     arguments = (batch.q, batch.k_cache, batch.v_cache, tables, starts, batch.context_lens)
-    got = poisoned(batch.q, lambda out: paged_prefill(out, *arguments, max_query_len=max(news)))
-    return {"paged_prefill": reference.relative_error(got, want)}
+    errors = {}
+    for name, hopper in (("paged_prefill (mma)", False), ("paged_prefill (wgmma)", True)):
+        if not hopper or has_wgmma(case.shape.head_size):
+            got = poisoned(
+                batch.q, lambda out, h=hopper: paged_prefill(out, *arguments, max_query_len=max(news), hopper=h)
+            )
+            errors[name] = reference.relative_error(got, want)
+    return errors
 
 
 def poisoned(like: torch.Tensor, run: Callable[[torch.Tensor], None]) -> torch.Tensor:
@@ -123,7 +131,7 @@ def poisoned(like: torch.Tensor, run: Callable[[torch.Tensor], None]) -> torch.T
 
 def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
     """Runs all checks, reports the worst error of each kernel and type, and says whether all are within tolerance."""
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    arch = architecture("{}{}".format(*torch.cuda.get_device_capability()))
     precompile(variants(rounds), arch)
     worst: dict[tuple[str, torch.dtype], float] = {}
     count: dict[tuple[str, torch.dtype], int] = {}

@@ -40,6 +40,7 @@ COVERING = [
     *(decode(size, group, block, bf16) for size, (group, block, bf16) in product(HEAD_SIZES, ((1, 16, 0), (12, 1, 1)))),
     decode(128, 4, 0, 0), decode(64, 7, 24, 1), decode(128, 8, 256, 1, 8), decode(128, 1, 64, 0, 2),
     *(other("prefill.cu", size, 1, 16, size % 3 % 2) for size in HEAD_SIZES), other("prefill.cu", 128, 4, 1, 1),
+    other("prefill_wgmma.cu", 64, 7, 16, 0), other("prefill_wgmma.cu", 128, 1, 1, 1),
     *(other("paper_decode.cu", size, 2, block, 0) for size, block in zip(HEAD_SIZES, (1, 8, 16, 32, 256), strict=True)),
     move(16, 0), move(3, 1),
 ]  # fmt: skip
@@ -52,7 +53,7 @@ def label(variant: tuple[str, dict[str, int]]) -> str:
 
 @pytest.mark.parametrize("variant", COVERING, ids=label)
 def test_covering_subset_compiles(variant: tuple[str, dict[str, int]]) -> None:
-    assert compile_cubin(*variant, "sm_90")[:4] == b"\x7fELF"
+    assert compile_cubin(*variant, "sm_90a")[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89"])

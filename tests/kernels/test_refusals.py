@@ -8,10 +8,11 @@ import pytest
 from fakes import FakeArray, decode_arguments
 
 from kernels import build, checks
-from kernels.attention import contiguous_decode, paged_decode, paged_prefill
+from kernels.attention import contiguous_decode, paged_decode
 from kernels.build import KernelsUnavailable
 from kernels.cache_ops import copy_blocks, gather_blocks, scatter_blocks, write_cache
 from kernels.paper_attention import paper_decode
+from kernels.prefill import paged_prefill
 from kernels.swap import runs, swap_fused
 
 WRONG_DECODE = [
