@@ -144,7 +144,7 @@ class PrefixCaching(Paged):
         free, cached = len(self._pool.free) * size, self._pool.num_parked * size
         total = self._pool.num_blocks * size
         held = total - free - cached
-        return Usage(total, self._live, held, held, cached, free, free + cached)
+        return Usage(total, self._live, held, held, cached, free, free + cached, self._pool.num_saved * size)
 
     def check(self) -> None:
         self._publish()

@@ -30,6 +30,7 @@ class CachingPool(BlockPool):
                 unparked += 1
             else:
                 self.sharers[node.block] = self.sharers.get(node.block, 1) + 1
+                self.num_saved += 1
         self.num_parked -= unparked
         return unparked
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from itertools import count
 
 from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import NO_GROWTH, Growth, Waste
+from testbed.core.slots import NO_GROWTH, Growth, Usage, Waste
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
@@ -19,8 +19,8 @@ class Meter(ABC):
         self.scheduler = scheduler
 
     @abstractmethod
-    def open(self, plan: Plan) -> None:
-        """Look at the pool as the first iteration of this plan sees it."""
+    def open(self, plan: Plan, used: Usage) -> None:
+        """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own account of it."""
 
     @abstractmethod
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
@@ -30,14 +30,14 @@ class Meter(ABC):
 class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: Plan, used: Usage) -> None:
         policy, internal = self.scheduler.policy, 0
         for group in self.scheduler.running.values():
             for seq in group.resident:
                 slots = sum(extent.length for extent in policy.table(seq))
                 internal += max(0, slots - group.request.final_len)
-        used = policy.usage()
-        self._seen = len(self.scheduler.running), used.live, used.held - used.live - internal, internal
+        reserved = used.held - used.live - internal
+        self._seen = len(self.scheduler.running), used.live, reserved, internal, used.saved
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
         if steps != 1:
@@ -70,14 +70,14 @@ class SpanMeter(Meter):
         self._serial = count()
         self._internal = 0
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: Plan, used: Usage) -> None:
         for group in plan.preempted:
             self._forget(group)
         for chunk in plan.chunks:
             self._track(chunk.group)
         for group in plan.resumed:
             self._track(group)
-        self._used = self.scheduler.policy.usage()
+        self._used = used
         self._running = len(self.scheduler.running)
         self._growing = len(self.scheduler.batch)
 
@@ -100,8 +100,9 @@ class SpanMeter(Meter):
     def _single(self, duration_ps: int, internal: int) -> SpanSums:
         running, live = self._running, self._used.live
         reserved = self._used.held - live - internal
+        saved = self._used.saved
         times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
-        return SpanSums(running, live, reserved, internal, *times)
+        return SpanSums(running, live, reserved, internal, saved, *times, saved * duration_ps)
 
     def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> SpanSums:
         first_ps, growth_ps, _ = prices
@@ -119,9 +120,10 @@ class SpanMeter(Meter):
         w0, w1, w2 = started
         internal = (self._internal + w0) * steps - w1
         internal_time = (self._internal + w0) * duration - first_ps * w1 - growth_ps * ((w2 - w1) // 2)
-        sums = self._running * steps, live, held - live - internal, internal
+        sums = self._running * steps, live, held - live - internal, internal, used.saved * steps
         reserved_time = held_time - live_time - internal_time
-        return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
+        times = self._running * duration, live_time, reserved_time, internal_time, used.saved * duration
+        return SpanSums(*sums, *times)
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""
