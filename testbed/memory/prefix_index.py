@@ -1,5 +1,6 @@
 """Which block holds which content: full blocks of prompts, found by the chain of contents that leads to them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -125,11 +126,12 @@ class PrefixIndex:
     def check(self) -> None:
         """Raise AssertionError where blocks and nodes do not belong to each other."""
         nodes = list(self._all())
+        children = Counter(node.parent for node in nodes)
         assert {n.block: n for n in nodes if n.block != HOLE} == self.holder, "blocks and nodes differ"
         for node in nodes:
             assert node.parent is not None
             assert self.child(node.parent, node.content) is node, "a node cannot be found"
-            assert node.children == sum(other.parent is node for other in nodes), "children are miscounted"
+            assert node.children == children[node], "children are miscounted"
             assert node.children or node.block != HOLE, "a hole with nothing behind it"
 
     def _all(self) -> Iterable[Node]:
