@@ -49,8 +49,11 @@ def build(config: DictConfig) -> Setup:
     policy = make(config.policy, pool)
     scheduler = make(config.scheduler, policy, make(config.preemption))
     cost = make(config.cost, model, server)
+    workload = make_workload(config)
+    if workload.rows.prefix and policy.shares:
+        policy.register_prefix(workload.rows.prefix)
     return Setup(
-        make_workload(config),
+        workload,
         scheduler,
         cost,
         model,

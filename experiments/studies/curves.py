@@ -60,7 +60,7 @@ class Curves(Study):
             self._load(panel, system, seed)
             for panel in self.panels
             for system in panel["rates"]
-            for seed in range(num_seeds or self.num_seeds)
+            for seed in range(num_seeds or panel.get("num_seeds", self.num_seeds))
         ]
         return [Task(f"{' '.join(load.place)}, seed {load.seed}", partial(measure, load=load)) for load in loads]
 

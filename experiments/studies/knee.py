@@ -32,10 +32,11 @@ def sustained_rate(holds: Callable[[float], bool], low: float, high: float, prec
 
 
 def bracket(rates: list[float], holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Neighbours in a sorted grid between which `holds` first fails; the ends where it always or never does."""
-    first = next((i for i, rate in enumerate(rates) if not holds(rate)), len(rates))
-    if first == 0:
+    """Neighbours in a sorted grid between which `holds` first fails; its ends where it never or always does."""
+    low, high = -1, len(rates)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(rates[middle]) else (low, middle)
+    if high == 0:
         return rates[0] / OUTWARD, rates[0]
-    if first == len(rates):
-        return rates[-1], rates[-1] * OUTWARD
-    return rates[first - 1], rates[first]
+    return rates[low], rates[high] if high < len(rates) else rates[-1] * OUTWARD
