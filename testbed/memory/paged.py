@@ -258,7 +258,10 @@ class Paged(MemoryPolicy):
         tables = [self._host_tables[seq.seq_id] for seq in seqs]
         moving = [table.blocks for table in tables]
         source = distinct(moving)
-        if not self._has_room(len(source)):
+        # Every sequence may need a block in its next step; without room for that the group would be moved out again.
+        if not self._has_room(len(source) + len(seqs)) and self._tables:
+            return Refusal.LATER
+        if len(source) > len(self._pool.free):
             return Refusal.LATER
         target = self._pool.take(len(source))
         moved = pair(moving, source, target)
