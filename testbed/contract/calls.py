@@ -9,10 +9,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """A new sequence of prompt_len tokens that will end with output_len more; `prefix` of them may be registered."""
+    """A new sequence of prompt_len tokens that will end with output_len more.
+
+    Its first `shared` tokens are those of `story`, which other prompts may share too. Room is asked for its first
+    `chunk` tokens, 0 for the whole prompt.
+    """
 
     prompt_len: int
     output_len: int
+    story: int = 0
+    shared: int = 0
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,9 @@ def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Ca
 
     picks = st.integers(0, 7)
     lengths = st.integers(1, max_len // 2)
-    admit = st.builds(Admit, lengths, lengths)
+    plain = st.builds(Admit, lengths, lengths)
+    told = st.builds(Admit, lengths, lengths, st.integers(0, 1), lengths, st.just(0) | lengths)
+    admit = plain | told
     later = st.one_of(
         admit,
         st.builds(Step, st.integers(1, 40)),

@@ -3,7 +3,13 @@
 import pytest
 
 from testbed.contract import check_policy
+from testbed.memory.caching import PrefixCaching
 from testbed.memory.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.eviction.arc import Arc
+from testbed.memory.eviction.cost_aware import CostAware
+from testbed.memory.eviction.fifo import Fifo
+from testbed.memory.eviction.lfu import Lfu
+from testbed.memory.eviction.s3_fifo import S3Fifo
 from testbed.memory.paged import Paged
 from testbed.memory.policy import PoolSpec
 
@@ -18,6 +24,15 @@ POLICIES = {
     "paged_no_watermark": lambda: Paged(POOL, block_size=7, watermark=0),
     "paged_large_watermark": lambda: Paged(POOL, block_size=4, watermark=0.3),
     "paged_256": lambda: Paged(POOL, block_size=256),
+    "caching_lru": lambda: PrefixCaching(POOL, block_size=8),
+    "caching_fifo": lambda: PrefixCaching(POOL, block_size=8, eviction=Fifo()),
+    "caching_lfu": lambda: PrefixCaching(POOL, block_size=16, eviction=Lfu()),
+    "caching_arc": lambda: PrefixCaching(POOL, block_size=8, eviction=Arc()),
+    "caching_s3_fifo": lambda: PrefixCaching(POOL, block_size=8, eviction=S3Fifo()),
+    "caching_cost_aware": lambda: PrefixCaching(POOL, block_size=4, eviction=CostAware()),
+    "caching_large_watermark": lambda: PrefixCaching(POOL, block_size=8, watermark=0.3),
+    "caching_weak_hash": lambda: PrefixCaching(POOL, block_size=8, hash_of=lambda pair: pair[0] & 1),
+    "caching_no_hash": lambda: PrefixCaching(POOL, block_size=8, eviction=Fifo(), hash_of=lambda pair: 0),
 }
 
 
