@@ -14,7 +14,7 @@ COMMANDS = {
     "report": ("experiments.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.show_memory", "physical blocks over time, as a picture"),
     "calibrate": ("kernels.calibrate", "measure a GPU into a cost profile"),
-    "bench-kernels": ("kernels.bench", "check and time the CUDA kernels"),
+    "bench-kernels": ("kernels.bench_kernels", "check and time the CUDA kernels"),
     "derive-profile": ("experiments.derive_profile", "carry a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.identity import run_id
 from experiments.point import complete, run_into
+from testbed.core.errors import InputError
 
 CONF = Path(__file__).parent / "conf"
 FILE_READERS = {
@@ -57,6 +58,18 @@ class Lab:
             return
         kept = {key: value for key, value in config.trace.items() if key not in ("_target_", "model")}
         config.trace = {**FILE_READERS[embedded], "path": files[embedded], **kept}
+
+
+def length_file(text: str) -> tuple[str, str]:
+    """NAME=FILE, or FILE for sharegpt."""
+    name, equals, path = text.partition("=")
+    if not equals or Path(text).is_file():
+        name, path = "sharegpt", text
+    if name not in FILE_READERS:
+        raise InputError(f"--lengths {text}: no trace {name!r}; choose from {', '.join(FILE_READERS)}")
+    if not Path(path).is_file():
+        raise InputError(f"--lengths {text}: no such file as {path}")
+    return name, path
 
 
 @cache

@@ -25,7 +25,7 @@ def over_time(spans: pd.DataFrame) -> pd.DataFrame:
     """Time-weighted means of the spans over at most MAX_POINTS equal stretches of time; idle time counts as zero."""
     names = ["live", "reserved", "internal", "running", "waiting", "swapped"]
     if spans.empty:
-        return pd.DataFrame({"time_s": [0.0], **{name: [0.0] for name in names}})
+        return pd.DataFrame({"time_s": [0.0, 1.0], **{name: [0.0, 0.0] for name in names}})
     start = spans["start_s"].to_numpy()
     end = start + spans["duration_s"].to_numpy()
     edges = np.linspace(0, end[-1], min(MAX_POINTS, 2 * len(spans)) + 1)

@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.arguments import Parser, at_least_one
 from experiments.console import wide_console
 from experiments.files import write_text
-from experiments.lab import CONF, FILE_READERS, Lab, composed
+from experiments.lab import CONF, FILE_READERS, Lab, composed, length_file
 from experiments.pool import perform
 from experiments.scorecard import card_table, scorecard
 from experiments.studies.study import Study
@@ -66,18 +66,6 @@ def chosen(figures: Sequence[str]) -> list[str]:
     if unknown:
         raise InputError(f"no figure {unknown[0]!r}; choose from {', '.join(known)}, all")
     return known if "all" in figures else [name for name in known if name in figures]
-
-
-def length_file(text: str) -> tuple[str, str]:
-    """NAME=FILE, or FILE for sharegpt."""
-    name, equals, path = text.partition("=")
-    if not equals or Path(text).is_file():
-        name, path = "sharegpt", text
-    if name not in FILE_READERS:
-        raise InputError(f"--lengths {text}: no trace {name!r}; choose from {', '.join(FILE_READERS)}")
-    if not Path(path).is_file():
-        raise InputError(f"--lengths {text}: no such file as {path}")
-    return name, path
 
 
 def load(name: str) -> Study:

@@ -30,7 +30,8 @@ def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFram
         rows += [scored(row, known.get(tuple(row[key] for key in KEY))) for row in published.to_dict("records")]
         beside = [f for f in found if f.figure == figure and f.setting not in set(published["setting"])]
         rows += [f._asdict() for f in beside]
-    return pd.DataFrame(rows, columns=[*COLUMNS, "tolerance", "interval", "note"]).fillna("")
+    table = pd.DataFrame(rows, columns=[*COLUMNS, "tolerance", "interval", "note"], dtype=object)
+    return table.where(table.notna(), "")
 
 
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:

@@ -9,7 +9,7 @@ from testbed.sim.recorder import NOT_YET, Recorder
 def requests(recorder: Recorder) -> pd.DataFrame:
     """One row a request that has ended, in order of arrival; a rejected one has a reason and no times."""
     table = in_seconds(pd.DataFrame(recorder.requests.columns()))
-    table["rejected"] = table["request_id"].map(recorder.rejections).fillna("")
+    table["rejected"] = [recorder.rejections.get(request_id, "") for request_id in table["request_id"]]
     return table.sort_values("request_id", ignore_index=True)
 
 

@@ -52,13 +52,20 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class Refork:
+    """A resident relative of equal length gives up its tokens and goes on with those of the picked sequence."""
+
+    pick: int
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """All relatives of a sequence go to the other tier."""
 
     pick: int
 
 
-Call: TypeAlias = Admit | Extend | Step | Join | Release | Fork | Move
+Call: TypeAlias = Admit | Extend | Step | Join | Release | Fork | Refork | Move
 
 
 def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Call]]":
@@ -75,6 +82,7 @@ def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Ca
         st.builds(Extend, st.integers(1, 255), st.integers(1, 20)),
         st.builds(Release, picks),
         st.builds(Fork, picks),
+        st.builds(Refork, picks),
         st.builds(Move, picks),
     )
     # A crowd to begin with: most of what can break needs a pool under pressure.

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from testbed.contract.calls import Admit, Call, Extend, Fork, Join, Move, Release, Step
+from testbed.contract.calls import Admit, Call, Extend, Fork, Join, Move, Refork, Release, Step
 from testbed.contract.clauses import (
     ClauseBroken,
     check_all_returned,
@@ -80,6 +80,8 @@ class Harness:
                 self._release(self._pick({**self.resident, **self.swapped}, pick))
             case Fork(pick) if self.resident and self.policy.shares:
                 self._fork(self._pick(self.resident, pick))
+            case Refork(pick) if self.resident and self.policy.shares:
+                self._refork(self._pick(self.resident, pick))
             case Move(pick) if (self.resident or self.swapped) and self.policy.moves_tiers:
                 self._move(self._pick({**self.resident, **self.swapped}, pick))
             case _:
@@ -150,11 +152,22 @@ class Harness:
         final_len = self.final_len[parent.seq_id]
         child = Sequence(seq_id, Request(seq_id, 0, parent.prompt_len, final_len - parent.prompt_len))
         self.log.append(f"fork({parent}, {child})")
-        self.policy.fork(parent, child)
+        self.memory.perform(self.policy.fork(parent, child))
         self.resident[seq_id] = child
         self.final_len[seq_id] = final_len
         self.family[seq_id] = self.family[parent.seq_id]
         self.tokens[seq_id] = list(self.tokens[parent.seq_id])
+
+    def _refork(self, parent: Sequence) -> None:
+        tokens, family = self.tokens, self.family
+        relatives = (seq for seq in self.resident.values() if family[seq.seq_id] == family[parent.seq_id])
+        for child in relatives:
+            if child is not parent and len(tokens[child.seq_id]) == len(tokens[parent.seq_id]):
+                self.log.append(f"fork({parent}, {child})  # which is resident")
+                self.memory.perform(self.policy.fork(parent, child))
+                tokens[child.seq_id] = list(tokens[parent.seq_id])
+                self.refused = None
+                return
 
     def _move(self, seq: Sequence) -> None:
         source, target, tier = self.resident, self.swapped, Tier.HOST

@@ -1,5 +1,6 @@
 """A token stream being generated, and the streams of one request."""
 
+from collections.abc import Sequence as Seq
 from enum import Enum
 
 from testbed.core.request import Request
@@ -55,7 +56,7 @@ class SequenceGroup:
     for num_tokens tokens and has num_generated output tokens; a decoding sequence stores one token fewer than it has,
     because the newest token's K and V are written by the next iteration. While the group is in a lockstep batch both
     are as of batch step `joined_at`. todo lists what its prompt phase has yet to compute: (new tokens, tokens stored
-    before them).
+    before them). replacements is what the beam model said of a beam request, step by step.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class SequenceGroup:
         "num_recomputes",
         "num_swaps",
         "num_tokens",
+        "replacements",
         "request",
         "resident",
         "sequences",
@@ -79,6 +81,7 @@ class SequenceGroup:
         self.status = SequenceStatus.WAITING
         self.resident: list[Sequence] = []
         self.todo: list[tuple[int, int]] = []
+        self.replacements: Seq[tuple[tuple[int, int], ...]] = ()
         self.num_tokens = 0
         self.num_generated = 0
         self.joined_at = 0

@@ -86,6 +86,7 @@ class Usage(NamedTuple):
 
     live: slots that store a token. held: slots that a table points at, shared ones once. allocated: held slots and
     those that an allocator's rounding makes unusable. cached: unreferenced but findable. largest_free: longest run.
+    saved: slots that tables would need on top of `held` if nothing were shared.
     """
 
     total: int
@@ -95,6 +96,7 @@ class Usage(NamedTuple):
     cached: int
     free: int
     largest_free: int
+    saved: int = 0
 
 
 class Waste(NamedTuple):

@@ -105,7 +105,8 @@ class Paged(MemoryPolicy):
     def usage(self) -> Usage:
         size = self.block_size
         total, free = self._pool.num_blocks * size, len(self._pool.free) * size
-        return Usage(total, self._live, total - free, total - free, 0, free, free)
+        held = total - free
+        return Usage(total, self._live, held, held, 0, free, free, self._pool.num_saved * size)
 
     def horizon(self, seqs: Iterable[Sequence], limit: int) -> int:
         if not isinstance(seqs, Batch):
@@ -217,11 +218,10 @@ class Paged(MemoryPolicy):
         """`table` becomes the parent's, of equal length; what both share already is left alone."""
         if table.num_tokens != parent.num_tokens:
             raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
-        common = 0
-        for old, new in zip(table.blocks, parent.blocks, strict=True):
-            if old != new:
-                break
-            common += 1
+        # Sharing begins at the root: the last block that both have in common has only common ones before it.
+        common = len(table.blocks)
+        while common and table.blocks[common - 1] != parent.blocks[common - 1]:
+            common -= 1
         self._give_back(table, table.blocks[common:])
         self._pool.share(parent.blocks[common:])
         table.blocks[common:] = parent.blocks[common:]

@@ -3,6 +3,7 @@
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import NO_GROWTH, Refusal
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.plan import Chunk, Outcome, Plan
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.residency import ResidentScheduler
@@ -21,11 +22,13 @@ class IterationScheduler(ResidentScheduler):
         preemption: PreemptionRule,
         max_num_batched_tokens: int = 2560,
         max_num_seqs: int = 256,
+        beams: BeamModel | None = None,
     ) -> None:
         super().__init__(policy, preemption)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.partial: SequenceGroup | None = None
+        self.beams = beams or SyntheticBeams()
 
     def commit(self, plan: Plan, steps: int) -> Outcome:
         finished: list[SequenceGroup] = []
@@ -38,6 +41,7 @@ class IterationScheduler(ResidentScheduler):
                 self.leave(group)
                 self.finish(group)
                 finished.append(group)
+            self._choose_parents()
         first_tokens = [chunk.group for chunk in plan.chunks if chunk.last]
         for group in first_tokens:
             self._prefilled(group, finished)
@@ -46,6 +50,15 @@ class IterationScheduler(ResidentScheduler):
         if self.policy.caches_prefixes:
             self.room_freed()
         return Outcome(first_tokens, finished, growth)
+
+    def _choose_parents(self) -> None:
+        """Every beam group in the batch has new candidates: those that did not survive go on from others' tokens."""
+        for group in self.beam_groups.values():
+            step = group.num_generated + self.batch.steps - group.joined_at - 2
+            for parent, child in group.replacements[step]:
+                ops = self.policy.fork(group.sequences[parent], group.sequences[child])
+                if ops:
+                    self.copies.append(ops)
 
     def _prefilled(self, group: SequenceGroup, finished: list[SequenceGroup]) -> None:
         """The prompt phase of the group is over, and has brought its next output token."""
@@ -56,6 +69,8 @@ class IterationScheduler(ResidentScheduler):
             return
         if len(group.sequences) > 1 and group.num_generated == 1:
             self.fork(group)
+            if group.request.beam:
+                group.replacements = self.beams.replacements(group.request)
         self.join(group)
 
     def _decode(self, plan: Plan) -> None:
@@ -120,6 +135,6 @@ class IterationScheduler(ResidentScheduler):
             self.copies = []
         blocked = self.refused or bool(self.swapped) or (bool(self.waiting) and self.is_full_with(self.waiting[0]))
         plan.open = not self.waiting and not self.swapped
-        steady = plan.repeats and not plan.preempted
+        steady = plan.repeats and not plan.preempted and not self.beam_groups
         if steady and len(self.batch) == self.num_seqs and (blocked or plan.open):
             plan.horizon = self.policy.horizon(self.batch, self.steps_to_finish() - 1)

@@ -18,6 +18,7 @@ class ResidentScheduler(Scheduler):
     """Keeps groups, batch and finish order in step with what the policy holds.
 
     num_seqs counts the resident sequences, decoding or in their prompt phase. `copies` wait for the next plan.
+    beam_groups are those groups of the batch that search with beams.
     `refused` says that the head of the queue was refused since room was last freed: by clause 2 of the contract it
     would be refused again, so nobody asks. `resume_refused` says the same of the first swapped group.
     """
@@ -29,6 +30,7 @@ class ResidentScheduler(Scheduler):
         self.resume_refused = False
         self.num_seqs = 0
         self.copies: list[Ops] = []
+        self.beam_groups: dict[int, SequenceGroup] = {}
         self._finishes: list[tuple[int, int, SequenceGroup]] = []
 
     def admit_group(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answer:
@@ -107,6 +109,8 @@ class ResidentScheduler(Scheduler):
         heapq.heappush(self._finishes, (group.finish_step, group.request.request_id, group))
         for seq in group.sequences:
             batch.join(seq, group.num_tokens)
+        if group.request.beam:
+            self.beam_groups[group.request.request_id] = group
 
     def fork(self, group: SequenceGroup) -> None:
         """The prompt is computed: every sequence starts with it. Copies that this takes come before the next step."""
@@ -123,6 +127,7 @@ class ResidentScheduler(Scheduler):
         group.num_tokens += steps
         group.num_generated += steps
         group.finish_step = -1
+        self.beam_groups.pop(group.request.request_id, None)
         for seq in group.sequences:
             self.batch.leave(seq, group.num_tokens)
 

@@ -37,7 +37,8 @@ class PlainMeter(Meter):
                 slots = sum(extent.length for extent in policy.table(seq))
                 internal += max(0, slots - group.request.final_len)
         used = policy.usage()
-        self._seen = len(self.scheduler.running), used.live, used.held - used.live - internal, internal
+        reserved = used.held - used.live - internal
+        self._seen = len(self.scheduler.running), used.live, reserved, internal, used.saved
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
         if steps != 1:
@@ -100,8 +101,9 @@ class SpanMeter(Meter):
     def _single(self, duration_ps: int, internal: int) -> SpanSums:
         running, live = self._running, self._used.live
         reserved = self._used.held - live - internal
+        saved = self._used.saved
         times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
-        return SpanSums(running, live, reserved, internal, *times)
+        return SpanSums(running, live, reserved, internal, saved, *times, saved * duration_ps)
 
     def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> SpanSums:
         first_ps, growth_ps, _ = prices
@@ -119,9 +121,10 @@ class SpanMeter(Meter):
         w0, w1, w2 = started
         internal = (self._internal + w0) * steps - w1
         internal_time = (self._internal + w0) * duration - first_ps * w1 - growth_ps * ((w2 - w1) // 2)
-        sums = self._running * steps, live, held - live - internal, internal
+        sums = self._running * steps, live, held - live - internal, internal, used.saved * steps
         reserved_time = held_time - live_time - internal_time
-        return SpanSums(*sums, self._running * duration, live_time, reserved_time, internal_time)
+        times = self._running * duration, live_time, reserved_time, internal_time, used.saved * duration
+        return SpanSums(*sums, *times)
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""

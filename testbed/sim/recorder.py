@@ -50,6 +50,7 @@ class Recorder:
             live="d",
             reserved="d",
             internal="d",
+            saved="d",
         )
         self.rejections: dict[int, str] = {}
         self.totals = Totals()
@@ -76,7 +77,7 @@ class Recorder:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum(chunk.new for chunk in plan.chunks) if plan.chunks else 0
         shape = plan.decode_seqs, prefill, sums.running // steps, *queues, len(plan.preempted)
-        means = sums.live / steps, sums.reserved / steps, sums.internal / steps
+        means = sums.live / steps, sums.reserved / steps, sums.internal / steps, sums.saved / steps
         self.spans.append(start_ps, duration_ps, steps, *shape, *means)
 
     def mark(self, asked_ps: int, now_ps: int) -> None:

@@ -77,8 +77,12 @@ def workloads(draw):
     gap_ps = draw(st.sampled_from([10**8, 0, 10**9, 3 * 10**9, 10**11]))
     arrivals = np.cumsum(rng.integers(0, gap_ps + 1, size)).tolist()
     lengths = rng.integers(1, draw(st.sampled_from([40, MAX_LEN // 2, 6, MAX_LEN // 2 + 1])) + 1, (size, 2)).tolist()
-    num_seqs = rng.choice([1, 1, 1, 2, 3], size).tolist() if draw(st.booleans()) else [1] * size
-    return [Request(i, arrivals[i], *lengths[i], num_seqs=num_seqs[i]) for i in range(size)]
+    num_seqs = rng.choice([1, 1, 2, 4], size).tolist() if draw(st.booleans()) else [1] * size
+    beam = draw(st.booleans())
+    return [
+        Request(i, arrivals[i], *lengths[i], num_seqs=n, beam=beam and n > 1 and i % 3 > 0)
+        for i, n in enumerate(num_seqs)
+    ]
 
 
 def run(requests, scheduler, marks_ps, stop_ps, fast_forward):

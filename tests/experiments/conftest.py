@@ -1,0 +1,24 @@
+"""The command line, called in this process, in an empty folder."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import dispatch
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def testbed(tmp_path, monkeypatch, capsys):
+    """Call `testbed ARGUMENTS`: the exit code, and what went to standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.syspath_prepend(str(HERE))
+
+    def call(*arguments):
+        code = dispatch(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call

@@ -1,0 +1,62 @@
+"""Who may import whom (DESIGN): core <- memory <- sched <- sim, core <- cost <- sim, and nothing back."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import testbed
+
+ROOT = Path(testbed.__file__).parent.parent
+ALLOWED = {
+    "testbed.core": {"testbed.core"},
+    "testbed.memory": {"testbed.core", "testbed.memory"},
+    "testbed.cost": {"testbed.core", "testbed.cost"},
+    "testbed.sched": {"testbed.core", "testbed.memory", "testbed.cost", "testbed.sched"},
+    "testbed.sim": {"testbed.core", "testbed.memory", "testbed.sched", "testbed.cost", "testbed.sim"},
+    "testbed.contract": {"testbed.core", "testbed.memory", "testbed.contract"},
+    "traces": {"testbed.core", "traces"},
+    "kernels": {"testbed.core", "testbed.memory", "testbed.sched", "testbed.cost", "kernels"},
+}
+ONLY_IN = {
+    "simpy": ("testbed/sim",),
+    "cupy": ("kernels",),
+    "torch": ("kernels",),
+    "hydra": ("experiments",),
+    "omegaconf": ("experiments",),
+    "matplotlib": ("experiments",),
+    "hypothesis": ("testbed/contract", "tests"),
+}
+OURS = ("testbed", "traces", "kernels", "experiments")
+
+
+def imports(path):
+    """Modules that a file imports, wherever it does so."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def sources(package):
+    return sorted((ROOT / package.replace(".", "/")).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_packages_import_only_what_lies_below_them(package):
+    for path in sources(package):
+        for module in imports(path):
+            if module.partition(".")[0] in OURS:
+                parts = module.split(".")
+                owner = ".".join(parts[:2]) if parts[0] == "testbed" else parts[0]
+                assert owner in ALLOWED[package], f"{path.relative_to(ROOT)} imports {module}"
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_libraries_stay_where_they_belong(library):
+    for package in OURS:
+        for path in sources(package):
+            if not str(path.relative_to(ROOT)).startswith(ONLY_IN[library]):
+                used = {module.partition(".")[0] for module in imports(path)}
+                assert library not in used, f"{path.relative_to(ROOT)} imports {library}"
