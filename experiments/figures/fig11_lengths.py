@@ -31,4 +31,5 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
         axes.bar(bars["from"], bars["simulated"], widths, align="edge", color=color, alpha=0.6, label=label)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axes.yaxis.get_offset_text().set_fontsize(6)
+    axes.margins(y=0.45)
     axes.legend(fontsize=6, loc="upper right", handlelength=1)
