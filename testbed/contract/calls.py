@@ -86,9 +86,11 @@ def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Ca
     admit = plain | told
     later = st.one_of(
         admit,
+        told,
         st.builds(Step, st.integers(1, 40)),
         st.builds(Join, picks),
         st.builds(Extend, st.integers(1, 255), st.integers(1, 20)),
+        st.builds(Release, picks),
         st.builds(Release, picks),
         st.builds(Fork, picks),
         st.builds(Refork, picks),
@@ -96,4 +98,6 @@ def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Ca
     )
     # A crowd to begin with: most of what can break needs a pool under pressure.
     crowd = st.lists(admit | st.builds(Join, picks), max_size=12)
-    return st.builds(lambda first, then: [*first, *then], crowd, st.lists(later, max_size=max_calls))
+    # Left alone, hypothesis draws about five calls: too few for anything to be evicted and asked for again.
+    calls = st.lists(later, max_size=max_calls) | st.lists(later, min_size=max_calls // 2, max_size=max_calls)
+    return st.builds(lambda first, then: [*first, *then], crowd, calls)
