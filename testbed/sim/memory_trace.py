@@ -89,16 +89,22 @@ class Tracer:
         if start >= end:
             return
         self.trace.num_states += 1
-        if self._is_sampled(start, end):
+        if covers_grid_point(self.trace, self.gap_ps, start, end):
             self.trace.frames.append(Frame(start, end, self.policy.held(), self.policy.unowned()))
         while len(self.trace.frames) > self.max_frames:
             self.gap_ps *= 2
-            self.trace.frames = [f for f in self.trace.frames if self._is_sampled(f.start_ps, f.end_ps)]
+            self.trace.frames = thinned(self.trace, self.gap_ps)
 
-    def _is_sampled(self, start_ps: int, end_ps: int) -> bool:
-        """Whether a point of the grid, which begins with the window, lies in [start_ps, end_ps)."""
-        origin, gap = self.trace.start_ps, self.gap_ps
-        return origin - (origin - start_ps) // gap * gap < end_ps
+
+def thinned(trace: MemoryTrace, gap_ps: int) -> list[Frame]:
+    """The frames that an even grid over time meets; one that lasts is among them."""
+    return [frame for frame in trace.frames if covers_grid_point(trace, gap_ps, frame.start_ps, frame.end_ps)]
+
+
+def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: int) -> bool:
+    """Whether a point of the grid, which begins with the trace, lies in [start_ps, end_ps)."""
+    origin = trace.start_ps
+    return origin - (origin - start_ps) // gap_ps * gap_ps < end_ps
 
 
 def trace_memory(
@@ -106,7 +112,6 @@ def trace_memory(
     scheduler: Scheduler,
     cost: CostModel,
     max_len: int,
-    num_slots: int,
     *,
     start_ps: int = 0,
     stop_ps: int = UNBOUNDED,
@@ -115,7 +120,7 @@ def trace_memory(
 ) -> MemoryTrace:
     """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between."""
     env = simpy.Environment()
-    trace = MemoryTrace(num_slots, getattr(scheduler.policy, "block_size", 1), start_ps)
+    trace = MemoryTrace(scheduler.policy.usage().total, getattr(scheduler.policy, "block_size", 1), start_ps)
     tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
     fast_forward = fast_forward and answers_waste(scheduler)
     scheduler.policy = cast(MemoryPolicy, tracer.policy)

@@ -168,7 +168,7 @@ def scheduler(policy, rule):
 def test_a_traced_run_is_the_run_and_its_frames_add_up(policy, rule):
     plain = simulate(requests(), scheduler(policy, rule), COST, 64)
     traced = scheduler(policy, rule)
-    trace = trace_memory(requests(), traced, COST, 64, 256, max_frames=10**6)
+    trace = trace_memory(requests(), traced, COST, 64, max_frames=10**6)
     assert trace.end_ps == plain.end_ps
     assert len(trace.frames) == trace.num_states >= plain.totals.iterations
     assert trace.requests.keys() == {r.request_id for r in requests()} - plain.rejections.keys()
@@ -183,11 +183,9 @@ def test_a_traced_run_is_the_run_and_its_frames_add_up(policy, rule):
 
 
 def test_a_window_of_a_traced_run_equals_that_part_of_the_whole():
-    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, 256, max_frames=10**6)
+    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, max_frames=10**6)
     start, stop = whole.end_ps // 3, whole.end_ps // 2
-    part = trace_memory(
-        requests(), scheduler(Paged, Swap), COST, 64, 256, start_ps=start, stop_ps=stop, max_frames=10**6
-    )
+    part = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, start_ps=start, stop_ps=stop, max_frames=10**6)
     inside = [f for f in whole.frames if f.start_ps >= start and f.end_ps <= stop]
     assert len(inside) > 20
     assert [f for f in part.frames if f in inside] == inside
