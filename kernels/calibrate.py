@@ -117,9 +117,8 @@ def calibrate(model: ModelSpec, num_gpus: int, num_holdout: int = 200) -> dict[s
         },
     }
     if reduced := all_reduce(num_gpus):
-        profile["sections"]["all_reduce"] = section(
-            "one all-reduce", ("num_gpus", "bytes"), reduced, "NCCL, fp16; NVLink multicast off"
-        )
+        note = "NCCL, fp16, NVLink multicast off"
+        profile["sections"]["all_reduce"] = section("one all-reduce", ("num_gpus", "bytes"), reduced, note)
     profile["sections"] |= attention_sections(model, num_gpus)
     torch.cuda.empty_cache()
     profile["sections"] |= move_sections(model, num_gpus)

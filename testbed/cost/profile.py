@@ -67,7 +67,7 @@ class ProfileCost(CostModel):
 
     A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
     fast-forwarding equals stepping bit for bit. All-reduces are measured ones if the profile has them, else a ring
-    over the server's links.
+    over the server's links; with server None the shard is priced by itself, without all-reduces.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ProfileCost(CostModel):
         self._linear = Knots((key[0], ps * layers) for key, ps in rows(profile, "linear"))
         self._head = Knots((key[0], ps) for key, ps in rows(profile, "output_head"))
         self._write = Knots((key[0], ps * layers) for key, ps in rows(profile, "cache_write"))
-        self._reduce = AllReduce(profile, num_gpus, server)
+        self._reduce = AllReduce(profile, server)
         decode_rows = rows(profile, choices.decode_section)
         self._curve = DecodeTable(decode_rows, choices.block_size, choices.spread, layers).curve
         self._prefill = PrefillTable(rows(profile, "prefill_attention"), layers)
