@@ -25,7 +25,7 @@ from experiments.scorecard import reference
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]")
 PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
 NAMES = ("overhead_s", "attention_bandwidth")
-START = (9e-3, 0.5)
+START = (1e-3, 0.5)
 STEP = 0.02
 TOLERANCE = 0.002
 MAX_ROUNDS = 12
