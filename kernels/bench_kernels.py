@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
     parser.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
-    parser.add_argument("--fit", nargs="*", default=["opt-13b", "llama-3-8b"], help="models whose fit is tested")
+    parser.add_argument("--fit", nargs="*", default=["opt-13b"], help="models whose fit is tested")
     options = parser.parse_args(arguments)
     require_gpu()
     report, device = Report(), fingerprint()

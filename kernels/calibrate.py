@@ -117,7 +117,9 @@ def calibrate(model: ModelSpec, num_gpus: int, num_holdout: int = 200) -> dict[s
         },
     }
     if reduced := all_reduce(num_gpus):
-        profile["sections"]["all_reduce"] = section("one all-reduce", ("num_gpus", "bytes"), reduced, "NCCL, fp16")
+        profile["sections"]["all_reduce"] = section(
+            "one all-reduce", ("num_gpus", "bytes"), reduced, "NCCL, fp16; NVLink multicast off"
+        )
     profile["sections"] |= attention_sections(model, num_gpus)
     torch.cuda.empty_cache()
     profile["sections"] |= move_sections(model, num_gpus)
@@ -134,8 +136,9 @@ def variants(model: ModelSpec, num_gpus: int) -> list[tuple[str, dict[str, int]]
         (p.num_warps, p.ctas_per_sm)
         for p in (plan_decode(rows, shape.head_size, 256, 132) for rows in (1, 500, 10_000))
     }
-    prefill = "prefill_wgmma.cu" if has_wgmma(shape.head_size) else "prefill.cu"
-    found = [(prefill, base | {"BLOCK_SIZE": 16})]
+    found = [("prefill.cu", base | {"BLOCK_SIZE": 16})]
+    if has_wgmma(shape.head_size):
+        found.append(("prefill_wgmma.cu", base | {"BLOCK_SIZE": 16}))
     for size in sweeps.BLOCK_SIZES:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
         for warps, ctas in plans:

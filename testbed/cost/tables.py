@@ -133,15 +133,18 @@ class SizedTable:
 
 
 class AllReduce:
-    """One all-reduce by bytes: measured, or a ring over the server's links (Megatron-LM) with no latency."""
+    """One all-reduce by bytes: measured, or a ring over the server's links (Megatron-LM) with no latency.
+
+    Measured on fewer GPUs than asked for, times grow by the ring's share (n - 1) / n.
+    """
 
     def __init__(self, profile: Mapping[str, Any], num_gpus: int, server: ServerSpec | None) -> None:
         self._knots: Knots | None = None
         self._ps_per_byte = 0.0
-        measured = rows(profile, "all_reduce") if "all_reduce" in profile["sections"] else []
-        points = [(key[1], ps) for key, ps in measured if key[0] == num_gpus]
+        points = rows(profile, "all_reduce") if "all_reduce" in profile["sections"] else []
         if num_gpus > 1 and points:
-            self._knots = Knots(points)
+            n, m = num_gpus, max(key[0] for key, _ in points if key[0] <= num_gpus)
+            self._knots = Knots((key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m)
         elif num_gpus > 1 and server:
             self._ps_per_byte = 2 * (num_gpus - 1) / num_gpus / server.gpu.link_bandwidth * PS
 
