@@ -40,7 +40,8 @@ class Choices:
 
     kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
     "equal"; swap: "fused" or "per block"; overhead_s: software time of an iteration, None for the measured minimum
-    (one graph launch, inputs in, tokens out); attention_scale: decode attention takes that many times as long.
+    (one graph launch, inputs in, tokens out); attention_scale: decode attention takes that many times as long;
+    repeated_price: share of its price that a shared block costs when an iteration reads it again.
     """
 
     block_size: int = 16
@@ -49,6 +50,7 @@ class Choices:
     swap: str = "fused"
     overhead_s: float | None = None
     attention_scale: float = 1.0
+    repeated_price: float = 1.0
 
     @property
     def decode_section(self) -> str:
@@ -104,16 +106,20 @@ class ProfileCost(CostModel):
 
     def iteration(self, work: Work) -> int:
         price = self._forward(work.num_tokens, work.decode_seqs + len(work.prefill)) if work.num_tokens else 0
-        read = work.decode_context - work.decode_repeated
+        read = work.decode_context - self._spared(work.decode_repeated)
         price += self._curve(work.decode_seqs)(read) if work.decode_seqs else 0
         return price + self._prefill(work.prefill) + self._moves_ps(work)
 
     def decode(self, num_seqs: int, context: int, repeated: int = 0) -> Affine:
-        curve, context = self._curve(num_seqs), context - repeated
+        curve, context = self._curve(num_seqs), context - self._spared(repeated)
         end = curve.end(context)
         steps = UNBOUNDED if end == UNBOUNDED else -(-(end - context) // num_seqs)
         first = self._forward(num_seqs, num_seqs) + curve(context)
         return Affine(first, num_seqs * curve.slopes[curve.segment(context)], steps)
+
+    def _spared(self, repeated: int) -> int:
+        """Tokens that need not be paid, because their K and V were read before in the same iteration."""
+        return int(repeated * (1 - self.choices.repeated_price)) if repeated else 0
 
     def _forward_ps(self, num_tokens: int, num_rows: int) -> int:
         """Everything of an iteration that depends on token counts only."""
