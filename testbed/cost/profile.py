@@ -107,7 +107,7 @@ class ProfileCost(CostModel):
 
     def iteration(self, work: Work) -> int:
         price = self._forward(work.num_tokens, work.decode_seqs + len(work.prefill)) if work.num_tokens else 0
-        read = work.decode_context - work.decode_repeated
+        read = self._effective(work.decode_context, work.decode_repeated)
         price += self._curve(work.decode_seqs)(read) if work.decode_seqs else 0
         return price + self._prefill(work.prefill) + self._moves_ps(work)
 
