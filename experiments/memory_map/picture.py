@@ -124,11 +124,11 @@ def swatch(kind: int) -> Any:
     if kind == LIVE:
         return tuple(Patch(color=color, linewidth=0) for color in colors.PALETTE[:4])
     if kind == RESERVED:
-        return tuple(Patch(color=colors.tint(colors.rgb(c), colors.RESERVED_TINT)) for c in colors.PALETTE[:4])
+        return tuple(Patch(color=colors.tint(colors.rgb(c), colors.TINTS[kind])) for c in colors.PALETTE[:4])
     if kind == INTERNAL:
-        face = colors.tint(colors.rgb(colors.PALETTE[0]), colors.INTERNAL_TINT)
-        return Patch(facecolor=face, edgecolor=colors.INTERNAL_LINE, hatch="/////", linewidth=0)
-    hatch = {ROUNDING: (colors.ROUNDING_LINE, "\\\\\\\\\\"), CACHED: ("white", "....")}.get(kind)
+        face = colors.tint(colors.rgb(colors.PALETTE[0]), colors.TINTS[kind])
+        return Patch(facecolor=face, edgecolor=colors.LINES[kind], hatch="/////", linewidth=0)
+    hatch = {ROUNDING: (colors.LINES[ROUNDING], "\\\\\\\\\\"), CACHED: ("white", "....")}.get(kind)
     if hatch:
         return Patch(facecolor=colors.PLAIN[kind], edgecolor=hatch[0], hatch=hatch[1], linewidth=0)
     edge = colors.PLAIN[kind] if kind == PINNED else "#9aa0a8"
