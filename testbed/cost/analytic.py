@@ -26,7 +26,11 @@ class Efficiencies:
 
 
 class AnalyticCost(CostModel):
-    """Every GPU holds 1/num_gpus of the weights and of each token's K and V (tensor parallelism, section 4.6)."""
+    """Every GPU holds 1/num_gpus of the weights and of each token's K and V (tensor parallelism, section 4.6).
+
+    A shared block is read from memory once an iteration: the sequences of a group run side by side on the GPU, so all
+    but the first of them find its K and V of a layer in the L2 cache.
+    """
 
     def __init__(self, model: ModelSpec, server: ServerSpec, efficiencies: Efficiencies) -> None:
         self.model = model
@@ -41,12 +45,13 @@ class AnalyticCost(CostModel):
     def iteration(self, work: Work) -> int:
         num_tokens = work.num_tokens
         forward = self._linear_ps(num_tokens) + self._overhead_ps if num_tokens else 0
-        attention = work.decode_context * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
+        read = work.decode_context - work.decode_repeated
+        attention = read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
         moved = work.copies or work.swapped_out or work.swapped_in
         return forward + attention + (self._moves_ps(work) if moved else 0)
 
-    def decode(self, num_seqs: int, context: int) -> Affine:
-        first = self._linear_ps(num_seqs) + self._overhead_ps + context * self._context_ps
+    def decode(self, num_seqs: int, context: int, repeated: int = 0) -> Affine:
+        first = self._linear_ps(num_seqs) + self._overhead_ps + (context - repeated) * self._context_ps
         return Affine(first, num_seqs * self._context_ps, UNBOUNDED)
 
     def _linear(self, num_tokens: int) -> int:

@@ -46,6 +46,10 @@ class MemoryPolicy(ABC):
     def release(self, seq: Sequence) -> None:
         """`seq` needs nothing any more: finished, aborted, or preempted by recompute."""
 
+    def withdraw(self, seq: Sequence) -> None:
+        """Release `seq`, whose tokens were not computed after all since it was admitted: publish none."""
+        self.release(seq)
+
     @abstractmethod
     def table(self, seq: Sequence) -> list[Extent]:
         """Where the tokens of `seq` lie, in order, with the room that it holds for more."""

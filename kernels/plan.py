@@ -1,0 +1,46 @@
+"""How a decode launch is cut into thread blocks: a pure function of counts, so that it can be tested anywhere.
+
+The rules were chosen on an H200 from sweeps over warps, residency and chunk length; kernels/results/ has the outcome.
+"""
+
+from dataclasses import dataclass
+
+TILE = 16  # tokens a warp takes at once
+MAX_CHUNKS = 128  # of the second-stage reduction in decode.cu
+CTAS_PER_SM = {64: 5, 80: 4, 96: 4, 128: 3, 256: 2}  # thread blocks of 4 warps whose registers fit without spilling
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """Warps per thread block, thread blocks kept resident on a multiprocessor, tokens per chunk of a context."""
+
+    num_warps: int
+    ctas_per_sm: int
+    chunk_tokens: int
+
+    def num_chunks(self, max_context_len: int) -> int:
+        """Chunks of the longest context, the depth of the grid."""
+        return max(1, -(-max_context_len // self.chunk_tokens))
+
+
+def plan_decode(rows: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
+    """Splits contexts only where sequences and heads alone do not fill the GPU, or one long context would lag behind.
+
+    rows: sequences x kv heads x head tiles, the thread blocks there are without splitting. Split contexts get at
+    least 8 chunks where ragged lengths matter, and as many as fill whole waves of resident thread blocks.
+    """
+    ctas = CTAS_PER_SM[head_size]
+    few = head_size <= 128 and (rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512))
+    many = rows >= 2 * ctas * num_sms and max_context_len <= 256
+    num_warps, ctas = (8, max(1, ctas // 2)) if few else (2, 2 * ctas) if many else (4, ctas)
+    slots = num_sms * ctas
+    if max_context_len <= 1024 and rows >= num_sms:
+        chunk = max_context_len
+    elif rows >= 5 * slots:
+        chunk = 2048
+    else:
+        chunks = slots * -(-8 * rows // slots) // rows
+        chunk = max(512 if rows >= num_sms else 256, -(-max_context_len // chunks))
+    step = TILE * num_warps
+    chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), step)
+    return DecodePlan(num_warps, ctas, -(-chunk // step) * step)

@@ -1,0 +1,74 @@
+// Everything that moves K and V without computing on them; all copies are in 16-byte vectors.
+//
+// write_cache    fused reshape and block write (paper section 5.1): new K and V of a mixed batch, flattened over
+//                tokens, to their slots. Grid (num_tokens).
+// copy_blocks    fused block copy for copy-on-write: many blocks, all layers, K and V, one launch.
+//                Grid (splits, num_pairs, num_planes).
+// gather_blocks  blocks of a pool -> staging buffer, for swap-out as few large transfers; scatter_blocks is its
+//                inverse for swap-in. Grid (splits, num_ids, num_planes).
+//
+// A pool is [num_planes, num_blocks, block bytes], with one plane for each layer's K and each layer's V.
+// Compile-time: HEAD_SIZE, BLOCK_SIZE, INTERLEAVED_K (write_cache: K in the paper kernel's layout).
+#define BF16 0
+#include "common.cuh"
+
+#define VECTORS (HEAD_SIZE / 8)
+
+extern "C" __global__ void __launch_bounds__(256)
+write_cache(uint4* k_cache,                 // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+            uint4* v_cache,                 // as k_cache
+            const word16* k,                // [num_tokens, num_kv_heads, HEAD_SIZE], rows of k_stride values
+            const word16* v,                // as k, rows of v_stride values
+            const long long* slot_mapping,  // [num_tokens]: block id * BLOCK_SIZE + offset; negative: skip the token
+            int k_stride, int v_stride, int num_kv_heads) {
+  long long token = blockIdx.x, slot = slot_mapping[token];
+  if (slot < 0) return;
+  long long block = slot / BLOCK_SIZE;
+  int offset = (int)(slot % BLOCK_SIZE);
+  const uint4* k_row = (const uint4*)(k + token * k_stride);
+  const uint4* v_row = (const uint4*)(v + token * v_stride);
+  for (int i = threadIdx.x; i < num_kv_heads * VECTORS; i += blockDim.x) {
+    long long head = block * num_kv_heads + i / VECTORS;
+    int vector = i % VECTORS;
+    long long at = (head * BLOCK_SIZE + offset) * VECTORS + vector;
+    k_cache[INTERLEAVED_K ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = k_row[i];
+    v_cache[at] = v_row[i];
+  }
+}
+
+// One thread block's share of `vectors` vectors, split over gridDim.x thread blocks; four loads in flight per thread.
+DEVICE void copy_share(uint4* to, const uint4* from, int vectors) {
+  int stride = gridDim.x * blockDim.x, i = blockIdx.x * blockDim.x + threadIdx.x;
+  for (; i + 3 * stride < vectors; i += 4 * stride) {
+    uint4 a = from[i], b = from[i + stride], c = from[i + 2 * stride], d = from[i + 3 * stride];
+    to[i] = a, to[i + stride] = b, to[i + 2 * stride] = c, to[i + 3 * stride] = d;
+  }
+  for (; i < vectors; i += stride) to[i] = from[i];
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+copy_blocks(uint4* pool,           // [num_planes, num_blocks, vectors]
+            const int* pairs,      // [num_pairs, 2]: source, target block id; no block is both
+            long long num_blocks, int vectors) {
+  uint4* plane = pool + (long long)blockIdx.z * num_blocks * vectors;
+  const int* pair = pairs + 2 * blockIdx.y;
+  copy_share(plane + (long long)pair[1] * vectors, plane + (long long)pair[0] * vectors, vectors);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+gather_blocks(uint4* staging,      // [num_ids, num_planes, vectors]
+              const uint4* pool,   // [num_planes, num_blocks, vectors]
+              const int* ids,      // [num_ids] block ids
+              long long num_blocks, int vectors) {
+  copy_share(staging + ((long long)blockIdx.y * gridDim.z + blockIdx.z) * vectors,
+             pool + (blockIdx.z * num_blocks + ids[blockIdx.y]) * vectors, vectors);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+scatter_blocks(uint4* pool,           // [num_planes, num_blocks, vectors]
+               const uint4* staging,  // [num_ids, num_planes, vectors]
+               const int* ids,        // [num_ids] block ids
+               long long num_blocks, int vectors) {
+  copy_share(pool + (blockIdx.z * num_blocks + ids[blockIdx.y]) * vectors,
+             staging + ((long long)blockIdx.y * gridDim.z + blockIdx.z) * vectors, vectors);
+}

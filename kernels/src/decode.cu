@@ -1,0 +1,174 @@
+// Decode attention: one query token per sequence against its cached keys and values.
+//
+//   out[s, h] = softmax(scale * q[s, h] . K[s, h / GROUP]^T) V[s, h / GROUP],   online softmax in fp32
+//
+// One source, two kernels. PAGED: K and V lie in blocks of BLOCK_SIZE slots named by a block table. Contiguous:
+// they lie in one extent per sequence. Only `row_of_tile` and what it reads differ.
+// Layout of both caches: [block or extent, kv head, slot, HEAD_SIZE], so a head's slots of a block are adjacent.
+//
+// Grid (kv heads x head tiles, sequences, chunks). A thread block serves up to 8 query heads that share one kv head
+// over one chunk of the context; its warps take tiles of 16 tokens in turn, each keeping its own softmax state.
+// Scores are computed transposed, S^T[tokens x heads] = K q^T and O^T[dims x heads] = V^T P^T, with m16n8k16: K and
+// V go from global memory straight into A fragments (the order of the contracted index is free, so 16-byte loads fit
+// the fragment), V is transposed by byte permutes, P by movmatrix; K and V never touch shared memory.
+// The next K tile is loaded as soon as this one is consumed, likewise V: one to two tiles per warp are always in
+// flight. With several chunks, the last thread block of a (sequence, head tile) to finish reduces them.
+//
+// Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, BF16.
+//
+// History (H200, fp16, 40 heads of 128, block size 16; microseconds at 8x64 / 32x64 / 32x1024 tokens):
+//   4 warps, 4 thread blocks an SM in 128 registers, a few spilled         6.2 / 14.9 / 171.0
+//   3 thread blocks in 168 registers, nothing spilled                      5.9 / 14.8 / 161.6
+//   block id of the next tile fetched only if there is a next tile         5.6 /  -   / 158.1
+//   2 warps a thread block for many short contexts                          -  / 13.5 /   -
+// Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower).
+#include "common.cuh"
+
+#define TILE 16
+#define MAX_CHUNKS 128
+#define HEADS (GROUP < 8 ? GROUP : 8)
+#define HEAD_TILES ((GROUP + 7) / 8)
+#define ROW_BYTES (HEAD_SIZE * 2)
+#define K_FULL (HEAD_SIZE / 32)       // steps of 32 dims: 16 bytes per lane
+#define K_REST (HEAD_SIZE % 32)       // 0 or 16 dims: 8 bytes per lane
+#define V_FULL (HEAD_SIZE / 64)       // steps of 64 dims: 16 bytes per lane
+#define V_REST (HEAD_SIZE % 64)       // 0, 16 or 32 dims: 4 or 8 bytes per lane
+#define ACCUMULATORS (HEAD_SIZE / 16)
+#if PAGED
+#define ONE_BLOCK_PER_TILE (BLOCK_SIZE % TILE == 0)
+#else
+#define ONE_BLOCK_PER_TILE 1
+#endif
+
+#include "decode_tiles.cuh"
+
+// Softmax state of heads 2t and 2t + 1: running maximum, this lane's share of the denominator, output.
+struct State {
+  float top[2], sum[2], o[ACCUMULATORS][4];
+};
+
+// Scores become weights p; the state is rescaled when a maximum grew.
+DEVICE void soften(State& state, float (&s)[4], unsigned (&p)[2], int valid, float scale_log2, int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) s[i] = lane / 4 + i / 2 * 8 < valid ? s[i] * scale_log2 : NEG_INF;
+  float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2) top[h] = fmaxf(top[h], __shfl_xor_sync(FULL_MASK, top[h], step));
+    top[h] = fmaxf(top[h], state.top[h]);
+  }
+  if (__any_sync(FULL_MASK, top[0] > state.top[0] || top[1] > state.top[1])) {
+    float shrink[2] = {fast_exp2(state.top[0] - top[0]), fast_exp2(state.top[1] - top[1])};
+#pragma unroll
+    for (int h = 0; h < 2; h++) state.sum[h] *= shrink[h], state.top[h] = top[h];
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS; i++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) state.o[i][j] *= shrink[j % 2];
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) s[i] = fast_exp2(s[i] - state.top[i % 2]);
+  state.sum[0] += s[0] + s[2];
+  state.sum[1] += s[1] + s[3];
+  p[0] = transpose8x8(pack(s[0], s[1]));
+  p[1] = transpose8x8(pack(s[2], s[3]));
+}
+
+#include "decode_merge.cuh"
+
+extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
+decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
+       const word16* q,         // [num_seqs, num_heads, HEAD_SIZE], rows of q_stride values
+       const word16* k_cache,   // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
+       const word16* v_cache,   // as k_cache
+       const int* places,       // block table [num_seqs, places_width], or [num_seqs, 2]: first slot, capacity
+       const int* context_lens, // [num_seqs]
+       float* part_o,           // [num_seqs, num_heads, max_chunks, HEAD_SIZE], used with several chunks
+       float2* part_state,      // [num_seqs, num_heads, max_chunks]: maximum, denominator
+       int* counters,           // [num_seqs, gridDim.x], zero before and after
+       float scale_log2,        // softmax scale * log2(e)
+       int q_stride, int num_kv_heads, int places_width, int chunk_tokens) {
+  __shared__ __align__(16) Shared shared;
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32, seq = blockIdx.y;
+  int kv_head = blockIdx.x / HEAD_TILES, head = kv_head * GROUP + blockIdx.x % HEAD_TILES * 8;
+  int heads_here = min(HEADS, (kv_head + 1) * GROUP - head), num_heads = num_kv_heads * GROUP;
+  int chunk = blockIdx.z, max_chunks = gridDim.z;
+  int tile = chunk * (chunk_tokens / TILE) + warp;
+#if PAGED
+  Place place = {places + (long long)seq * places_width, places_width, (unsigned)kv_head * BLOCK_SIZE,
+                 (unsigned)num_kv_heads * BLOCK_SIZE};
+#else
+  int2 extent = __ldg((const int2*)places + seq);
+  Place place = {(unsigned)extent.x * num_kv_heads + (unsigned)kv_head * extent.y};
+#endif
+  int context_len = __ldg(context_lens + seq);
+  int block = fetch_block(place, tile, lane);
+  if (chunk * chunk_tokens >= max(context_len, 1)) return;
+
+  const word16* query = q + (long long)seq * q_stride + head * HEAD_SIZE;
+  for (int i = threadIdx.x; i < HEAD_SIZE; i += NUM_WARPS * 32) {  // 8 heads of HEAD_SIZE / 8 vectors
+    int h = i / (HEAD_SIZE / 8);
+    bool valid = h < heads_here;
+    copy_async(shared_address(&shared.query[0][i * 8]), valid ? query + i * 8 : query, valid ? 16 : 0);
+  }
+  commit_copies();
+
+  int end = min((chunk + 1) * chunk_tokens, context_len), end_tile = (end + TILE - 1) / TILE;
+  address_t keys = (address_t)k_cache, values = (address_t)v_cache;
+  State state = {{NEG_INF, NEG_INF}};
+  KeyTile k;
+  ValueTile v;
+  if (tile < end_tile) {
+    unsigned row = row_of_tile(place, block, tile, lane);
+    load_keys(k, keys, row, end - 1 - tile * TILE, lane);
+    load_values(v, values, row, end - 1 - tile * TILE, lane);
+    if (tile + NUM_WARPS < end_tile) block = fetch_block(place, tile + NUM_WARPS, lane);
+  }
+  wait_copies<0>();
+  __syncthreads();
+  for (; tile < end_tile; tile += NUM_WARPS) {
+    int next = tile + NUM_WARPS, last = end - 1 - next * TILE;
+    unsigned row = 0, p[2];
+    float s[4];
+    score(s, k, shared_address(shared.query), lane);
+    if (next < end_tile) {
+      row = row_of_tile(place, block, next, lane);
+      load_keys(k, keys, row, last, lane);
+      block = fetch_block(place, next + NUM_WARPS, lane);
+    }
+    soften(state, s, p, end - tile * TILE, scale_log2, lane);
+    weigh(state.o, v, p);
+    if (next < end_tile) load_values(v, values, row, last, lane);
+  }
+  publish_state(shared, state, warp, lane);
+  __syncthreads();
+
+  int num_chunks = max(1, (context_len + chunk_tokens - 1) / chunk_tokens);
+  long long row = (long long)seq * num_heads + head;
+  for (int e = threadIdx.x; e < heads_here * (HEAD_SIZE / 2); e += NUM_WARPS * 32) {
+    int h = e / (HEAD_SIZE / 2), dim = e % (HEAD_SIZE / 2) * 2;
+    float top, sum;
+    float2 o = merge_warps(shared, h, dim, top, sum);
+    if (num_chunks == 1) {
+      float inverse = context_len ? 1 / sum : 0;
+      if (!context_len) o = make_float2(0, 0);
+      ((unsigned*)(out + row * HEAD_SIZE))[e] = pack(o.x * inverse, o.y * inverse);
+    } else {
+      long long part = (row + h) * max_chunks + chunk;
+      *(float2*)&part_o[part * HEAD_SIZE + dim] = o;
+      if (dim == 0) part_state[part] = make_float2(top, sum);
+    }
+  }
+  if (num_chunks == 1) return;
+  __threadfence();
+  __syncthreads();
+  int* counter = counters + seq * gridDim.x + blockIdx.x;
+  if (threadIdx.x == 0) shared.is_last = atomicAdd(counter, 1) == num_chunks - 1;
+  __syncthreads();
+  if (!shared.is_last) return;
+  __threadfence();
+  if (threadIdx.x == 0) *counter = 0;
+  reduce_chunks(shared, (unsigned*)(out + row * HEAD_SIZE), part_o + row * max_chunks * HEAD_SIZE,
+                part_state + row * max_chunks, num_chunks, max_chunks, heads_here);
+}

@@ -1,0 +1,120 @@
+// Of decode.cu: where a tile's keys and values lie, how they get into A fragments, and the two products.
+#pragma once
+
+// Where one sequence's rows (HEAD_SIZE values each) of one kv head lie.
+struct Place {
+#if PAGED
+  const int* table;     // [max_blocks] block ids of this sequence
+  int max_blocks;       // width of the table
+  unsigned head_row;    // kv head * BLOCK_SIZE
+  unsigned block_rows;  // num_kv_heads * BLOCK_SIZE
+#else
+  unsigned first_row;   // of this extent and kv head
+#endif
+};
+
+// The table entry that this lane needs for `tile`; reads within the table even when the tile is past the context.
+DEVICE int fetch_block(const Place& place, int tile, int lane) {
+#if PAGED
+  int token = tile * TILE + (ONE_BLOCK_PER_TILE ? 0 : lane % TILE);
+  return __ldg(place.table + min(token / BLOCK_SIZE, place.max_blocks - 1));
+#else
+  return 0;
+#endif
+}
+
+// Row of the tile's first token, or of token lane % 16 where a tile can span blocks.
+DEVICE unsigned row_of_tile(const Place& place, int block, int tile, int lane) {
+#if PAGED
+  int token = tile * TILE + (ONE_BLOCK_PER_TILE ? 0 : lane % TILE);
+  return (unsigned)block * place.block_rows + place.head_row + token % BLOCK_SIZE;
+#else
+  return place.first_row + tile * TILE;
+#endif
+}
+
+// Row of token `slot` of the tile; slots past the context (`last` is the final valid one) repeat the last token, so
+// memory that the sequence does not own is never read.
+DEVICE unsigned row_of_slot(unsigned row, int slot, int last) {
+  slot = min(slot, last);
+  return ONE_BLOCK_PER_TILE ? row + slot : __shfl_sync(FULL_MASK, row, slot);
+}
+
+struct KeyTile {
+  uint4 full[K_FULL][2];  // token g or g + 8 of the tile, dims 32 i + 8 t .. + 7
+  uint2 rest[2];          // dims 32 K_FULL + 4 t .. + 3
+};
+
+struct ValueTile {
+  uint4 full[V_FULL][4];  // token 2t, 2t + 1, 2t + 8, 2t + 9, dims 64 i + 8 g .. + 7
+  uint2 rest[4];          // dims 64 V_FULL + 4 g .. + 3 (V_REST = 32) or + 2 g, + 1 (16)
+};
+
+DEVICE void load_keys(KeyTile& k, address_t cache, unsigned row, int last, int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    address_t p = cache + (address_t)row_of_slot(row, lane / 4 + 8 * r, last) * ROW_BYTES;
+#pragma unroll
+    for (int i = 0; i < K_FULL; i++) k.full[i][r] = stream16(p + i * 64 + lane % 4 * 16);
+    if (K_REST) k.rest[r] = stream8(p + K_FULL * 64 + lane % 4 * 8);
+  }
+}
+
+DEVICE void load_values(ValueTile& v, address_t cache, unsigned row, int last, int lane) {
+#pragma unroll
+  for (int u = 0; u < 4; u++) {
+    int slot = lane % 4 * 2 + u % 2 + u / 2 * 8;
+    address_t p = cache + (address_t)row_of_slot(row, slot, last) * ROW_BYTES;
+#pragma unroll
+    for (int i = 0; i < V_FULL; i++) v.full[i][u] = stream16(p + i * 128 + lane / 4 * 16);
+    if (V_REST == 32) v.rest[u] = stream8(p + V_FULL * 128 + lane / 4 * 8);
+    if (V_REST == 16) v.rest[u].x = stream4(p + V_FULL * 128 + lane / 4 * 4);
+  }
+}
+
+// s[token, head] of a tile: lane holds tokens g and g + 8 of heads 2t and 2t + 1.
+DEVICE void score(float (&s)[4], const KeyTile& k, unsigned query, int lane) {
+  float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
+  unsigned q = query + lane / 4 * ROW_BYTES;
+#pragma unroll
+  for (int i = 0; i < K_FULL; i++) {
+    uint4 b;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w) : "r"(q + i * 64 + lane % 4 * 16));
+    mma(even, k.full[i][0].x, k.full[i][1].x, k.full[i][0].y, k.full[i][1].y, b.x, b.y);
+    mma(odd, k.full[i][0].z, k.full[i][1].z, k.full[i][0].w, k.full[i][1].w, b.z, b.w);
+  }
+  if (K_REST) {
+    uint2 b;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(b.x), "=r"(b.y) : "r"(q + K_FULL * 64 + lane % 4 * 8));
+    mma(even, k.rest[0].x, k.rest[1].x, k.rest[0].y, k.rest[1].y, b.x, b.y);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) s[i] = even[i] + odd[i];
+}
+
+// One m16n8k16 step of O^T += V^T P^T from four words, each two adjacent dims of one token.
+DEVICE void add_values(float (&o)[4], unsigned v0, unsigned v1, unsigned v2, unsigned v3, const unsigned (&p)[2]) {
+  mma(o, __byte_perm(v0, v1, 0x5410), __byte_perm(v0, v1, 0x7632), __byte_perm(v2, v3, 0x5410),
+      __byte_perm(v2, v3, 0x7632), p[0], p[1]);
+}
+
+DEVICE void weigh(float (&o)[ACCUMULATORS][4], const ValueTile& v, const unsigned (&p)[2]) {
+#pragma unroll
+  for (int i = 0; i < V_FULL; i++) {
+    add_values(o[4 * i], v.full[i][0].x, v.full[i][1].x, v.full[i][2].x, v.full[i][3].x, p);
+    add_values(o[4 * i + 1], v.full[i][0].y, v.full[i][1].y, v.full[i][2].y, v.full[i][3].y, p);
+    add_values(o[4 * i + 2], v.full[i][0].z, v.full[i][1].z, v.full[i][2].z, v.full[i][3].z, p);
+    add_values(o[4 * i + 3], v.full[i][0].w, v.full[i][1].w, v.full[i][2].w, v.full[i][3].w, p);
+  }
+  if (V_REST) add_values(o[4 * V_FULL], v.rest[0].x, v.rest[1].x, v.rest[2].x, v.rest[3].x, p);
+  if (V_REST == 32)
+    add_values(o[ACCUMULATORS - 1], v.rest[0].y, v.rest[1].y, v.rest[2].y, v.rest[3].y, p);
+}
+
+// First of the two adjacent dims that accumulator i holds for lanes with this g.
+DEVICE int dim_of_accumulator(int i, int g) {
+  if (i < 4 * V_FULL) return i / 4 * 64 + g * 8 + i % 4 * 2;
+  return V_FULL * 64 + (V_REST == 32 ? g * 4 + (i - 4 * V_FULL) * 2 : g * 2);
+}

@@ -1,0 +1,216 @@
+// Ragged prefill attention: the new tokens of a mixed batch, flattened, against a paged cache that already holds
+// them and whatever came before (earlier chunks, prefix hits). Causal; FlashAttention-2 (Dao 2023) on m16n8k16.
+//
+//   out[i, h] = softmax(scale * q[i, h] . K[s, h / GROUP, :past + i + 1]^T) V,   i-th new token of sequence s
+//
+// Cache layout as decode.cu: [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE].
+//
+// Grid (tiles of Q_ROWS new tokens, num_heads, num_seqs), the longest tile of a sequence first. 4 warps, each with
+// 16 * M_TILES query rows; K and V pass through shared memory in tiles of 64 tokens, double buffered by cp.async, so
+// one barrier a tile suffices. Rows are padded by 16 bytes: eight rows of one ldmatrix then touch all 32 banks once.
+// Block ids of the tile after next are fetched by one load per lane and handed around by shuffles.
+//
+// Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE, BF16. Shared memory: see `prefill_shared_bytes` in attention.py.
+#include "common.cuh"
+
+#define NUM_WARPS 4
+#define M_TILES (HEAD_SIZE > 128 ? 1 : 2)
+#define Q_ROWS (NUM_WARPS * M_TILES * 16)
+#define K_ROWS 64
+#define PITCH (HEAD_SIZE + 8)  // values per row in shared memory
+#define VECTORS (HEAD_SIZE / 8)
+#define STAGE (K_ROWS * PITCH)  // values of one K or V tile
+#define CTAS_PER_SM (HEAD_SIZE > 128 ? 1 : 2)
+
+// Row of token lane % 16 of this warp's 16 rows of a tile; tokens past the context repeat the last one.
+DEVICE int token_of_lane(int tile, int context_len) {
+  return min(tile * K_ROWS + (int)threadIdx.x % 16 + (int)threadIdx.x / 32 * 16, context_len - 1);
+}
+
+// Starts the copy of this warp's 16 rows of K and of V.
+DEVICE void load_tile(unsigned k_shared, unsigned v_shared, const word16* k, const word16* v, unsigned row) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < VECTORS / 2; i++) {
+    int r = (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
+    long long from = (long long)__shfl_sync(FULL_MASK, row, r) * HEAD_SIZE + vector * 8;
+    int to = ((warp * 16 + r) * PITCH + vector * 8) * 2;
+    copy_async(k_shared + to, k + from);
+    copy_async(v_shared + to, v + from);
+  }
+}
+
+// s[m][n] = scores of 16 rows and 8 keys, unscaled.
+DEVICE void score(float (&s)[M_TILES][K_ROWS / 8][4], unsigned q, unsigned k, int lane) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+    for (int n = 0; n < K_ROWS / 8; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[m][n][i] = 0;
+  unsigned q_lane = q + (lane % 16 * PITCH + lane / 16 * 8) * 2;
+  unsigned k_lane = k + ((lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8) * 2;
+#pragma unroll
+  for (int d = 0; d < HEAD_SIZE / 16; d++) {
+    unsigned a[M_TILES][4];
+#pragma unroll
+    for (int m = 0; m < M_TILES; m++) load_matrices(a[m], q_lane + (m * 16 * PITCH + d * 16) * 2);
+#pragma unroll
+    for (int n = 0; n < K_ROWS / 16; n++) {
+      unsigned b[4];
+      load_matrices(b, k_lane + (n * 16 * PITCH + d * 16) * 2);
+#pragma unroll
+      for (int m = 0; m < M_TILES; m++) {
+        mma(s[m][2 * n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+        mma(s[m][2 * n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Keys after a row's own position get no weight. `position` is that of the warp's row 0, `key` the tile's first key.
+DEVICE void mask(float (&s)[M_TILES][K_ROWS / 8][4], int position, int key, int lane) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+    for (int n = 0; n < K_ROWS / 8; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        if (key + n * 8 + lane % 4 * 2 + i % 2 > position + m * 16 + lane / 4 + i / 2 * 8) s[m][n][i] = NEG_INF;
+}
+
+struct State {
+  float top[M_TILES][2], sum[M_TILES][2], o[M_TILES][HEAD_SIZE / 8][4];
+};
+
+// Online softmax of one m-tile: scores become weights, the state is rescaled.
+DEVICE void soften(float (&s)[K_ROWS / 8][4], float (&top)[2], float (&sum)[2], float (&o)[HEAD_SIZE / 8][4],
+                   float scale_log2) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    float high = top[r];
+#pragma unroll
+    for (int n = 0; n < K_ROWS / 8; n++) high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
+    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
+    float shrink = fast_exp2((top[r] - high) * scale_log2), total = 0;
+    top[r] = high;
+#pragma unroll
+    for (int n = 0; n < K_ROWS / 8; n++)
+#pragma unroll
+      for (int i = 2 * r; i < 2 * r + 2; i++) total += s[n][i] = fast_exp2(s[n][i] * scale_log2 - high * scale_log2);
+    sum[r] = sum[r] * shrink + total;
+#pragma unroll
+    for (int d = 0; d < HEAD_SIZE / 8; d++) o[d][2 * r] *= shrink, o[d][2 * r + 1] *= shrink;
+  }
+}
+
+DEVICE void weigh(State& state, const float (&s)[M_TILES][K_ROWS / 8][4], unsigned v, int lane) {
+  unsigned v_lane = v + (lane % 16 * PITCH + lane / 16 * 8) * 2;
+#pragma unroll
+  for (int n = 0; n < K_ROWS / 16; n++) {
+    unsigned p[M_TILES][4];
+#pragma unroll
+    for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) p[m][i] = pack(s[m][2 * n + i / 2][i % 2 * 2], s[m][2 * n + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+    for (int d = 0; d < HEAD_SIZE / 16; d++) {
+      unsigned b[4];
+      load_matrices_transposed(b, v_lane + (n * 16 * PITCH + d * 16) * 2);
+#pragma unroll
+      for (int m = 0; m < M_TILES; m++) {
+        mma(state.o[m][2 * d], p[m][0], p[m][1], p[m][2], p[m][3], b[0], b[1]);
+        mma(state.o[m][2 * d + 1], p[m][0], p[m][1], p[m][2], p[m][3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes per lane.
+DEVICE void store(State& state, word16* staging, word16* out, long long out_stride, int num_rows, int lane) {
+  __syncwarp();  // every lane has read its last query row
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      float sum = state.sum[m][r];
+      sum += __shfl_xor_sync(FULL_MASK, sum, 1);
+      sum += __shfl_xor_sync(FULL_MASK, sum, 2);
+      sum = 1 / sum;
+      unsigned* row = (unsigned*)(staging + (m * 16 + r * 8 + lane / 4) * PITCH) + lane % 4;
+#pragma unroll
+      for (int d = 0; d < HEAD_SIZE / 8; d++)
+        row[d * 4] = pack(state.o[m][d][2 * r] * sum, state.o[m][d][2 * r + 1] * sum);
+    }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < M_TILES * VECTORS / 2; i++) {
+    int r = (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
+    if (r < num_rows) *(uint4*)(out + r * out_stride + vector * 8) = *(uint4*)(staging + r * PITCH + vector * 8);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
+prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
+        const word16* q,          // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
+        const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+        const word16* v_cache,    // as k_cache
+        const int* block_tables,  // [num_seqs, max_blocks]
+        const int* query_starts,  // [num_seqs + 1] first new token of each sequence
+        const int* context_lens,  // [num_seqs] cached tokens, the new ones included
+        float scale_log2,         // softmax scale * log2(e)
+        int q_stride, int num_kv_heads, int max_blocks) {
+  extern __shared__ __align__(16) word16 shared[];  // Q_ROWS + 2 * 2 * K_ROWS rows of PITCH
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y, seq = blockIdx.z;
+  int start = query_starts[seq], num_new = query_starts[seq + 1] - start, context_len = context_lens[seq];
+  int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * Q_ROWS, num_heads = gridDim.y;
+  if (first >= num_new) return;
+  int past = context_len - num_new, num_tiles = (past + min(first + Q_ROWS, num_new) + K_ROWS - 1) / K_ROWS;
+  const int* table = block_tables + (long long)seq * max_blocks;
+  unsigned block_rows = (unsigned)num_kv_heads * BLOCK_SIZE, head_row = (unsigned)(head / GROUP) * BLOCK_SIZE;
+  word16* kv = shared + Q_ROWS * PITCH;
+
+  const word16* q_first = q + (long long)(start + first) * q_stride + head * HEAD_SIZE;
+  for (int i = threadIdx.x; i < Q_ROWS * VECTORS; i += NUM_WARPS * 32) {
+    int r = i / VECTORS, vector = i % VECTORS;
+    bool valid = first + r < num_new;
+    copy_async(shared_address(shared + r * PITCH + vector * 8),
+               valid ? q_first + (long long)r * q_stride + vector * 8 : q, valid ? 16 : 0);
+  }
+  int token = token_of_lane(0, context_len);
+  unsigned row = table[token / BLOCK_SIZE] * block_rows + head_row + token % BLOCK_SIZE;
+  load_tile(shared_address(kv), shared_address(kv + STAGE), k_cache, v_cache, row);
+  commit_copies();
+  token = token_of_lane(1, context_len);
+  int block = table[token / BLOCK_SIZE];
+
+  State state = {};
+  for (int m = 0; m < M_TILES; m++) state.top[m][0] = state.top[m][1] = NEG_INF;
+  int warp_row = warp * M_TILES * 16, position = past + first + warp_row;
+  unsigned q_warp = shared_address(shared + warp_row * PITCH);
+  for (int tile = 0; tile < num_tiles; tile++) {
+    unsigned k = shared_address(kv + tile % 2 * 2 * STAGE);
+    wait_copies<0>();
+    __syncthreads();
+    if (tile + 1 < num_tiles) {
+      unsigned next = shared_address(kv + (tile + 1) % 2 * 2 * STAGE);
+      row = block * block_rows + head_row + token % BLOCK_SIZE;
+      load_tile(next, next + STAGE * 2, k_cache, v_cache, row);
+      commit_copies();
+      token = token_of_lane(tile + 2, context_len);
+      block = table[token / BLOCK_SIZE];
+    }
+    int key = tile * K_ROWS;
+    if (key > position + M_TILES * 16 - 1) continue;  // every key lies after every row of this warp
+    float s[M_TILES][K_ROWS / 8][4];
+    score(s, q_warp, k, lane);
+    if (key + K_ROWS - 1 > position) mask(s, position, key, lane);
+#pragma unroll
+    for (int m = 0; m < M_TILES; m++) soften(s[m], state.top[m], state.sum[m], state.o[m], scale_log2);
+    weigh(state, s, k + STAGE * 2, lane);
+  }
+  long long out_stride = (long long)num_heads * HEAD_SIZE;
+  store(state, shared + warp_row * PITCH, out + (start + first + warp_row) * out_stride + head * HEAD_SIZE, out_stride,
+        num_new - first - warp_row, lane);
+}

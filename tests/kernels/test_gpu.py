@@ -1,0 +1,45 @@
+"""On a GPU: kernels against their references, on both libraries' arrays, streams and under graph capture."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if not torch.cuda.is_available():
+    pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from kernels.attention import paged_decode  # noqa: E402
+from kernels.batches import Shape, random_batch  # noqa: E402
+from kernels.sanitize import CASES  # noqa: E402
+from kernels.verify import TOLERANCE, Case, cases, check_decode, check_prefill  # noqa: E402
+from kernels.verify_moves import MOVE_CHECKS  # noqa: E402
+
+
+@pytest.mark.parametrize("case", [*CASES, *list(cases(1))[::9]], ids=str)
+def test_attention_equals_its_reference(case: Case) -> None:
+    for name, error in (check_decode(case) | check_prefill(case)).items():
+        assert error <= TOLERANCE[case.shape.dtype], name
+
+
+@pytest.mark.parametrize("name", MOVE_CHECKS)
+def test_moves_are_exact(name: str) -> None:
+    assert all(MOVE_CHECKS[name](np.random.default_rng(seed)) for seed in range(10))
+
+
+def test_cupy_arrays_side_streams_and_graphs_give_the_same() -> None:
+    batch = random_batch(np.random.default_rng(0), Shape(8, 2, 128), [5, 700, 64])
+    inputs = (batch.q, batch.k_cache, batch.v_cache, batch.block_tables, batch.context_lens)
+    want, got = torch.empty_like(batch.q), torch.zeros_like(batch.q)
+    paged_decode(want, *inputs, max_context_len=700)
+    paged_decode(*(cupy.asarray(x) for x in (got, *inputs)), max_context_len=700)
+    cupy.cuda.get_current_stream().synchronize()
+    assert torch.equal(got, want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        paged_decode(got, *inputs, max_context_len=700)
+    for _ in range(3):
+        got.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(got, want)

@@ -1,0 +1,83 @@
+"""The references agree with each other: one pass, two passes, paged, contiguous, whole prompts and chunks."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from kernels import reference  # noqa: E402
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    torch.manual_seed(0)
+    return np.random.default_rng(0)
+
+
+def cache_of(rows: "torch.Tensor", block_size: int, order: np.ndarray) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """Rows [tokens, heads, size] in shuffled blocks, the rest NaN, and the block table."""
+    cache = torch.full((len(order), rows.shape[1], block_size, rows.shape[2]), torch.nan, dtype=rows.dtype)
+    mapping = [int(order[i // block_size]) * block_size + i % block_size for i in range(rows.shape[0])]
+    reference.write_cache(cache, rows, mapping)
+    return cache, torch.from_numpy(order)
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 16, 64])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (7, 1)])
+def test_one_pass_equals_two_passes(rng: np.random.Generator, block_size: int, heads: int, kv_heads: int) -> None:
+    q = torch.randn(heads, 32, dtype=torch.float64) * 3
+    k, v = (torch.randn(45, kv_heads, 32, dtype=torch.float64) for _ in range(2))
+    two_passes = reference.full_attention(q[None], k, v)[0]
+    assert torch.allclose(reference.online_attention(q, k, v, block_size), two_passes, atol=1e-12)
+
+
+def test_full_attention_equals_torch(rng: np.random.Generator) -> None:
+    q, k, v = (torch.randn(20, heads, 16, dtype=torch.float64) for heads in (6, 2, 2))
+    args = [x.transpose(0, 1)[None] for x in (q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1))]
+    want = torch.nn.functional.scaled_dot_product_attention(*args, is_causal=True)[0].transpose(0, 1)
+    assert torch.allclose(reference.full_attention(q, k, v), want, atol=1e-12)
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 16])
+def test_paged_decode_reads_what_was_written(rng: np.random.Generator, block_size: int) -> None:
+    k, v = (torch.randn(37, 2, 8, dtype=torch.float64) for _ in range(2))
+    order = rng.permutation(-(-37 // block_size) + 2)
+    (k_cache, table), (v_cache, _) = cache_of(k, block_size, order), cache_of(v, block_size, order)
+    q = torch.randn(2, 4, 8, dtype=torch.float64)
+    got = reference.paged_decode(q, k_cache, v_cache, torch.stack([table, table]), [37, 0])
+    assert torch.allclose(got[0], reference.full_attention(q[:1], k, v)[0], atol=1e-12)
+    assert (got[1] == 0).all()
+
+
+def test_chunked_prefill_equals_whole_prompt(rng: np.random.Generator) -> None:
+    q, k, v = (torch.randn(33, heads, 8, dtype=torch.float64) for heads in (4, 2, 2))
+    order = rng.permutation(4)
+    (k_cache, table), (v_cache, _) = cache_of(k, 16, order), cache_of(v, 16, order)
+    whole = reference.paged_prefill(q, k_cache, v_cache, table[None], [33], [33])
+    assert torch.allclose(whole, reference.full_attention(q, k, v), atol=1e-12)
+    parts = [
+        reference.paged_prefill(q[a:b], k_cache, v_cache, table[None], [b - a], [b]) for a, b in ((0, 20), (20, 33))
+    ]
+    assert torch.allclose(torch.cat(parts), whole, atol=1e-12)
+
+
+def test_extents_hold_the_same_tokens(rng: np.random.Generator) -> None:
+    rows = torch.randn(11, 3, 8)
+    pool = torch.full((40, 3, 8), torch.nan)
+    pool[7:27].view(3, 20, 8)[:, :11] = rows.transpose(0, 1)
+    assert torch.equal(reference.gather_extent(pool, 7, 20, 11), rows)
+
+
+def test_interleaved_keys_keep_every_value(rng: np.random.Generator) -> None:
+    keys = torch.randn(3, 2, 16, 64)
+    interleaved = reference.interleave_keys(keys)
+    assert interleaved.shape == (3, 2, 8, 16, 8)
+    assert torch.equal(interleaved[1, 0, 5, 9], keys[1, 0, 9, 40:48])
+
+
+def test_poison_makes_the_error_infinite() -> None:
+    want = torch.ones(2, 3, dtype=torch.float64)
+    got = want.clone()
+    got[0, 1] = torch.nan
+    assert reference.relative_error(got, want) == float("inf")
+    assert reference.relative_error(want * 1.5, want) == pytest.approx(0.5)

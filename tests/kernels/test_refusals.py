@@ -1,0 +1,156 @@
+"""Every wrapper names the argument that it refuses, before anything touches a GPU."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FakeArray, decode_arguments
+
+from kernels import build, checks
+from kernels.attention import contiguous_decode, paged_decode
+from kernels.build import KernelsUnavailable
+from kernels.cache_ops import copy_blocks, gather_blocks, scatter_blocks, write_cache
+from kernels.paper_attention import paper_decode
+from kernels.prefill import paged_prefill
+from kernels.swap import runs, swap_fused
+
+WRONG_DECODE = [
+    ("q", FakeArray((2, 8)), "expected shape"),
+    ("q", FakeArray((2, 8, 64), "float32"), "expected float16 or bfloat16"),
+    ("q", FakeArray((2, 8, 72)), "head size 72"),
+    ("q", FakeArray((2, 7, 64)), "shape"),
+    ("q", FakeArray((2, 8, 64), pointer=8), "multiples of 16 bytes"),
+    ("q", FakeArray((2, 8, 64), element_strides=(513, 64, 1)), "multiples of 16 bytes"),
+    ("q", FakeArray((2, 8, 64), element_strides=(1024, 128, 1)), "dimension 1 has stride 128"),
+    ("out", FakeArray((2, 8, 64), "float32"), "expected float16"),
+    ("out", FakeArray((3, 8, 64)), "expected shape"),
+    ("k_cache", FakeArray((5, 2, 16, 128)), "expected shape"),
+    ("k_cache", FakeArray((5, 3, 16, 64)), "expected shape"),
+    ("k_cache", FakeArray((5, 2, 16, 64), "float32"), "expected float16"),
+    ("v_cache", FakeArray((4, 2, 16, 64)), "expected shape"),
+    ("v_cache", FakeArray((5, 2, 16, 64), element_strides=(4096, 2048, 64, 2)), "stride"),
+    ("block_tables", FakeArray((2, 3), "int64"), "expected int32"),
+    ("block_tables", FakeArray((3, 3), "int32"), "expected shape"),
+    ("block_tables", FakeArray((2, 2), "int32"), "cannot hold 40 tokens"),
+    ("context_lens", FakeArray((2, 1), "int32"), "expected shape"),
+    ("context_lens", FakeArray((2,), "int64"), "expected int32"),
+    ("q", [1, 2], "expected a torch or CuPy array"),
+    ("q", np.zeros((2, 8, 64), np.float16), "host memory"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG_DECODE)
+def test_decode_names_the_argument(name: str, value: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message) as error:
+        paged_decode(**decode_arguments(**{name: value}))
+    expected = {"q" if "heads" in message else name, "out", "v_cache"}
+    assert str(error.value).split(":")[0].split("[")[0] in expected
+
+
+def test_blocks_of_more_than_256_slots_are_refused() -> None:
+    caches = {name: FakeArray((5, 2, 512, 64)) for name in ("k_cache", "v_cache")}
+    with pytest.raises(ValueError, match="k_cache: block size: expected 1 to 256, got 512"):
+        paged_decode(**decode_arguments(**caches))
+
+
+def test_caches_too_large_for_row_numbers_are_refused() -> None:
+    caches = {name: FakeArray((1 << 26, 2, 16, 64)) for name in ("k_cache", "v_cache")}
+    with pytest.raises(ValueError, match="k_cache: 2147483648 rows"):
+        paged_decode(**decode_arguments(**caches))
+
+
+def test_contiguous_refuses_wrong_extents() -> None:
+    arguments = decode_arguments(k_cache=FakeArray((80, 2, 64)), v_cache=FakeArray((80, 2, 64)))
+    del arguments["block_tables"]
+    with pytest.raises(ValueError, match=r"extents: expected shape \[2, 2\]"):
+        contiguous_decode(extents=FakeArray((2, 3), "int32"), **arguments)
+    with pytest.raises(TypeError, match="extents: expected int32"):
+        contiguous_decode(extents=FakeArray((2, 2), "int64"), **arguments)
+
+
+def test_prefill_refuses_wrong_starts_and_lengths() -> None:
+    arguments = decode_arguments(q=FakeArray((9, 8, 64)), out=FakeArray((9, 8, 64)))
+    del arguments["max_context_len"]
+    with pytest.raises(ValueError, match=r"query_starts: expected shape \[3\]"):
+        paged_prefill(query_starts=FakeArray((2,), "int32"), max_query_len=5, **arguments)
+    with pytest.raises(ValueError, match="max_query_len: expected 1 to 9, got 10"):
+        paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=10, **arguments)
+
+
+def test_paper_kernel_refuses_what_its_design_cannot() -> None:
+    keys = FakeArray((5, 2, 8, 16, 8))
+    with pytest.raises(ValueError, match="k_cache: expected shape"):
+        paper_decode(**decode_arguments())
+    with pytest.raises(ValueError, match="max_context_len"):
+        paper_decode(**decode_arguments(k_cache=keys, max_context_len=100_000))
+    odd = {"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 24, 64))}
+    with pytest.raises(ValueError, match="power of two"):
+        paper_decode(**decode_arguments(**odd))
+
+
+def test_cache_write_names_the_argument() -> None:
+    cache, new = FakeArray((5, 2, 16, 64)), FakeArray((7, 2, 64))
+    slots = FakeArray((7,), "int64")
+    with pytest.raises(ValueError, match="k: expected shape"):
+        write_cache(cache, cache, FakeArray((7, 3, 64)), new, slots)
+    with pytest.raises(ValueError, match="v: expected shape"):
+        write_cache(cache, cache, new, FakeArray((6, 2, 64)), slots)
+    with pytest.raises(TypeError, match="slot_mapping: expected int64"):
+        write_cache(cache, cache, new, new, FakeArray((7,), "int32"))
+    with pytest.raises(ValueError, match="k_cache: expected shape"):
+        write_cache(cache, cache, new, new, slots, interleaved_k=True)
+
+
+def test_moves_name_the_argument() -> None:
+    pool, ids = FakeArray((4, 9, 2, 16, 64)), FakeArray((3,), "int32")
+    with pytest.raises(ValueError, match="pairs: expected shape"):
+        copy_blocks(pool, ids)
+    with pytest.raises(ValueError, match="pool: expected shape"):
+        copy_blocks(FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"))
+    with pytest.raises(ValueError, match="staging: room for 2 blocks"):
+        gather_blocks(FakeArray((2, 4, 2, 16, 64)), pool, ids)
+    with pytest.raises(TypeError, match="ids: expected int32"):
+        scatter_blocks(pool, FakeArray((3, 4, 2, 16, 64)), FakeArray((3,), "int64"))
+    with pytest.raises(ValueError, match="host_pool"):
+        swap_fused(pool, FakeArray((9, 4, 2, 16, 64)), ids, [(0, 0)], FakeArray((3, 4, 2, 16, 64)), True)
+
+
+def test_host_checks_of_ids() -> None:
+    lens = np.array([33, 0, 16], np.int32)
+    table = np.array([[4, 2, 0], [99, 99, 99], [1, 99, 99]], np.int32)
+    checks.check_block_ids(table, lens, 16, 5)
+    with pytest.raises(ValueError, match=r"block_tables\[0, 0\]: block id 4 is not in 0..3"):
+        checks.check_block_ids(table, lens, 16, 4)
+    with pytest.raises(ValueError, match="a context needs 5"):
+        checks.check_block_ids(table, lens, 8, 100)
+    with pytest.raises(ValueError, match="appears twice or is also a source"):
+        checks.check_pairs(np.array([[0, 1], [1, 2]]), 5)
+    with pytest.raises(ValueError, match="slot 80 is not below 80"):
+        checks.check_slots(np.array([3, 80, -1]), 80)
+    with pytest.raises(ValueError, match=r"extents\[1\]"):
+        checks.check_extents(np.array([[0, 16], [16, 16]]), np.array([5, 17]), 64)
+
+
+def test_one_clear_line_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(KernelsUnavailable, match="CuPy is missing") as error:
+        paged_decode(**decode_arguments())
+    assert "\n" not in str(error.value)
+
+
+def test_one_clear_line_without_a_gpu() -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        with pytest.raises(KernelsUnavailable, match="no NVIDIA driver or GPU is usable") as error:
+            build.require_gpu()
+        assert "\n" not in str(error.value)
+    else:
+        pytest.skip("this machine has a GPU")
+
+
+def test_runs_of_adjacent_ids() -> None:
+    assert runs([3, 4, 5, 9, 2, 3]) == [(0, 3, 3), (3, 9, 1), (4, 2, 2)]
+    assert runs([]) == []
