@@ -65,8 +65,13 @@ class Traced:
         """Pass on, and forget the sequence."""
         self._before_change()
         self.policy.release(seq)
-        del self._sequences[seq.seq_id], self._num_tokens[seq.seq_id]
-        self._swapped.pop(seq.seq_id, None)
+        self._leave(seq)
+
+    def withdraw(self, seq: Sequence) -> None:
+        """Pass on, and forget the sequence."""
+        self._before_change()
+        self.policy.withdraw(seq)
+        self._leave(seq)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """Pass on; the child has the parent's tokens."""
@@ -107,6 +112,10 @@ class Traced:
         """Its extents; equal ones are one object, because thousands of frames repeat them."""
         known = self._extents
         return tuple([known.setdefault(extent, extent) for extent in self.policy.table(seq)])
+
+    def _leave(self, seq: Sequence) -> None:
+        del self._sequences[seq.seq_id], self._num_tokens[seq.seq_id]
+        self._swapped.pop(seq.seq_id, None)
 
     def _enter(self, seq: Sequence, num_tokens: int) -> None:
         self._sequences[seq.seq_id] = seq

@@ -1,6 +1,6 @@
 // Painting: the colours and textures of slots, the grid of blocks, the strip of the whole time.
 
-const INK = "#1f2933", LINE = "#d5d9df";
+const INK = "#1f2933", FAINT = "#6b7280", LINE = "#d5d9df";
 
 class Painter {
   constructor(data) {
