@@ -57,9 +57,11 @@ class Grid {
     if (this.isList && logical.size) new Mapping(this, pen, slots).draw(replay.sequencesOf(chosen.request));
     if (chosen.block !== null) {
       const [x, y] = this.place(chosen.block);
-      pen.strokeStyle = INK;
-      pen.lineWidth = 2;
-      pen.strokeRect(x - 0.5, y - 0.5 + (y ? 0 : 1), this.cellWidth, this.cellHeight - (this.isList ? 3 : 0));
+      for (const [color, width] of [["#ffffff", 5], [INK, 2.5]]) {
+        pen.strokeStyle = color;
+        pen.lineWidth = width;
+        pen.strokeRect(x - 0.5, y + (y ? -0.5 : 1), this.cellWidth, this.cellHeight - (this.isList ? 3 : 0));
+      }
     }
   }
 
