@@ -59,7 +59,7 @@ def test_it_replays_every_state(opened, browser, options, blocks):
     for state, frame in zip(replayed, trace.frames, strict=True):
         seqs = [[seq_id, *held] for seq_id, held in sorted(frame.held.items())]
         assert state["seqs"] == json.loads(json.dumps(seqs))
-        slots = device_slots(trace, frame)
+        slots = device_slots(trace, frame, np.arange(trace.num_slots))
         for name in ("kind", "owner", "holders"):
             assert np.array_equal(state[name], getattr(slots, name)), name
     assert any(NOBODY not in state["owner"] for state in replayed) or blocks > 9
