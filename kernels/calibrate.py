@@ -160,6 +160,12 @@ def dump(profile: dict[str, Any]) -> str:
     return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
+def file_name(profile: dict[str, Any]) -> str:
+    """Name under which a profile ships, such as h200-opt-13b-tp1.json."""
+    device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
+    return f"{device}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of `calibrate`; several models may be given as NAME or NAME:TP."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -179,8 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model, num_gpus = read_model(name), int(degree or options.tp)
         precompile(variants(model, num_gpus), architecture("{}{}".format(*torch.cuda.get_device_capability())))
         profile = calibrate(model, num_gpus, reduced)
-        device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
-        path = options.out / f"{device}-{name}-tp{num_gpus}.json" if options.out.is_dir() else options.out
+        path = options.out / file_name(profile) if options.out.is_dir() else options.out
         path.write_text(dump(profile))
         fit, seconds = profile["fit"], time.monotonic() - started
         errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
