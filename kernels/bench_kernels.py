@@ -22,7 +22,7 @@ from kernels.build import require_gpu
 from kernels.calibrate import calibrate, dump, file_name
 from kernels.fingerprint import fingerprint
 from kernels.shapes import read_model
-from kernels.timing import time_graph
+from kernels.timing import time_graph, warm_up
 from kernels.verify import verify
 
 MHA, GQA = Shape(40, 40, 128), Shape(32, 8, 128)
@@ -205,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not bench_right(report, options.rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
     pools = Pools(12 << 30)
+    warm_up()
     bench_paging(report, pools)
     bench_decode(report, pools)
     bench_prefill(report, pools)

@@ -26,6 +26,7 @@ from kernels.overheads import overheads
 from kernels.plan import plan_decode
 from kernels.prefill import has_wgmma
 from kernels.shapes import read_model, shard_shape
+from kernels.timing import warm_up
 from kernels.verify import verify
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile import read_profile
@@ -107,6 +108,7 @@ def calibrate(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = 
     reduced: an all_reduce section measured elsewhere, for a machine that has one GPU only.
     """
     layers = Layers(model, num_gpus)
+    warm_up()
     note = "matrix products, norms, residual adds, activation; no position embedding, no sampling"
     profile: dict[str, Any] = {
         "format": 1,
