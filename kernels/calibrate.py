@@ -26,6 +26,7 @@ from kernels.overheads import overheads
 from kernels.plan import plan_decode
 from kernels.prefill import has_wgmma
 from kernels.shapes import read_model, shard_shape
+from kernels.timing import warm_up
 from kernels.verify import verify
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile import read_profile
@@ -107,6 +108,7 @@ def calibrate(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = 
     reduced: an all_reduce section measured elsewhere, for a machine that has one GPU only.
     """
     layers = Layers(model, num_gpus)
+    warm_up()
     note = "matrix products, norms, residual adds, activation; no position embedding, no sampling"
     profile: dict[str, Any] = {
         "format": 1,
@@ -160,6 +162,12 @@ def dump(profile: dict[str, Any]) -> str:
     return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
+def file_name(profile: dict[str, Any]) -> str:
+    """Name under which a profile ships, such as h200-opt-13b-tp1.json."""
+    device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
+    return f"{device}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of `calibrate`; several models may be given as NAME or NAME:TP."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -179,8 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model, num_gpus = read_model(name), int(degree or options.tp)
         precompile(variants(model, num_gpus), architecture("{}{}".format(*torch.cuda.get_device_capability())))
         profile = calibrate(model, num_gpus, reduced)
-        device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
-        path = options.out / f"{device}-{name}-tp{num_gpus}.json" if options.out.is_dir() else options.out
+        path = options.out / file_name(profile) if options.out.is_dir() else options.out
         path.write_text(dump(profile))
         fit, seconds = profile["fit"], time.monotonic() - started
         errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"

@@ -17,9 +17,8 @@ from kernels.timing import Timing, num_rotations, time_graph, time_stream
 Point = list[float | int | str]
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896,
           1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096)  # fmt: skip
-# Matrix products step where a tile more is needed and where the library changes its kernel: dense knots, and both
-# sides of the larger steps.
-LINEAR_TOKENS = sorted({*TOKENS, 65, 129, 193, 257, *range(8, 257, 8), *range(288, 513, 32)})
+# The library changes its matrix kernels from one token count to the next, by up to 25%: every count of a decode batch.
+LINEAR_TOKENS = sorted({*TOKENS, *range(1, 258), *range(288, 513, 32)})
 NUM_SEQS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 CONTEXTS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
