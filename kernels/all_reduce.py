@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 from multiprocessing import get_context
-from multiprocessing.queues import Queue
+from typing import Any
 
 import torch
 
@@ -14,11 +14,13 @@ BYTES = tuple(1 << e for e in range(11, 27))  # 2 KiB to 64 MiB of fp16
 
 
 def all_reduce(num_gpus: int) -> list[Point]:
-    """Points (GPUs, bytes) as rank 0 sees them; empty where there is one GPU only."""
-    if num_gpus < 2 or torch.cuda.device_count() < num_gpus:
+    """Points (GPUs, bytes) as rank 0 sees them, on as many of num_gpus as there are; empty where that is one."""
+    num_gpus = min(num_gpus, torch.cuda.device_count())
+    if num_gpus < 2:
         return []
     context = get_context("spawn")
-    results, port = context.Queue(), _free_port()
+    results: Any = context.Queue()
+    port = _free_port()
     ranks = [context.Process(target=_rank, args=(rank, num_gpus, port, BYTES, results)) for rank in range(num_gpus)]
     for process in ranks:
         process.start()
@@ -28,7 +30,7 @@ def all_reduce(num_gpus: int) -> list[Point]:
     return points
 
 
-def _rank(rank: int, num_gpus: int, port: int, sizes: Sequence[int], results: "Queue[list[Point]]") -> None:
+def _rank(rank: int, num_gpus: int, port: int, sizes: Sequence[int], results: Any) -> None:
     torch.cuda.set_device(rank)
     address = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("nccl", init_method=address, rank=rank, world_size=num_gpus)

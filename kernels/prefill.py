@@ -10,6 +10,8 @@ from kernels.build import load, require_gpu
 
 L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
 
+SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
+
 
 def paged_prefill(
     out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, query_starts: Any, context_lens: Any, *,
@@ -29,7 +31,8 @@ def paged_prefill(
     if check_ids:
         checks.check_block_ids(block_tables, context_lens, s.block_size, s.num_blocks)
     if hopper is None:
-        hopper = has_wgmma(s.head_size)
+        short = max(max_query_len, tables.shape[1] * s.block_size) <= SHORT
+        hopper = has_wgmma(s.head_size) and not short
     source, shared = ("prefill_wgmma.cu", wgmma_shared_bytes) if hopper else ("prefill.cu", mma_shared_bytes)
     kernel = load(source, "prefill", **s.defines, BLOCK_SIZE=s.block_size)
     shared_bytes = shared(s.head_size)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Work(NamedTuple):
     """What one iteration does, in counts; never in block ids.
 
-    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included), of which
+    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included); of these,
     decode_repeated lie in shared blocks that another sequence of the iteration reads too. prefill
     lists (new tokens, tokens already stored) of every sequence in its prompt phase. The rest counts blocks, or for
     contiguous memory extents: copied on the device, moved to the host and back, with the tokens in them.
@@ -16,8 +16,8 @@ class Work(NamedTuple):
 
     decode_seqs: int = 0
     decode_context: int = 0
-    decode_repeated: int = 0
     prefill: tuple[tuple[int, int], ...] = ()
+    decode_repeated: int = 0
     copies: int = 0
     copied_tokens: int = 0
     swapped_out: int = 0
@@ -68,4 +68,4 @@ class CostModel(ABC):
         Each later one reads num_seqs tokens more; `repeated` stays. Must equal `iteration` step by step, as far as it
         says. By default it says one step only.
         """
-        return Affine(self.iteration(Work(num_seqs, context, repeated)), 0, 1)
+        return Affine(self.iteration(Work(num_seqs, context, decode_repeated=repeated)), 0, 1)

@@ -133,17 +133,23 @@ class SizedTable:
 
 
 class AllReduce:
-    """One all-reduce by bytes: measured, or a ring over the server's links (Megatron-LM) with no latency."""
+    """One all-reduce by bytes: measured, or a ring over the server's links (Megatron-LM) with no latency.
 
-    def __init__(self, profile: Mapping[str, Any], num_gpus: int, server: ServerSpec | None) -> None:
+    Measured on fewer GPUs than asked for, times grow by the ring's share (n - 1) / n.
+    """
+
+    def __init__(self, profile: Mapping[str, Any], server: ServerSpec | None) -> None:
         self._knots: Knots | None = None
         self._ps_per_byte = 0.0
-        measured = rows(profile, "all_reduce") if "all_reduce" in profile["sections"] else []
-        points = [(key[1], ps) for key, ps in measured if key[0] == num_gpus]
-        if num_gpus > 1 and points:
-            self._knots = Knots(points)
-        elif num_gpus > 1 and server:
-            self._ps_per_byte = 2 * (num_gpus - 1) / num_gpus / server.gpu.link_bandwidth * PS
+        if server is None or server.num_gpus == 1:
+            return
+        n = server.num_gpus
+        points = rows(profile, "all_reduce") if "all_reduce" in profile["sections"] else []
+        if points:
+            m = max(key[0] for key, _ in points if key[0] <= n)
+            self._knots = Knots((key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m)
+        else:
+            self._ps_per_byte = 2 * (n - 1) / n / server.gpu.link_bandwidth * PS
 
     def __call__(self, num_bytes: int) -> int:
         return self._knots(num_bytes) if self._knots else round(num_bytes * self._ps_per_byte)

@@ -16,6 +16,7 @@ from testbed.core.slots import (
     Ops,
     Refusal,
     Tier,
+    Unowned,
     Usage,
     Waste,
     ceil_div,
@@ -148,6 +149,11 @@ class Paged(MemoryPolicy):
         self._prefixes[num_tokens] = BlockTable(num_tokens, self._pool.take(needed))
         self._num_pinned += needed
         self._live += num_tokens
+
+    def unowned(self) -> Unowned:
+        size = self.block_size
+        pinned = (block for table in self._prefixes.values() for block in table.blocks)
+        return Unowned(pinned=tuple(Extent(block * size, size) for block in pinned))
 
     def check(self) -> None:
         tables = [*self._tables.values(), *self._prefixes.values()]

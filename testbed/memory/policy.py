@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Copy, Extent, Ops, Tier, Usage, Waste
+from testbed.core.slots import Answer, Copy, Extent, Ops, Tier, Unowned, Usage, Waste
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,10 @@ class MemoryPolicy(ABC):
     def register_prefix(self, num_tokens: int) -> None:
         """Pin a provider's prefix of num_tokens tokens in the pool (section 4.4)."""
         raise UnsupportedError(f"{type(self).__name__} does not share prefixes")
+
+    def unowned(self) -> Unowned:
+        """Where the slots lie that are not free though no table need point at them; only pictures ask."""
+        return Unowned()
 
     def check(self) -> None:
         """Raise AssertionError where an invariant of the policy's own state is broken."""

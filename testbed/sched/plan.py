@@ -67,7 +67,7 @@ def work_of(plan: Plan, block_size: int, repeated: int) -> Work:
     repeated = min(repeated, plan.decode_context)
     prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
     if not plan.ops:
-        return Work(plan.decode_seqs, plan.decode_context, repeated, prefill)
+        return Work(plan.decode_seqs, plan.decode_context, prefill, repeated)
     copies = [copy for ops in plan.ops for copy in ops.copies]
     return Work(
         decode_seqs=plan.decode_seqs,
