@@ -50,7 +50,9 @@ class AnalyticCost(CostModel):
         self._linear_ps = cache(self._linear)
 
     def iteration(self, work: Work) -> int:
-        num_tokens = work.num_tokens
+        num_tokens = work.decode_seqs
+        for new, _ in work.prefill:
+            num_tokens += new
         forward = self._linear_ps(num_tokens) + self._overhead_ps if num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
         attention = read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)

@@ -3,7 +3,7 @@
 import heapq
 
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import Answer, Grant, Ops, Refusal, Tier
+from testbed.core.slots import NO_OPS, Answer, Grant, Ops, Refusal, Tier
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule, Recovery
@@ -85,7 +85,7 @@ class ResidentScheduler(Scheduler):
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
-        if ops:
+        if ops is not NO_OPS and ops:
             plan.ops.append(ops)
 
     def arrive(self, group: SequenceGroup, status: SequenceStatus) -> None:

@@ -95,6 +95,7 @@ class Engine:
                 self._wake = env.event()
                 yield self._wake
         self.recorder.end_ps = self._now_ps()
+        self.recorder.settle()
         self._pass_marks()
 
     def _price(self, plan: Plan, repeated: int) -> tuple[Affine, int]:
@@ -115,10 +116,9 @@ class Engine:
         self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: SpanSums, queues: tuple[int, int]
     ) -> None:
         totals, now_ps = self.recorder.totals, self._now_ps()
-        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, sums, queues)
+        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, sums)
         totals.iterations += steps
         totals.busy_ps += duration_ps
-        totals.add(sums)
         for group in outcome.first_tokens:
             if group.first_ps < 0:
                 group.first_ps = now_ps
