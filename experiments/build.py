@@ -18,9 +18,9 @@ from testbed.memory.policy import PoolSpec
 from testbed.sched.scheduler import Scheduler
 
 ABOVE_ZERO = {
-    "attention_bandwidth", "block_size", "flops", "fp16_flops", "host_bandwidth", "linear_bandwidth",
+    "attention_bandwidth", "block_size", "fp16_flops", "host_bandwidth", "prefill_flops",
     "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs", "memory_bandwidth",
-    "num_gpus", "num_seqs",
+    "num_gpus", "num_seqs", "stop_at_latency",
 }  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class Setup:
     pool: PoolSpec
     window_ps: tuple[int, int] | None
     fast_forward: bool
+    stop_at_latency: float | None
 
 
 def build(config: DictConfig) -> Setup:
@@ -48,8 +49,18 @@ def build(config: DictConfig) -> Setup:
     policy = make(config.policy, pool)
     scheduler = make(config.scheduler, policy, make(config.preemption))
     cost = make(config.cost, model, server)
+    workload = make_workload(config)
+    if workload.rows.prefix and policy.shares:
+        policy.register_prefix(workload.rows.prefix)
     return Setup(
-        make_workload(config), scheduler, cost, model, pool, _window_ps(values["window_s"]), bool(config.fast_forward)
+        workload,
+        scheduler,
+        cost,
+        model,
+        pool,
+        _window_ps(values["window_s"]),
+        bool(config.fast_forward),
+        values["stop_at_latency"],
     )
 
 
@@ -89,6 +100,8 @@ def check_options(values: Mapping[str, Any]) -> None:
         raise InputError(f"swap_space_gib is {options['swap_space_gib']!r}; it must be a number of GiB")
     if options["outputs"] not in ("full", "summary"):
         raise InputError(f"outputs is {options['outputs']!r}; it must be full or summary")
+    if type(options["stop_at_latency"]) not in (int, float, type(None)):
+        raise InputError(f"stop_at_latency is {options['stop_at_latency']!r}; it must be a number of s/token, or null")
     if type(options["max_len"]) not in (int, type(None)):
         raise InputError(f"workload.max_len is {options['max_len']!r}; it must be a number of tokens, or null")
 

@@ -11,12 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.build import Setup, build
 from experiments.files import write_json, write_text, write_with
 from experiments.identity import plain
+from experiments.overload import Overloaded, WatchfulRecorder
 from experiments.progress import watched
 from testbed.metrics import summarize
 from testbed.sim.recorder import Recorder
 from testbed.sim.simulation import simulate
 
 SUMMARY = "summary.json"
+STOPPED = "stopped_at_latency"
 
 
 @dataclass(frozen=True)
@@ -30,17 +32,23 @@ class Run:
 
 def run(setup: Setup, *, show: bool = False) -> Run:
     """Simulate; with `show` a run of more than a second shows its progress."""
-    recorder = Recorder()
+    limit = setup.stop_at_latency
+    recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
     start_ps, stop_ps = setup.window_ps or (None, None)
     options: dict[str, Any] = {} if stop_ps is None else {"marks_ps": [start_ps], "stop_ps": stop_ps}
+    overloaded = None
     with watched(recorder, len(setup.workload), show):
         began = time.perf_counter()
-        simulate(
-            setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
-            recorder=recorder, fast_forward=setup.fast_forward, **options,
-        )  # fmt: skip
+        try:
+            simulate(
+                setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
+                recorder=recorder, fast_forward=setup.fast_forward, **options,
+            )  # fmt: skip
+        except Overloaded as stopped:
+            overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began
-    return Run(recorder, summarize(recorder, setup.pool.num_slots, setup.window_ps), wall_s)
+    summary = summarize(recorder, setup.pool.num_slots, setup.window_ps)
+    return Run(recorder, {**summary, STOPPED: overloaded}, wall_s)
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:

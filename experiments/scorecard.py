@@ -40,17 +40,21 @@ def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     if finding is None:
         note = "not simulated" if judged else ""
         return {**row, "simulated": "", "error": "", "verdict": "miss" if judged else "", "note": note}
-    value, published = finding.simulated, row["published"]
-    holds = finding.holds if finding.holds is not None else isinstance(value, float | int) and within(row, value)
-    verdict = ("pass" if holds else "miss") if judged else ""
-    extra = {"interval": finding.interval, "note": finding.note, "verdict": verdict}
-    return {**row, "simulated": value, "error": error(published, value, row["tolerance"]), **extra}
+    value, tolerance = finding.simulated, row["tolerance"]
+    values = value if isinstance(value, tuple) else (value,)
+    holds = finding.holds if finding.holds is not None else all(within(row, one) for one in values)
+    found = {
+        "simulated": " / ".join(short(one) for one in value) if isinstance(value, tuple) else value,
+        "error": " / ".join(filter(None, (error(row["published"], one, tolerance) for one in values))),
+        "verdict": ("pass" if holds else "miss") if judged else "",
+    }
+    return {**row, **found, "interval": finding.interval, "note": finding.note}
 
 
-def within(row: dict[str, str], value: float) -> bool:
+def within(row: dict[str, str], value: float | str) -> bool:
     """Whether a simulated number is inside the tolerance of a reference row."""
     low, high = limits(row["check"], row["published"], row["tolerance"])
-    return low <= value <= high
+    return not isinstance(value, str) and low <= value <= high
 
 
 def limits(check: str, published: str, tolerance: str) -> tuple[float, float]:

@@ -22,13 +22,16 @@ class Task(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A number to hold against the paper. Where a number alone cannot say it, `holds` does, and `note` says why."""
+    """A number to hold against the paper, or several that must all agree with it.
+
+    Where numbers alone cannot say it, `holds` does, and `note` says why.
+    """
 
     figure: str
     setting: str
     system: str
     quantity: str
-    simulated: float | str
+    simulated: float | str | tuple[float, ...]
     holds: bool | None = None
     interval: str = ""
     note: str = ""

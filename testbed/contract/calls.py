@@ -9,10 +9,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """A new sequence of prompt_len tokens that will end with output_len more; `prefix` of them may be registered."""
+    """A new sequence of prompt_len tokens that will end with output_len more.
+
+    Its first `shared` tokens are those of `story`, which other prompts may share too. Room is asked for its first
+    `chunk` tokens, 0 for the whole prompt.
+    """
 
     prompt_len: int
     output_len: int
+    story: int = 0
+    shared: int = 0
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +81,16 @@ def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Ca
 
     picks = st.integers(0, 7)
     lengths = st.integers(1, max_len // 2)
-    admit = st.builds(Admit, lengths, lengths)
+    plain = st.builds(Admit, lengths, lengths)
+    told = st.builds(Admit, lengths, lengths, st.integers(0, 1), lengths, st.just(0) | lengths)
+    admit = plain | told
     later = st.one_of(
         admit,
+        told,
         st.builds(Step, st.integers(1, 40)),
         st.builds(Join, picks),
         st.builds(Extend, st.integers(1, 255), st.integers(1, 20)),
+        st.builds(Release, picks),
         st.builds(Release, picks),
         st.builds(Fork, picks),
         st.builds(Refork, picks),
@@ -87,4 +98,6 @@ def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Ca
     )
     # A crowd to begin with: most of what can break needs a pool under pressure.
     crowd = st.lists(admit | st.builds(Join, picks), max_size=12)
-    return st.builds(lambda first, then: [*first, *then], crowd, st.lists(later, max_size=max_calls))
+    # Left alone, hypothesis draws about five calls: too few for anything to be evicted and asked for again.
+    calls = st.lists(later, max_size=max_calls) | st.lists(later, min_size=max_calls // 2, max_size=max_calls)
+    return st.builds(lambda first, then: [*first, *then], crowd, calls)

@@ -18,6 +18,7 @@ from testbed.contract.clauses import (
     state_of,
 )
 from testbed.contract.memory import TokenMemory, slots_of
+from testbed.contract.prefixes import Slots, Stories
 from testbed.core.batch import Batch
 from testbed.core.request import Request
 from testbed.core.sequence import OracleError, Sequence
@@ -37,13 +38,13 @@ class Harness:
         self.memory = TokenMemory()
         self.resident: dict[int, Sequence] = {}
         self.swapped: dict[int, Sequence] = {}
+        self.stories = Stories(self.policy)
         self.tokens: dict[int, list[int]] = {}
         self.final_len: dict[int, int] = {}
         self.family: dict[int, int] = {}
         self.refused: tuple[Sequence, int] | None = None
         self.log: list[str] = []
         self.answers: list[object] = []
-        self._token = count()
         self._seq_id = count()
 
     def run(self, calls: Iterable[Call]) -> list[object]:
@@ -68,8 +69,8 @@ class Harness:
 
     def _carry_out(self, call: Call) -> None:
         match call:
-            case Admit(prompt_len, output_len):
-                self._admit(prompt_len, output_len)
+            case Admit():
+                self._admit(call)
             case Step(num_tokens):
                 self._step(num_tokens)
             case Extend(mask, num_tokens):
@@ -90,19 +91,25 @@ class Harness:
     def _pick(self, seqs: dict[int, Sequence], pick: int) -> Sequence:
         return list(seqs.values())[pick % len(seqs)]
 
-    def _admit(self, prompt_len: int, output_len: int) -> None:
-        request = Request(len(self.final_len), 0, prompt_len, output_len)
-        seq = Sequence(next(self._seq_id), request, oracle=self.policy.reads_output_len)
-        answer = self._ask(f"admit({seq}, {prompt_len})", lambda: self.policy.admit(seq, prompt_len))
-        check_never(self.factory(), seq, prompt_len, answer)
+    def _admit(self, call: Admit) -> None:
+        seq_id, num_tokens = next(self._seq_id), min(call.chunk or call.prompt_len, call.prompt_len)
+        ids = self.stories.tell(seq_id, call)
+        request = Request(seq_id, 0, call.prompt_len, call.output_len, prompt_ids=ids)
+        seq = Sequence(seq_id, request, oracle=self.policy.reads_output_len)
+        told = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
+        answer = self._ask(f"admit({seq}, {num_tokens}){told}", lambda: self.policy.admit(seq, num_tokens))
+        check_never(self.factory(), seq, num_tokens, answer)
         if isinstance(answer, Refusal):
-            self.refused = seq, prompt_len
+            self.refused = seq, num_tokens
             return
-        self.resident[seq.seq_id] = seq
-        self.final_len[seq.seq_id] = prompt_len + output_len
-        self.family[seq.seq_id] = seq.seq_id
-        self.tokens[seq.seq_id] = []
-        self._write([seq], prompt_len)
+        read = self.memory.read(self.policy.table(seq), answer.num_cached)
+        self.stories.check_hit(seq_id, answer.num_cached, read, self._stored())
+        self.resident[seq_id] = seq
+        self.final_len[seq_id] = call.prompt_len + call.output_len
+        self.family[seq_id] = seq_id
+        # The last prompt token is computed even if it is cached: it yields the first output token.
+        self.tokens[seq_id] = list(ids[: min(answer.num_cached, call.prompt_len - 1)])
+        self._write([seq], max(num_tokens, answer.num_cached) - len(self.tokens[seq_id]))
 
     def _step(self, num_tokens: int) -> None:
         room = min((self.final_len[seq.seq_id] - len(self.tokens[seq.seq_id]) for seq in self.batch), default=0)
@@ -148,6 +155,8 @@ class Harness:
         self.refused = None
 
     def _fork(self, parent: Sequence) -> None:
+        if len(self.tokens[parent.seq_id]) < parent.prompt_len:
+            return
         seq_id = next(self._seq_id)
         final_len = self.final_len[parent.seq_id]
         child = Sequence(seq_id, Request(seq_id, 0, parent.prompt_len, final_len - parent.prompt_len))
@@ -157,6 +166,7 @@ class Harness:
         self.final_len[seq_id] = final_len
         self.family[seq_id] = self.family[parent.seq_id]
         self.tokens[seq_id] = list(self.tokens[parent.seq_id])
+        self.stories.fork(parent.seq_id, seq_id)
 
     def _refork(self, parent: Sequence) -> None:
         tokens, family = self.tokens, self.family
@@ -181,6 +191,8 @@ class Harness:
             for member in group:
                 target[member.seq_id] = source.pop(member.seq_id)
             self.refused = None
+            if tier is Tier.DEVICE:
+                self._computed(group)
 
     def _ask(self, call: str, ask: Callable[[], Answer]) -> Answer:
         """Put one question, check clauses 1 and 2 on the answer, and perform what it orders."""
@@ -208,9 +220,23 @@ class Harness:
             written = slots_of(self.policy.table(seq))[len(tokens) : len(tokens) + num_tokens]
             require(5, len(written) == num_tokens, f"the table of {seq} has no room for its {num_tokens} new tokens")
             require(5, all(slots[slot] == 1 for slot in written), f"{seq} writes to a slot that another one holds")
-            new = [next(self._token) for _ in range(num_tokens)]
+            new = [self.stories.token(seq.seq_id, len(tokens) + i) for i in range(num_tokens)]
             self.memory.write(self.policy.table(seq), len(tokens), new)
             tokens.extend(new)
+        self._computed(seqs)
+
+    def _computed(self, seqs: list[Sequence]) -> None:
+        """From the next call on others may find what `seqs` store: whoever was refused may ask again."""
+        stored = self._stored()
+        for seq in seqs:
+            self.stories.computed(seq.seq_id, stored)
+        if self.policy.caches_prefixes:
+            self.refused = None
+
+    def _stored(self) -> Slots:
+        """The slots in which every resident sequence stores its tokens."""
+        seqs = self.resident.values()
+        return {seq.seq_id: slots_of(self.policy.table(seq))[: len(self.tokens[seq.seq_id])] for seq in seqs}
 
     def _check(self) -> None:
         check_conservation(self.policy.usage())
@@ -224,7 +250,7 @@ class Harness:
             stored.update(slots_of(table)[: len(tokens)])
         live = self.policy.usage().live
         require(4, live == len(stored), f"usage() says {live} live slots, the sequences store {len(stored)}")
-        if self.refused and not self.policy.caches_prefixes:
+        if self.refused:
             answer = copy.deepcopy(self.policy).admit(*self.refused)
             require(2, isinstance(answer, Refusal), f"admit{self.refused} was refused, and now granted with no release")
         self.answers.append(state_of(self.policy, list(self.resident.values())))

@@ -26,10 +26,11 @@ class Sequence:
     The output length is the future: reading `final_len` raises OracleError unless the policy declares that it does.
     """
 
-    __slots__ = ("_final_len", "_oracle", "content", "prefix", "prompt_len", "seq_id", "tokens_per_id")
+    __slots__ = ("_final_len", "_oracle", "content", "prefix", "prompt_len", "request_id", "seq_id", "tokens_per_id")
 
     def __init__(self, seq_id: int, request: Request, *, oracle: bool = False) -> None:
         self.seq_id = seq_id
+        self.request_id = request.request_id
         self.prompt_len = request.prompt_len
         self.content = request.prompt_ids
         self.tokens_per_id = request.tokens_per_id

@@ -104,3 +104,15 @@ class Waste(NamedTuple):
 
     from_len: int
     slots: int
+
+
+class Unowned(NamedTuple):
+    """What keeps slots from being free besides the tables of sequences.
+
+    pinned: registered prefixes, whose slots tables may share. cached: unreferenced but findable. rounding: what an
+    allocator's rounding makes unusable.
+    """
+
+    pinned: tuple[Extent, ...] = ()
+    cached: tuple[Extent, ...] = ()
+    rounding: tuple[Extent, ...] = ()

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.profile import Choices, ProfileCost, read_profile
 
 US = 1e6
 METHOD = (
@@ -33,6 +34,17 @@ def derive(profile: Mapping[str, Any], source: GpuSpec, target: GpuSpec) -> dict
         sections[name] = {**section, "points": points}
     origin = {"source": "derived", "device": target.name, "method": METHOD, "from": profile["fingerprint"]}
     return {**profile, "fingerprint": origin, "sections": sections, "fit": None}
+
+
+def derived_cost(
+    model: ModelSpec, server: ServerSpec, source: GpuSpec, choices: Choices, path: str | None = None
+) -> ProfileCost:
+    """Prices on a server whose GPU nobody has at hand: `path`, a profile of `source`, carried to the server's GPU.
+
+    Without a path it is the shipped profile of the model and its number of GPUs.
+    """
+    profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
+    return ProfileCost(model, server, derive(profile, source, server.gpu), choices)
 
 
 class Loads:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 class Work(NamedTuple):
     """What one iteration does, in counts; never in block ids.
 
-    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included). prefill
+    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included); of these,
+    decode_repeated lie in shared blocks that another sequence of the iteration reads too. prefill
     lists (new tokens, tokens already stored) of every sequence in its prompt phase. The rest counts blocks, or for
     contiguous memory extents: copied on the device, moved to the host and back, with the tokens in them.
     """
@@ -16,6 +17,7 @@ class Work(NamedTuple):
     decode_seqs: int = 0
     decode_context: int = 0
     prefill: tuple[tuple[int, int], ...] = ()
+    decode_repeated: int = 0
     copies: int = 0
     copied_tokens: int = 0
     swapped_out: int = 0
@@ -60,10 +62,10 @@ class CostModel(ABC):
     def iteration(self, work: Work) -> int:
         """Picoseconds of one iteration."""
 
-    def decode(self, num_seqs: int, context: int) -> Affine:
+    def decode(self, num_seqs: int, context: int, repeated: int = 0) -> Affine:
         """Prices of the next decode iterations of num_seqs sequences, the first of which reads `context` tokens.
 
-        Each later one reads num_seqs tokens more. Must equal `iteration` step by step, as far as it says. By default
-        it says one step only.
+        Each later one reads num_seqs tokens more; `repeated` stays. Must equal `iteration` step by step, as far as it
+        says. By default it says one step only.
         """
-        return Affine(self.iteration(Work(num_seqs, context)), 0, 1)
+        return Affine(self.iteration(Work(num_seqs, context, decode_repeated=repeated)), 0, 1)

@@ -61,10 +61,14 @@ class BlockPool:
 
     def check(self, tables: Iterable[list[int]]) -> None:
         """Free and held blocks are all blocks, and the counts are those of the tables."""
+        self._check(tables, [])
+
+    def _check(self, tables: Iterable[list[int]], unheld: list[int]) -> None:
         held: dict[int, int] = {}
         for table in tables:
             for block in table:
                 held[block] = held.get(block, 0) + 1
-        assert sorted([*self.free, *held]) == list(range(self.num_blocks)), "blocks were lost, or are free and held"
+        blocks = sorted([*self.free, *held, *unheld])
+        assert blocks == list(range(self.num_blocks)), "blocks were lost, or are free and held"
         assert {b: n for b, n in held.items() if n > 1} == self.sharers, "reference counts differ from the tables"
         assert self.num_saved == sum(n - 1 for n in held.values()), "saved blocks are miscounted"

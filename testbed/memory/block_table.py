@@ -46,14 +46,13 @@ class PagedLockstep(Lockstep[BlockTable]):
         if holding.num_tokens % self.block_size and self.pool.ref_count(holding.blocks[-1]) > 1:
             self.tails[seq_id] = holding
 
-    def fits(self, num_steps: int, num_blocks: int) -> bool:
-        """Whether num_blocks blocks are enough for num_steps more steps of all members, copies on write aside."""
-        size, start = self.block_size, self.clock.steps
+    def needed(self, num_steps: int) -> int:
+        """Blocks that num_steps more steps of all members take, copies on write aside."""
+        size, start, due = self.block_size, self.clock.steps, self.due
+        if num_steps == 1:
+            return len(due[start % size])
         rounds, rest = divmod(num_steps, size)
-        left = num_blocks - rounds * len(self.members)
-        if left >= len(self.members):  # `rest` steps in a row need at most one block a member
-            return True
-        return sum(len(self.due[step % size]) for step in range(start, start + rest)) <= left
+        return rounds * len(self.members) + sum(len(due[step % size]) for step in range(start, start + rest))
 
     def steps_within(self, num_blocks: int, limit: int) -> int:
         """The most steps, at most `limit`, that num_blocks blocks allow."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
-from testbed.core.slots import GRANTED, Answer, Copy, Extent, Ops, Refusal, Usage, Waste, ceil_div
+from testbed.core.slots import GRANTED, Answer, Copy, Extent, Ops, Refusal, Unowned, Usage, Waste, ceil_div
 from testbed.memory.buddy import BuddyAllocator
 from testbed.memory.lockstep import Holding, Lockstep
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -128,6 +128,11 @@ class Contiguous(MemoryPolicy):
         source, target = self._holdings[parent.seq_id], self._holdings[child.seq_id]
         size = self.block_size
         return Ops((Copy(source.block * size, target.block * size, source.num_tokens),))
+
+    def unowned(self) -> Unowned:
+        size = self.block_size
+        ends = ((h.block * size + h.slots, (size << h.order) - h.slots) for h in self._holdings.values())
+        return Unowned(rounding=tuple(Extent(end, length) for end, length in ends if length))
 
     def check(self) -> None:
         self._buddy.check()

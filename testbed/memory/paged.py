@@ -16,6 +16,7 @@ from testbed.core.slots import (
     Ops,
     Refusal,
     Tier,
+    Unowned,
     Usage,
     Waste,
     ceil_div,
@@ -37,12 +38,13 @@ class Paged(MemoryPolicy):
 
     shares = True
     moves_tiers = True
+    max_block_size = 256
 
     def __init__(
         self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, order: Iterable[int] | None = None
     ) -> None:
-        if not 1 <= block_size <= 256:
-            raise ValueError(f"block_size is {block_size}; it must be from 1 to 256 tokens")
+        if not 1 <= block_size <= self.max_block_size:
+            raise ValueError(f"block_size is {block_size}; it must be from 1 to {self.max_block_size} tokens")
         if not 0 <= watermark < 1:
             raise ValueError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
         self.block_size = block_size
@@ -61,7 +63,7 @@ class Paged(MemoryPolicy):
         needed = ceil_div(num_tokens, self.block_size) - len(shared)
         if needed > self._capacity():
             return Refusal.NEVER
-        if not self._has_room(needed):
+        if not self._make_room(needed, self._reserve()):
             return Refusal.LATER
         table = BlockTable(num_tokens, shared + self._pool.take(needed))
         self._tables[seq.seq_id] = table
@@ -77,7 +79,7 @@ class Paged(MemoryPolicy):
         tables = [self._table(seq) for seq in seqs]
         writers = copying_writers(tables, self._pool, self.block_size)
         missing = [ceil_div(t.num_tokens + num_tokens, self.block_size) - len(t.blocks) for t in tables]
-        if sum(missing) + len(writers) > len(self._pool.free):
+        if not self._make_room(sum(missing) + len(writers)):
             return Refusal.LATER
         ops = self._copy(writers)
         events = [(len(writers), 0, 0)]
@@ -142,11 +144,16 @@ class Paged(MemoryPolicy):
     def register_prefix(self, num_tokens: int) -> None:
         """Pin num_tokens tokens; sequences whose `prefix` is num_tokens share their whole blocks from then on."""
         needed = ceil_div(num_tokens, self.block_size)
-        if needed > len(self._pool.free):
+        if not self._make_room(needed):
             raise ValueError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
         self._prefixes[num_tokens] = BlockTable(num_tokens, self._pool.take(needed))
         self._num_pinned += needed
         self._live += num_tokens
+
+    def unowned(self) -> Unowned:
+        size = self.block_size
+        pinned = (block for table in self._prefixes.values() for block in table.blocks)
+        return Unowned(pinned=tuple(Extent(block * size, size) for block in pinned))
 
     def check(self) -> None:
         tables = [*self._tables.values(), *self._prefixes.values()]
@@ -172,13 +179,17 @@ class Paged(MemoryPolicy):
     def _capacity(self) -> int:
         return self._pool.num_blocks - self._num_pinned
 
-    def _has_room(self, needed: int) -> bool:
-        return len(self._pool.free) - needed >= (self._watermark if self._tables else 0)
+    def _reserve(self) -> int:
+        return self._watermark if self._tables else 0
+
+    def _make_room(self, needed: int, reserve: int = 0) -> bool:
+        """Whether `needed` blocks are free, and `reserve` more; a subclass may free some to make it so."""
+        return len(self._pool.free) >= needed + reserve
 
     def _extend_batch(self, index: PagedLockstep, num_tokens: int) -> Answer:
         if index.tails:
             return self._write_tails(index, num_tokens)
-        if not index.fits(num_tokens, len(self._pool.free)):
+        if not self._make_room(index.needed(num_tokens)):
             return Refusal.LATER
         self._live += num_tokens * len(index.members)
         if num_tokens == 1:
@@ -188,7 +199,7 @@ class Paged(MemoryPolicy):
     def _write_tails(self, index: PagedLockstep, num_tokens: int) -> Answer:
         """Extend a batch in which last blocks may be shared; from then on nobody shares one."""
         writers = copying_writers(index.tails.values(), self._pool, self.block_size)
-        if not index.fits(num_tokens, len(self._pool.free) - len(writers)):
+        if not self._make_room(index.needed(num_tokens) + len(writers)):
             return Refusal.LATER
         ops = self._copy(writers) if writers else NO_OPS
         index.tails.clear()
@@ -258,7 +269,9 @@ class Paged(MemoryPolicy):
         tables = [self._host_tables[seq.seq_id] for seq in seqs]
         moving = [table.blocks for table in tables]
         source = distinct(moving)
-        if not self._has_room(len(source)):
+        # Every sequence may need a block in its next step; without room for that the group would be moved out again.
+        spare = self._reserve() + len(seqs) if self._tables else 0
+        if not self._make_room(len(source), spare):
             return Refusal.LATER
         target = self._pool.take(len(source))
         moved = pair(moving, source, target)

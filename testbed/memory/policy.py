@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Copy, Extent, Ops, Tier, Usage, Waste
+from testbed.core.slots import Answer, Copy, Extent, Ops, Tier, Unowned, Usage, Waste
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class MemoryPolicy(ABC):
     def release(self, seq: Sequence) -> None:
         """`seq` needs nothing any more: finished, aborted, or preempted by recompute."""
 
+    def withdraw(self, seq: Sequence) -> None:
+        """Release `seq`, whose tokens were not computed after all since it was admitted: publish none."""
+        self.release(seq)
+
     @abstractmethod
     def table(self, seq: Sequence) -> list[Extent]:
         """Where the tokens of `seq` lie, in order, with the room that it holds for more."""
@@ -82,6 +86,10 @@ class MemoryPolicy(ABC):
     def register_prefix(self, num_tokens: int) -> None:
         """Pin a provider's prefix of num_tokens tokens in the pool (section 4.4)."""
         raise UnsupportedError(f"{type(self).__name__} does not share prefixes")
+
+    def unowned(self) -> Unowned:
+        """Where the slots lie that are not free though no table need point at them; only pictures ask."""
+        return Unowned()
 
     def check(self) -> None:
         """Raise AssertionError where an invariant of the policy's own state is broken."""

@@ -62,15 +62,17 @@ class Outcome(NamedTuple):
     growth: Growth = NO_GROWTH
 
 
-def work_of(plan: Plan, block_size: int) -> Work:
-    """The counts by which a plan is priced; block_size is that of its swapped blocks."""
+def work_of(plan: Plan, block_size: int, repeated: int) -> Work:
+    """The counts by which a plan is priced; block_size is that of its swapped blocks, repeated of its shared slots."""
+    repeated = min(repeated, plan.decode_context)
     prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
     if not plan.ops:
-        return Work(plan.decode_seqs, plan.decode_context, prefill)
+        return Work(plan.decode_seqs, plan.decode_context, prefill, repeated)
     copies = [copy for ops in plan.ops for copy in ops.copies]
     return Work(
         decode_seqs=plan.decode_seqs,
         decode_context=plan.decode_context,
+        decode_repeated=repeated,
         prefill=prefill,
         copies=len(copies),
         copied_tokens=sum(copy.length for copy in copies),

@@ -61,8 +61,10 @@ class ChunkedPrefill(IterationScheduler):
             left, stored = group.todo.pop(0)
             new = min(left, budget)
             if not self._make_room(group, stored + new, plan):
-                group.todo.insert(0, (left, stored))
-                break
+                new = min(new, group.num_tokens - stored)  # what there is room for already
+                if new <= 0:
+                    group.todo.insert(0, (left, stored))
+                    break
             if new < left:
                 group.todo.insert(0, (left - new, stored + new))
             plan.chunks.append(Chunk(group, new, stored, not group.todo))

@@ -48,7 +48,7 @@ class ResidentScheduler(Scheduler):
             answer = self.policy.admit(seq, num_tokens)
             if isinstance(answer, Refusal):
                 for admitted in sequences[: len(grants)]:
-                    self.policy.release(admitted)
+                    self.policy.withdraw(admitted)
                 return answer
             grants.append(answer)
         for grant in grants:
@@ -73,7 +73,7 @@ class ResidentScheduler(Scheduler):
         grown = self.policy.extend(group.sequences, group.num_generated)
         if isinstance(grown, Refusal):
             for seq in group.sequences:
-                self.policy.release(seq)
+                self.policy.withdraw(seq)
             return grown
         self.order(answer.ops, plan)
         self.order(grown.ops, plan)

@@ -76,8 +76,9 @@ class Engine:
             for group in plan.rejected:
                 self.recorder.rejected(group.request, "the memory policy can never hold it")
             if plan:
-                self.meter.open(plan)
-                prices, steps = self._price(plan)
+                used = scheduler.policy.usage()
+                self.meter.open(plan, used)
+                prices, steps = self._price(plan, used.saved)
                 duration_ps = prices.total_ps(steps)
                 queues = len(scheduler.waiting), len(scheduler.swapped)
                 yield env.timeout(duration_ps)
@@ -96,11 +97,11 @@ class Engine:
         self.recorder.end_ps = self._now_ps()
         self._pass_marks()
 
-    def _price(self, plan: Plan) -> tuple[Affine, int]:
+    def _price(self, plan: Plan, repeated: int) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
         if not plan.repeats:
-            return Affine(self.cost.iteration(work_of(plan, self._block_size)), 0, 1), 1
-        prices = self.cost.decode(plan.decode_seqs, plan.decode_context)
+            return Affine(self.cost.iteration(work_of(plan, self._block_size, repeated)), 0, 1), 1
+        prices = self.cost.decode(plan.decode_seqs, plan.decode_context, min(repeated, plan.decode_context))
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
             bound: float = self._marks[-1] if self._marks else inf

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from itertools import count
 
 from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import NO_GROWTH, Growth, Waste
+from testbed.core.slots import NO_GROWTH, Growth, Usage, Waste
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
@@ -19,8 +19,8 @@ class Meter(ABC):
         self.scheduler = scheduler
 
     @abstractmethod
-    def open(self, plan: Plan) -> None:
-        """Look at the pool as the first iteration of this plan sees it."""
+    def open(self, plan: Plan, used: Usage) -> None:
+        """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own account of it."""
 
     @abstractmethod
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
@@ -30,13 +30,12 @@ class Meter(ABC):
 class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: Plan, used: Usage) -> None:
         policy, internal = self.scheduler.policy, 0
         for group in self.scheduler.running.values():
             for seq in group.resident:
                 slots = sum(extent.length for extent in policy.table(seq))
                 internal += max(0, slots - group.request.final_len)
-        used = policy.usage()
         reserved = used.held - used.live - internal
         self._seen = len(self.scheduler.running), used.live, reserved, internal, used.saved
 
@@ -71,14 +70,14 @@ class SpanMeter(Meter):
         self._serial = count()
         self._internal = 0
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: Plan, used: Usage) -> None:
         for group in plan.preempted:
             self._forget(group)
         for chunk in plan.chunks:
             self._track(chunk.group)
         for group in plan.resumed:
             self._track(group)
-        self._used = self.scheduler.policy.usage()
+        self._used = used
         self._running = len(self.scheduler.running)
         self._growing = len(self.scheduler.batch)
 

@@ -23,13 +23,14 @@ def simulate(
     stop_ps: int = UNBOUNDED,
     fast_forward: bool = True,
     recorder: Recorder | None = None,
+    env: simpy.Environment | None = None,
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
     Without fast_forward every iteration is one event and the pool is measured by walking every table; the result is
-    the same. A recorder given from outside can be watched while the run goes on.
+    the same. A recorder or an environment given from outside can be watched while the run goes on.
     """
-    env = simpy.Environment(0)
+    env = env or simpy.Environment(0)
     recorder = recorder or Recorder()
     spans = fast_forward and answers_waste(scheduler)
     meter: Meter = SpanMeter(scheduler) if spans else PlainMeter(scheduler)

@@ -6,9 +6,11 @@ import pytest
 
 from testbed.contract import check_policy
 from testbed.core.slots import GRANTED, Grant, Refusal
+from testbed.memory.caching import PrefixCaching
 from testbed.memory.contiguous import ContiguousMax
 from testbed.memory.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_index import PrefixIndex
 
 POOL = PoolSpec(num_slots=400, max_len=256, num_host_slots=200)
 
@@ -101,6 +103,46 @@ class GrantsNothing(ContiguousMax):
         return GRANTED
 
 
+class TrustsTheHash(PrefixCaching):
+    def __init__(self, pool, block_size):
+        super().__init__(pool, block_size, hash_of=lambda pair: pair[0] & 1)
+        self._pool.index = TrustingIndex(lambda pair: pair[0] & 1)
+
+    def check(self):
+        pass
+
+
+class TrustingIndex(PrefixIndex):
+    def match(self, contents):
+        nodes = [self._nodes.get(code) for code in self.chain(contents)]
+        return nodes[: nodes.index(None)] if None in nodes else nodes
+
+
+class PublishesTooEarly(PrefixCaching):
+    def _publish(self):
+        for seq_id in self._unpublished:
+            self._tables[seq_id].offset += self.block_size - 1
+        waiting = list(self._unpublished)
+        super()._publish()
+        for seq_id in waiting:
+            self._tables[seq_id].offset -= self.block_size - 1
+
+
+class NeverPublishes(PrefixCaching):
+    def _publish(self):
+        pass
+
+
+class EvictsWhatIsHeld(PrefixCaching):
+    def _hold(self, seq, num_tokens, nodes):
+        parked = [node for node in nodes if node.parked]
+        super()._hold(seq, num_tokens, nodes)
+        self._pool.free += [node.block for node in parked]
+
+    def check(self):
+        pass
+
+
 BROKEN = {
     LeaksOnRefusal: {1, 4},
     ChangesItsMind: {2},
@@ -113,6 +155,10 @@ BROKEN = {
     Peeks: {10},
     NeverCopies: {4, 5},
     GrantsNothing: {4, 7, 10},
+    TrustsTheHash: {5, 8},
+    PublishesTooEarly: {8},
+    NeverPublishes: {8},
+    EvictsWhatIsHeld: {4, 5},
 }
 
 

@@ -1,0 +1,115 @@
+// The pool at one time: a list of blocks with their slots where they are few, else a map of cells.
+
+const FEW = 24, MAX_HEIGHT = 560, GUTTER = 46, CAPTION = 24;
+
+class Grid {
+  constructor(canvas, painter) {
+    this.canvas = canvas;
+    this.painter = painter;
+    this.numBlocks = Math.ceil(painter.data.num_slots / painter.data.block_size);
+    this.isList = this.numBlocks <= FEW;
+    this.top = this.isList ? CAPTION : 0;
+  }
+
+  // Columns as few, and so cells as large, as the height allows; a multiple of 8 makes addresses easy to find.
+  measure() {
+    const width = this.canvas.clientWidth - GUTTER;
+    if (this.isList) {
+      this.columns = 1;
+      this.cellHeight = Math.min(44, MAX_HEIGHT / this.numBlocks);
+      this.cellWidth = Math.min(width * 0.5, this.painter.data.block_size * this.cellHeight);
+    } else {
+      this.columns = 8;
+      while (Math.ceil(this.numBlocks / this.columns) * width / this.columns > MAX_HEIGHT) this.columns += 8;
+      this.cellWidth = this.cellHeight = width / this.columns;
+    }
+    this.rows = Math.ceil(this.numBlocks / this.columns);
+  }
+
+  place(block) {
+    const row = Math.floor(block / this.columns);
+    return [GUTTER + (block % this.columns) * this.cellWidth, this.top + row * this.cellHeight];
+  }
+
+  blockAt(x, y) {
+    const column = Math.floor((x - GUTTER) / this.cellWidth), row = Math.floor((y - this.top) / this.cellHeight);
+    const block = row * this.columns + Math.max(column, 0);
+    const inside = this.isList || (column >= 0 && column < this.columns);
+    return inside && block >= 0 && block < this.numBlocks ? block : null;
+  }
+
+  draw(replay, slots, chosen) {
+    this.measure();
+    const pen = fitted(this.canvas, this.top + this.rows * this.cellHeight + 2);
+    const gap = this.cellWidth > 9 ? 1 : 0.5;
+    const logical = this.logicalBlocks(replay, chosen.request);
+    for (let block = 0; block < this.numBlocks; block++) {
+      const [x, y] = this.place(block), width = this.cellWidth - gap, height = this.cellHeight - (this.isList ? 4 : gap);
+      pen.globalAlpha = logical.size && !logical.has(block) ? 0.22 : 1;
+      this.painter.block(pen, slots, block, x, y, width, height);
+      pen.globalAlpha = 1;
+      this.frame(pen, x, y, width, height, LINE, 0.6);
+      if (logical.has(block) && !this.isList) this.number(pen, logical.get(block), x + width / 2, y + height / 2);
+      if (this.isList && !logical.size) this.describe(pen, replay, block, x + width + 12, y + height / 2);
+      if (this.isList || block % this.columns === 0) this.address(pen, block, y + height / 2);
+    }
+    if (this.isList) this.text(pen, "Physical blocks", GUTTER, 9, "left", FAINT);
+    if (this.isList && logical.size) new Mapping(this, pen, slots).draw(replay.sequencesOf(chosen.request));
+    if (chosen.block !== null) {
+      const [x, y] = this.place(chosen.block);
+      for (const [color, width] of [["#ffffff", 5], [INK, 2.5]]) {
+        pen.strokeStyle = color;
+        pen.lineWidth = width;
+        pen.strokeRect(x - 0.5, y + (y ? -0.5 : 1), this.cellWidth, this.cellHeight - (this.isList ? 3 : 0));
+      }
+    }
+  }
+
+  frame(pen, x, y, width, height, color, lineWidth) {
+    pen.strokeStyle = color;
+    pen.lineWidth = lineWidth;
+    if (this.cellWidth > 9) pen.strokeRect(x, y, width, height);
+    if (!this.isList) return;
+    const size = this.painter.data.block_size;
+    for (let slot = 1; slot < size; slot++) pen.strokeRect(x, y, slot * width / size, height);
+  }
+
+  logicalBlocks(replay, request) {
+    const numbers = new Map();
+    for (const seq of replay.sequencesOf(request)) {
+      for (const row of tableOf(seq, this.painter.data.block_size)) if (!row.host) numbers.set(row.block, row.logical);
+    }
+    return numbers;
+  }
+
+  number(pen, text, x, y) {
+    if (this.cellWidth < 15) return;
+    pen.font = `600 ${Math.min(12, this.cellWidth * 0.45)}px system-ui, sans-serif`;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    pen.lineWidth = 2.5;
+    pen.strokeStyle = "#ffffff";
+    pen.strokeText(text, x, y);
+    pen.fillStyle = INK;
+    pen.fillText(text, x, y);
+  }
+
+  address(pen, block, y) {
+    if (!this.isList && this.cellHeight < 14 && (block / this.columns) % 4) return;
+    this.text(pen, block, GUTTER - 8, y, "right", FAINT);
+  }
+
+  describe(pen, replay, block, x, y) {
+    const owners = ownersOf(replay, block);
+    const text = owners.map(({seq, logical, filled}) => `${replay.names.get(seq.id)}, logical block ${logical}: ${filled} filled`);
+    this.text(pen, owners.length > 2 ? `${owners.length} sequences: ${text[0]}` : text.join("; "), x, y, "left", INK);
+  }
+
+  text(pen, text, x, y, align, color) {
+    pen.font = "12px system-ui, 'DejaVu Sans', sans-serif";
+    pen.textAlign = align;
+    pen.textBaseline = "middle";
+    pen.fillStyle = color;
+    pen.fillText(text, x, y);
+  }
+}

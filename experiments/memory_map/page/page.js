@@ -1,0 +1,120 @@
+// The page: time and choice, and everything that shows them.
+
+const $ = id => document.getElementById(id);
+
+class App {
+  constructor(data) {
+    this.data = data;
+    this.replay = new Replay(data);
+    this.painter = new Painter(data);
+    this.grid = new Grid($("grid"), this.painter);
+    this.chosen = {block: null, request: null};
+    this.time = data.start;
+    this.digits = Math.max(0, Math.min(6, 4 - Math.floor(Math.log10(data.end - data.start))));
+    const count = Object.keys(data.requests).length;
+    $("summary").textContent = `${count.toLocaleString("en")} requests, `
+      + `${data.frames.length.toLocaleString("en")} of ${data.num_states.toLocaleString("en")} states of the pool`;
+    Object.assign($("slider"), {min: data.start, max: data.end, step: (data.end - data.start) / 4000});
+    this.strip = this.painter.strip($("timeline"));
+  }
+
+  resize() {
+    this.strip = this.painter.strip($("timeline"));
+    this.refresh();
+  }
+
+  show(time) {
+    this.time = Math.min(Math.max(time, this.data.start), this.data.end);
+    this.replay.seek(this.replay.frameAt(this.time));
+    this.slots = paint(this.replay);
+    this.refresh();
+  }
+
+  choose(change) {
+    Object.assign(this.chosen, change);
+    this.refresh();
+  }
+
+  refresh() {
+    $("slider").value = this.time;
+    $("time").textContent = `${this.time.toFixed(this.digits)} s`;
+    this.drawCursor();
+    this.grid.draw(this.replay, this.slots, this.chosen);
+    $("block").replaceChildren(...blockDetails(this));
+    $("request").replaceChildren(...requestDetails(this));
+    const all = [...this.replay.seqs.values()], here = all.filter(seq => !seq.host.length);
+    const requests = [...new Set(here.map(seq => seq.request))];
+    $("device").replaceChildren(...requests.map(request => chip(this, request, `request ${request}`)));
+    $("host").replaceChildren(...hostDetails(this));
+    $("device-count").textContent = requests.length || "";
+    $("host-count").textContent = new Set(all.map(seq => seq.request)).size - requests.length || "";
+    $("legend").replaceChildren(...this.legend());
+    const parts = [`t=${this.time.toFixed(6)}`];
+    for (const key of ["block", "request"]) if (this.chosen[key] !== null) parts.push(`${key}=${this.chosen[key]}`);
+    history.replaceState(null, "", "#" + parts.join("&"));
+  }
+
+  drawCursor() {
+    const canvas = $("timeline"), pen = canvas.getContext("2d");
+    const x = (this.time - this.data.start) / (this.data.end - this.data.start) * canvas.clientWidth;
+    pen.putImageData(this.strip, 0, 0);
+    pen.fillStyle = INK;
+    pen.fillRect(Math.min(x, canvas.clientWidth - 2), 0, 2, canvas.clientHeight);
+  }
+
+  legend() {
+    const total = this.data.num_slots, counts = new Array(8).fill(0);
+    this.slots.kind.forEach((kind, slot) => counts[kind === LIVE && this.slots.holders[slot] > 1 ? 7 : kind]++);
+    return [LIVE, 7, RESERVED, INTERNAL, ROUNDING, CACHED, PINNED, FREE].filter(kind => counts[kind]).map(kind => {
+      const swatch = element("canvas", {width: 30, height: 14}), share = 100 * counts[kind] / total;
+      this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), 0, kind === 7);
+      const text = kind === 7 ? this.data.shared_name : this.data.names[kind];
+      return element("span", {className: "kind"}, swatch, text, element("b", {}, share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`));
+    });
+  }
+
+  step(direction) {
+    const index = Math.min(Math.max(this.replay.index + direction, 0), this.replay.times.length - 1);
+    this.show(this.replay.times[index]);
+  }
+
+  play() {
+    this.playing = !this.playing;
+    $("play").textContent = this.playing ? "\u23f8" : "\u25b6";
+    if (this.playing && this.time >= this.data.end) this.time = this.data.start;
+    let last = performance.now();
+    const tick = now => {
+      if (!this.playing) return;
+      this.show(this.time + (now - last) / 25000 * (this.data.end - this.data.start));
+      last = now;
+      if (this.time >= this.data.end) this.play(); else requestAnimationFrame(tick);
+    };
+    if (this.playing) requestAnimationFrame(tick);
+  }
+
+  open(hash) {
+    const wanted = new URLSearchParams(hash.slice(1));
+    const number = key => wanted.has(key) && Number.isFinite(+wanted.get(key)) ? +wanted.get(key) : null;
+    const block = number("block"), request = number("request");
+    if (block !== null && block >= 0 && block < this.grid.numBlocks) this.chosen.block = Math.floor(block);
+    if (request in this.data.requests) this.chosen.request = request;
+    this.show(number("t") ?? this.data.start);
+  }
+}
+
+const app = new App(JSON.parse($("data").textContent));
+app.open(location.hash);
+$("slider").oninput = event => app.show(+event.target.value);
+$("play").onclick = () => app.play();
+$("grid").onclick = event => app.choose({block: app.grid.blockAt(event.offsetX, event.offsetY)});
+$("timeline").onclick = event => {
+  app.show(app.data.start + event.offsetX / $("timeline").clientWidth * (app.data.end - app.data.start));
+};
+window.onresize = () => app.resize();
+document.onkeydown = event => {
+  if (event.key === "ArrowLeft" || event.key === "ArrowRight") app.step(event.key === "ArrowLeft" ? -1 : 1);
+  else if (event.key === " " && event.target.tagName !== "BUTTON") app.play();
+  else if (event.key === "Escape") app.choose({block: null, request: null});
+  else return;
+  event.preventDefault();
+};

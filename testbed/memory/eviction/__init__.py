@@ -1,0 +1,1 @@
+"""Eviction orders: which findable block that nobody holds goes first."""

@@ -1,0 +1,132 @@
+"""What the pool looked like over time: a run with its policy watched, as frames to draw."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import simpy
+
+from testbed.core.request import Request
+from testbed.core.slots import Unowned
+from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.memory.policy import MemoryPolicy
+from testbed.memory.traced import Held, Traced
+from testbed.sched.scheduler import Scheduler
+from testbed.sim.recorder import Recorder
+from testbed.sim.simulation import answers_waste, simulate
+
+MAX_FRAMES = 1500
+
+
+class Frame(NamedTuple):
+    """The pool exactly as it was in [start_ps, end_ps); it also stands for later ones up to the next frame."""
+
+    start_ps: int
+    end_ps: int
+    held: dict[int, Held]
+    unowned: Unowned
+
+
+@dataclass(slots=True)
+class MemoryTrace:
+    """Frames in order of time, and the requests that they show.
+
+    num_states of the pool were seen; where they are more than the frames, one frame was kept for each point of an
+    even grid over time.
+    """
+
+    num_slots: int
+    block_size: int
+    start_ps: int
+    end_ps: int = 0
+    num_states: int = 0
+    frames: list[Frame] = field(default_factory=list)
+    requests: dict[int, Request] = field(default_factory=dict)
+
+
+class Tracer:
+    """Takes a frame whenever the clock moves on after the policy may have changed.
+
+    `gap_ps` is the grid of which every kept frame covers a point; it doubles whenever there are too many frames, so
+    the end of the run need not be known.
+    """
+
+    def __init__(
+        self, env: simpy.Environment, policy: MemoryPolicy, trace: MemoryTrace, stop_ps: int, max_frames: int
+    ) -> None:
+        self.env = env
+        self.trace = trace
+        self.policy = Traced(policy, self.before_change)
+        self.max_frames = max_frames
+        self.gap_ps = 1
+        self._stop_ps = stop_ps
+        self._since_ps = 0
+
+    def before_change(self) -> None:
+        """The policy may change now; what it was until now has lasted since the clock last stood still."""
+        now = int(self.env.now)
+        if now > self._since_ps:
+            self._take(self._since_ps, now)
+            self._since_ps = now
+        self.policy.stepwise = now >= self.trace.start_ps
+
+    def noted(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """The requests, remembered for the picture."""
+        for request in requests:
+            self.trace.requests[request.request_id] = request
+            yield request
+
+    def finish(self, end_ps: int) -> None:
+        """The run is over."""
+        end = min(end_ps, self._stop_ps)
+        self._take(self._since_ps, end)
+        self.trace.end_ps = max(end, self.trace.start_ps)
+        shown = {held.request_id for frame in self.trace.frames for held in frame.held.values()}
+        self.trace.requests = {key: request for key, request in self.trace.requests.items() if key in shown}
+
+    def _take(self, since_ps: int, until_ps: int) -> None:
+        start, end = max(since_ps, self.trace.start_ps), min(until_ps, self._stop_ps)
+        if start >= end:
+            return
+        self.trace.num_states += 1
+        if covers_grid_point(self.trace, self.gap_ps, start, end):
+            self.trace.frames.append(Frame(start, end, self.policy.held(), self.policy.unowned()))
+        while len(self.trace.frames) > self.max_frames:
+            self.gap_ps *= 2
+            self.trace.frames = thinned(self.trace, self.gap_ps)
+
+
+def thinned(trace: MemoryTrace, gap_ps: int) -> list[Frame]:
+    """The frames that an even grid over time meets; one that lasts is among them."""
+    return [frame for frame in trace.frames if covers_grid_point(trace, gap_ps, frame.start_ps, frame.end_ps)]
+
+
+def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: int) -> bool:
+    """Whether a point of the grid, which begins with the trace, lies in [start_ps, end_ps)."""
+    origin = trace.start_ps
+    return origin - (origin - start_ps) // gap_ps * gap_ps < end_ps
+
+
+def trace_memory(
+    requests: Iterable[Request],
+    scheduler: Scheduler,
+    cost: CostModel,
+    max_len: int,
+    *,
+    start_ps: int = 0,
+    stop_ps: int = UNBOUNDED,
+    fast_forward: bool = True,
+    max_frames: int = MAX_FRAMES,
+) -> MemoryTrace:
+    """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between."""
+    env = simpy.Environment()
+    trace = MemoryTrace(scheduler.policy.usage().total, getattr(scheduler.policy, "block_size", 1), start_ps)
+    tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
+    fast_forward = fast_forward and answers_waste(scheduler)
+    scheduler.policy = cast(MemoryPolicy, tracer.policy)
+    recorder = simulate(
+        tracer.noted(requests), scheduler, cost, max_len,
+        marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, recorder=Recorder(), env=env,
+    )  # fmt: skip
+    tracer.finish(recorder.end_ps)
+    return trace

@@ -1,0 +1,62 @@
+"""What the README tells people to type works."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import bench, reproduce
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+LINES = [line for block in BLOCKS for line in block.splitlines()]
+INLINE = [code.replace("\n", " ") for code in re.findall(r"`(testbed [^`]*)`", README)]
+SHORT = ("arrivals.duration_s=10", "outputs=summary")
+FILES = {
+    "lengths.csv": "input_tokens,output_tokens\n2,3\n",
+    "AzureLLMInferenceTrace_conv.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n",
+}
+
+
+def runs():
+    """Every `testbed run` of the README that needs nothing but the project."""
+    return [line.split() for line in [*LINES, *INLINE] if line.startswith("testbed run") and "--help" not in line]
+
+
+def test_the_first_two_commands_do_all_the_set_up():
+    assert BLOCKS[:2] == [
+        "pip install -e . && testbed reproduce fig2 fig13\n",
+        'pip install -e ".[test]" && pytest\n',
+    ]
+
+
+def test_ci_calls_the_test_command_of_the_readme():
+    script = (Path(__file__).parents[2] / ".ci" / "run").read_text(encoding="utf-8")
+    assert BLOCKS[1] in script
+
+
+@pytest.mark.parametrize("words", runs(), ids=" ".join)
+def test_every_run_runs(testbed, tmp_path, words):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    replay = any(word == "arrivals=replay" for word in words)
+    arguments = [word for word in words[1:] if "joblib" not in word]
+    extra = SHORT[1:] if replay else SHORT
+    code, _, error = testbed(*arguments, *extra)
+    assert (code, error) == (0, "")
+
+
+@pytest.mark.parametrize("line", [line for line in [*LINES, *INLINE] if " reproduce " in line])
+def test_every_reproduce_names_known_figures(line):
+    words = line.partition("testbed reproduce ")[2].split()
+    assert reproduce.chosen(reproduce.parser().parse_args(words).figures)
+
+
+def test_the_bench_is_called_as_it_is():
+    assert "`testbed bench`" in README
+    assert callable(bench.main)
+
+
+def test_every_file_and_folder_named_exists():
+    for path in re.findall(r"`((?:testbed|tests|experiments|traces|kernels)(?:/[\w./]*)?)`", README):
+        assert (Path(__file__).parents[2] / path).exists(), path
