@@ -121,6 +121,19 @@ def test_bad_input_is_one_line(testbed, plain, tmp_path, arguments, message):
     assert message in error
 
 
+def test_a_plug_in_without_blocks_or_promises_is_drawn_all_the_same(show, testbed, tmp_path):
+    options = (
+        "policy=custom",
+        "policy._target_=example_policy.Slabs",
+        "+policy.slab_size=40",
+        "arrivals.duration_s=10",
+    )
+    assert testbed("run", *options, "outputs=summary", "hydra.run.dir=a")[::2] == (0, "")
+    data = data_of(show(tmp_path / "a", "--to", "5")[0])
+    assert (data["block_size"], data["end"]) == (16, 5)
+    assert {entry[3][1] for frame in data["frames"] for entry in frame["seqs"] if len(entry) > 1 and entry[3]} == {40}
+
+
 def test_a_run_without_requests_has_nothing_to_draw(testbed):
     testbed("run", "arrivals.rate=0.001", "arrivals.duration_s=1", "outputs=summary", "hydra.run.dir=a")
     code, _, error = testbed("show-memory", "a")
