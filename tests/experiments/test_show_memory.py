@@ -121,6 +121,14 @@ def test_bad_input_is_one_line(testbed, plain, tmp_path, arguments, message):
     assert message in error
 
 
+def test_a_run_that_would_now_be_another_is_said_so(show, tmp_path):
+    folder = tiny_run(tmp_path / "a")
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(re.sub("overhead_s: .*", "overhead_s: 0.5", config))
+    assert "and would now end at " in show(folder)[1]
+    assert "would now" not in show(folder, "--to", "0.5")[1]
+
+
 def test_a_plug_in_without_blocks_or_promises_is_drawn_all_the_same(show, testbed, tmp_path):
     options = (
         "policy=custom",
