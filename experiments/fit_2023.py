@@ -1,10 +1,10 @@
 """Fits the two constants of the 2023 system that no data sheet has: software overhead and attention efficiency.
 
-python -m experiments.fit_2023 SHAREGPT_LENGTHS.csv.gz
+python -m experiments.fit_2023 SHAREGPT_LENGTHS.csv.gz [--cost analytic]
 
 They are moved until vLLM's two bars of Figure 13, the two `calibrate` rows of paper/reference.csv, come out: ShareGPT
 at 2 req/s from the file, Alpaca at 30 req/s from the embedded model. Nothing else is fitted to a published number.
-The result stands in conf/cost/analytic.yaml.
+The result stands in conf/cost/sosp23.yaml, which the figures use, or conf/cost/analytic.yaml.
 """
 
 import sys
@@ -24,18 +24,21 @@ from experiments.scorecard import reference
 
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]")
 PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
-NAMES = ("overhead_s", "attention_bandwidth")
-START = (9e-3, 0.5)
+CONSTANTS = {
+    "sosp23": ("choices.overhead_s", "choices.attention_scale"),
+    "analytic": ("efficiencies.overhead_s", "efficiencies.attention_bandwidth"),
+}
+START = {"sosp23": (3e-3, 0.5), "analytic": (1e-3, 0.5)}
 STEP = 0.02
 TOLERANCE = 0.002
 MAX_ROUNDS = 12
 Vector = NDArray[np.float64]
 
 
-def batched(constants: tuple[float, float], panel: tuple[str, ...], lab: Lab) -> float:
+def batched(panel: tuple[str, ...], cost: str, constants: tuple[float, float], lab: Lab) -> float:
     """Mean batched requests of vLLM in one panel with these constants."""
-    values = {f"cost.efficiencies.{name}": value for name, value in zip(NAMES, constants, strict=True)}
-    return float(lab.measure((*COMMON, *panel), values).summary["batch"]["mean_per_iteration"])
+    values = {f"cost.{name}": value for name, value in zip(CONSTANTS[cost], constants, strict=True)}
+    return float(lab.measure((f"cost={cost}", *COMMON, *panel), values).summary["batch"]["mean_per_iteration"])
 
 
 def published() -> Vector:
@@ -44,16 +47,16 @@ def published() -> Vector:
     return rows["published"].astype(float).to_numpy()
 
 
-def fit(lab: Lab, pool: ProcessPoolExecutor) -> tuple[float, float]:
+def fit(lab: Lab, cost: str, pool: ProcessPoolExecutor) -> tuple[float, float]:
     """Broyden's method on the logarithms of constants and bars."""
 
     def error(x: Vector) -> Vector:
         constants = float(np.exp(x[0])), float(np.exp(x[1]))
-        bars = list(pool.map(partial(batched, constants, lab=lab), PANELS))
+        bars = list(pool.map(partial(batched, cost=cost, constants=constants, lab=lab), PANELS))
         print(f"{constants[0] * 1e3:.4f} ms, {constants[1]:.4f}: {bars[0]:.2f} {bars[1]:.2f}", flush=True)
         return np.log(bars) - np.log(published())
 
-    x = np.log(START)
+    x = np.log(START[cost])
     now = error(x)
     jacobian = np.column_stack([(error(x + STEP * unit) - now) / STEP for unit in np.eye(2)])
     for _ in range(MAX_ROUNDS):
@@ -70,14 +73,15 @@ def main() -> None:
     """Print the constants as lines for the YAML."""
     parser = Parser(prog="python -m experiments.fit_2023", description=str(__doc__).splitlines()[0])
     parser.add_argument("lengths", type=Path, help="CSV of ShareGPT lengths in the artifact's order")
+    parser.add_argument("--cost", choices=CONSTANTS, default="sosp23", help="which model's constants (default: sosp23)")
     try:
         options = parser.parse_args()
         with TemporaryDirectory() as folder, ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-            constants = fit(Lab(Path(folder), (("sharegpt", str(options.lengths)),)), pool)
+            constants = fit(Lab(Path(folder), (("sharegpt", str(options.lengths)),)), options.cost, pool)
     except Exception as error:
         print(f"fit_2023: error: {one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
-    for name, value in zip(NAMES, constants, strict=True):
+    for name, value in zip(CONSTANTS[options.cost], constants, strict=True):
         print(f"{name}: {value:.4g}")
 
 

@@ -44,6 +44,16 @@ def memory_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, 
     return {kind: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, kind in enumerate(KINDS)}
 
 
+def saving(totals: Totals) -> dict[str, float | None]:
+    """Slots that sharing saves, as a fraction of those that would be held without it (Figure 15)."""
+    held = totals.live + totals.reserved + totals.internal
+    held_time = totals.live_time + totals.reserved_time + totals.internal_time
+    return {
+        "per_iteration": _ratio(totals.saved, held + totals.saved),
+        "over_time": _ratio(totals.saved_time, held_time + totals.saved_time),
+    }
+
+
 def summarize(recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | None = None) -> dict[str, Any]:
     """What summary.json holds; batch and memory are averages over the window, or over the whole run."""
     totals, end_ps = recorder.totals, recorder.end_ps
@@ -61,6 +71,7 @@ def summarize(recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | N
             "mean_over_time": _ratio(averaged.running_time, elapsed_ps),
         },
         "memory": memory_shares(averaged, num_slots, elapsed_ps),
+        "memory_saving": saving(averaged),
         "preemptions": {"swap": totals.swaps, "recompute": totals.recomputes},
         "iterations": totals.iterations,
         "simulated_s": seconds,

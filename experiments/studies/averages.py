@@ -72,5 +72,6 @@ def quantities_of(summary: dict[str, Any]) -> dict[str, float]:
         "internal_fragmentation": memory["internal"],
         "external_fragmentation_and_others": memory["external"],
         "all_waste": 100 - memory["token_states"],
+        "memory_saving": 100 * summary["memory_saving"]["per_iteration"],
         "mean_batched_requests": summary["batch"]["mean_per_iteration"],
     }
