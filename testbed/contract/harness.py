@@ -137,9 +137,13 @@ class Harness:
     def _join(self, seq: Sequence) -> None:
         if seq.seq_id in self.batch.sequences:
             self._leave(seq)
-        else:
+        elif self._has_prompt(seq):
             self.log.append(f"batch.join({seq})")
             self.batch.join(seq, len(self.tokens[seq.seq_id]))
+
+    def _has_prompt(self, seq: Sequence) -> bool:
+        """Only sequences whose prompt is computed are forked, or decode in lockstep."""
+        return len(self.tokens[seq.seq_id]) >= seq.prompt_len
 
     def _leave(self, seq: Sequence) -> None:
         if seq.seq_id in self.batch.sequences:
@@ -155,7 +159,7 @@ class Harness:
         self.refused = None
 
     def _fork(self, parent: Sequence) -> None:
-        if len(self.tokens[parent.seq_id]) < parent.prompt_len:
+        if not self._has_prompt(parent):
             return
         seq_id = next(self._seq_id)
         final_len = self.final_len[parent.seq_id]

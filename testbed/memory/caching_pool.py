@@ -14,7 +14,7 @@ class CachingPool(BlockPool):
 
     def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf = hash) -> None:
         super().__init__(num_blocks)
-        self.index = PrefixIndex(hash_of)
+        self.index = PrefixIndex(num_blocks, hash_of)
         self.order = order
         self.num_parked = 0
         self.evictions = 0
@@ -40,17 +40,7 @@ class CachingPool(BlockPool):
         Content that is there already stays where it is if somebody holds it. If it is parked, the held block takes
         its place and the parked one becomes free.
         """
-        index = self.index
-        for content, block in zip(contents, blocks, strict=False):
-            child = index.child(node, content)
-            if child is None:
-                child = index.add(node, content, block)
-            elif child.block == HOLE:
-                index.fill(child, block)
-            elif child.parked:
-                self._replace(child, block)
-            node = child
-        return node
+        return self.index.insert(node, contents, blocks, self._settle)
 
     def put(self, blocks: list[int]) -> int:
         parked: list[Node] = []
@@ -60,7 +50,7 @@ class CachingPool(BlockPool):
             if sharers and self.drop(block):
                 continue
             unheld += 1
-            node = holder.get(block)
+            node = holder[block]
             if node is None:
                 free.append(block)
             else:
@@ -84,13 +74,13 @@ class CachingPool(BlockPool):
     def withdraw(self, blocks: Iterable[int]) -> None:
         """Forget the content of these held blocks: it was never computed."""
         for block in blocks:
-            node = self.index.holder.get(block)
+            node = self.index.holder[block]
             if node is not None:
                 self.index.drop(node)
 
     def parked(self) -> list[int]:
-        """The parked blocks, in order of publication."""
-        return [block for block, node in self.index.holder.items() if node.parked]
+        """The parked blocks, by id."""
+        return [block for block, node in enumerate(self.index.holder) if node is not None and node.parked]
 
     def check(self, tables: Iterable[list[int]]) -> None:
         parked = self.parked()
@@ -99,10 +89,14 @@ class CachingPool(BlockPool):
         self.index.check()
         self._check(tables, parked)
 
-    def _replace(self, node: Node, block: int) -> None:
-        self.order.hit([node])
-        node.hits += 1
-        node.parked = False
-        self.num_parked -= 1
-        self.free.append(node.block)
-        self.index.fill(node, block)
+    def _settle(self, node: Node, block: int) -> None:
+        """A held block stores what another one stores, or has stored, already."""
+        if node.parked:
+            self.order.hit([node])
+            node.hits += 1
+            node.parked = False
+            self.num_parked -= 1
+            self.free.append(node.block)
+            self.index.fill(node, block)
+        elif node.block == HOLE:
+            self.index.fill(node, block)

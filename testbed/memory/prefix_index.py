@@ -1,5 +1,6 @@
 """Which block holds which content: full blocks of prompts, found by the chain of contents that leads to them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -7,6 +8,7 @@ from testbed.core.errors import InputError
 
 Content: TypeAlias = int | tuple[int, ...]
 HashOf: TypeAlias = Callable[[tuple[int, Content]], int]
+OnEqual: TypeAlias = Callable[["Node", int], None]
 HOLE = -1
 
 
@@ -40,12 +42,12 @@ class Node:
 
     __slots__ = ("block", "children", "code", "content", "depth", "hits", "memo", "parent", "parked", "rival", "ticket")
 
-    def __init__(self, parent: "Node | None", content: Content, code: int, block: int, depth: int) -> None:
+    def __init__(self, parent: "Node | None", content: Content, code: int, block: int) -> None:
         self.parent = parent
         self.content = content
         self.code = code
         self.block = block
-        self.depth = depth
+        self.depth: int = -1 if parent is None else parent.depth + 1
         self.parked = False
         self.children = 0
         self.rival: Node | None = None
@@ -61,10 +63,10 @@ class PrefixIndex:
     costs time and never shares. A block whose predecessor is missing cannot be found until that one is back.
     """
 
-    def __init__(self, hash_of: HashOf = hash) -> None:
+    def __init__(self, num_blocks: int, hash_of: HashOf = hash) -> None:
         self.hash_of = hash_of
-        self.root = Node(None, 0, 0, 0, -1)
-        self.holder: dict[int, Node] = {}
+        self.root = Node(None, 0, 0, 0)
+        self.holder: list[Node | None] = [None] * num_blocks
         self._nodes: dict[int, Node] = {}
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
@@ -89,47 +91,52 @@ class PrefixIndex:
             codes.append(code)
         return codes
 
-    def child(self, parent: Node, content: Content) -> Node | None:
-        """The node of `content` behind `parent`, be it a hole."""
-        node = self._nodes.get(self.hash_of((parent.code, content)))
-        while node is not None and (node.parent is not parent or node.content != content):
-            node = node.rival
-        return node
+    def insert(self, node: Node, contents: Iterable[Content], blocks: Iterable[int], equal: OnEqual) -> Node:
+        """`blocks` hold `contents` one after another behind `node`; returns the last node.
 
-    def add(self, parent: Node, content: Content, block: int) -> Node:
-        """`block` holds `content` behind `parent`, where nothing is indexed yet."""
-        code = self.hash_of((parent.code, content))
-        node = self.holder[block] = Node(parent, content, code, block, parent.depth + 1)
-        node.rival = self._nodes.get(code)
-        self._nodes[code] = node
-        parent.children += 1
+        Where a content is indexed already with another block, or as a hole, equal(its node, block) says what to do.
+        """
+        nodes, holder, hash_of = self._nodes, self.holder, self.hash_of
+        for content, block in zip(contents, blocks, strict=False):
+            code = hash_of((node.code, content))
+            first = child = nodes.get(code)
+            while child is not None and (child.parent is not node or child.content != content):
+                child = child.rival
+            if child is None:
+                child = nodes[code] = holder[block] = Node(node, content, code, block)
+                child.rival = first
+                node.children += 1
+            elif child.block != block:
+                equal(child, block)
+            node = child
         return node
 
     def fill(self, node: Node, block: int) -> None:
         """`block` holds the content of `node` from now on."""
         if node.block != HOLE:
-            del self.holder[node.block]
+            self.holder[node.block] = None
         node.block = block
         self.holder[block] = node
 
     def drop(self, node: Node) -> None:
         """The block of `node` no longer holds its content."""
-        del self.holder[node.block]
+        self.holder[node.block] = None
         node.block = HOLE
-        node.hits, node.memo = 0, None
-        while node.block == HOLE and not node.children and node.parent is not None:
+        if node.children:
+            node.hits, node.memo = 0, None
+        else:
             self._unlink(node)
-            node = node.parent
-            node.children -= 1
 
     def check(self) -> None:
         """Raise AssertionError where blocks and nodes do not belong to each other."""
         nodes = list(self._all())
-        assert {n.block: n for n in nodes if n.block != HOLE} == self.holder, "blocks and nodes differ"
+        children = Counter(node.parent for node in nodes)
+        full = {node.block: node for node in nodes if node.block != HOLE}
+        assert [full.get(block) for block in range(len(self.holder))] == self.holder, "blocks and nodes differ"
         for node in nodes:
             assert node.parent is not None
-            assert self.child(node.parent, node.content) is node, "a node cannot be found"
-            assert node.children == sum(other.parent is node for other in nodes), "children are miscounted"
+            assert self.insert(node.parent, [node.content], [node.block], _lost) is node
+            assert node.children == children[node], "children are miscounted"
             assert node.children or node.block != HOLE, "a hole with nothing behind it"
 
     def _all(self) -> Iterable[Node]:
@@ -140,14 +147,29 @@ class PrefixIndex:
                 rival = rival.rival
 
     def _unlink(self, node: Node) -> None:
-        first = self._nodes[node.code]
-        if first is node:
-            if node.rival is None:
-                del self._nodes[node.code]
-            else:
-                self._nodes[node.code] = node.rival
-            return
-        while first.rival is not node:
-            assert first.rival is not None
-            first = first.rival
-        first.rival = node.rival
+        """Take out a hole with nothing behind it, and its predecessor if that is one now."""
+        other = self._nodes.pop(node.code)
+        if other is not node or node.rival is not None:
+            self._nodes[node.code] = without(other, node)
+        parent = node.parent
+        assert parent is not None
+        parent.children -= 1
+        if parent.block == HOLE and not parent.children:
+            self._unlink(parent)
+
+
+def _lost(node: Node, block: int) -> None:
+    raise AssertionError(f"block {block} cannot be found by its content")
+
+
+def without(first: Node, node: Node) -> Node:
+    """The chain of rivals from `first` on, of which `node` is not the only one, without `node`; its first."""
+    if first is node:
+        assert node.rival is not None
+        return node.rival
+    other = first
+    while other.rival is not node:
+        assert other.rival is not None
+        other = other.rival
+    other.rival = node.rival
+    return first

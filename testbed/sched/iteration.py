@@ -47,7 +47,7 @@ class IterationScheduler(ResidentScheduler):
             self._prefilled(group, finished)
         for group in plan.resumed:
             self.join(group)
-        if self.policy.caches_prefixes:
+        if self.policy.caches_prefixes and (plan.chunks or plan.resumed):
             self.room_freed()
         return Outcome(first_tokens, finished, growth)
 

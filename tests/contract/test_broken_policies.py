@@ -106,7 +106,7 @@ class GrantsNothing(ContiguousMax):
 class TrustsTheHash(PrefixCaching):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size, hash_of=lambda pair: pair[0] & 1)
-        self._pool.index = TrustingIndex(lambda pair: pair[0] & 1)
+        self._pool.index = TrustingIndex(self._pool.num_blocks, lambda pair: pair[0] & 1)
 
     def check(self):
         pass

@@ -1,6 +1,6 @@
 """Fast must equal slow, bit for bit: fast-forwarded spans against one event per iteration and walked tables."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -9,7 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from testbed.core.request import PS, Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.memory.caching import PrefixCaching
 from testbed.memory.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.eviction.arc import Arc
+from testbed.memory.eviction.cost_aware import CostAware
+from testbed.memory.eviction.fifo import Fifo
+from testbed.memory.eviction.lru import Lru
+from testbed.memory.eviction.s3_fifo import S3Fifo
 from testbed.memory.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
@@ -57,6 +63,31 @@ def policies(draw, classes=(Paged, Paged, Paged, Paged, Paged, ContiguousMax, Co
     block_size = draw(st.sampled_from([1, 3, 8, 16]))
     extra = {"watermark": draw(st.sampled_from([0.0, 0.01, 0.2]))} if policy is Paged else {}
     return lambda: checked(policy)(pool, block_size=block_size, **extra)
+
+
+@st.composite
+def caching_policies(draw):
+    pool = PoolSpec(draw(st.sampled_from([1, 2, 3, 5])) * MAX_LEN, MAX_LEN, draw(st.sampled_from([1000, 0, 200])))
+    options = {
+        "block_size": draw(st.sampled_from([8, 1, 4, 16])),
+        "watermark": draw(st.sampled_from([0.0, 0.01, 0.2])),
+    }
+    eviction = draw(st.sampled_from([Lru, Fifo, S3Fifo, Arc, CostAware]))
+    caching = draw(st.sampled_from([PrefixCaching, PrefixCaching, checked(PrefixCaching)]))  # checking is slow
+    return lambda: caching(pool, eviction=eviction(), **options)
+
+
+@st.composite
+def told(draw, requests):
+    """The same requests, whose prompts begin as one of a few stories and end on their own."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    num_stories = draw(st.sampled_from([1, 2, 5]))
+    changed = []
+    for r in draw(requests):
+        shared, story = int(rng.integers(0, 2 * r.prompt_len)), int(rng.integers(num_stories))
+        ids = (story * MAX_LEN + i if i < shared else -1 - r.request_id for i in range(r.prompt_len))
+        changed.append(replace(r, prompt_ids=tuple(ids)))
+    return changed
 
 
 @st.composite
@@ -117,6 +148,17 @@ many = settings(max_examples=700, deadline=None, suppress_health_check=list(Heal
 @given(policies(), schedulers(), workloads())
 def test_iteration_level(make_policy, make_scheduler, requests):
     check_run(requests, lambda: make_scheduler(make_policy()))
+
+
+@settings(many, max_examples=200)
+@given(caching_policies(), schedulers(), told(workloads()))
+def test_prefix_caching(make_policy, make_scheduler, requests):
+    policies = []
+    check_run(requests, lambda: make_scheduler(policies.append(make_policy()) or policies[-1]))
+    fast, slow = policies
+    assert (fast.counts, fast.evictions, fast.usage()) == (slow.counts, slow.evictions, slow.usage())
+    assert fast.counts.prompts <= len(requests)
+    assert (slow.usage().live, slow.usage().held) == (0, 0)
 
 
 @many

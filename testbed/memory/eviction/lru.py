@@ -1,6 +1,6 @@
 """Least recently used."""
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
 
 from testbed.memory.eviction.order import EvictionOrder
@@ -8,24 +8,41 @@ from testbed.memory.prefix_index import Node
 
 
 class Lru(EvictionOrder):
-    """Evicts what has been parked longest; the end of a sequence before its beginning."""
+    """Evicts what has been parked longest; the end of a sequence before its beginning.
+
+    A node joins the queue each time it is parked, and only its last place counts: ticket is the number of places
+    before that one, so a hit costs nothing.
+    """
 
     def __init__(self) -> None:
-        self._queue: OrderedDict[Node, None] = OrderedDict()
+        self._queue: deque[Node] = deque()
+        self._most = 64
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len({node for node in self._queue if node.parked})
 
     def park(self, nodes: Sequence[Node]) -> None:
-        queue = self._queue
         for node in nodes:
-            queue[node] = None
+            node.ticket += 1
+        self._queue.extend(nodes)
+        if len(self._queue) > self._most:
+            self._shorten()
 
     def hit(self, nodes: Sequence[Node]) -> None:
-        queue = self._queue
-        for node in nodes:
-            if node.parked:
-                del queue[node]
+        """Nothing to do: its place no longer counts once it is parked again."""
 
     def victim(self) -> Node:
-        return self._queue.popitem(last=False)[0]
+        take = self._queue.popleft
+        while True:
+            node = take()
+            node.ticket -= 1
+            if node.ticket < 0 and node.parked:
+                return node
+
+    def _shorten(self) -> None:
+        """Drop the places that do not count."""
+        last = list(dict.fromkeys(reversed(self._queue)))
+        for node in last:
+            node.ticket = 0
+        self._queue = deque(reversed(last))
+        self._most = 64 + 2 * len(last)
