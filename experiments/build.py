@@ -18,7 +18,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.sched.scheduler import Scheduler
 
 ABOVE_ZERO = {
-    "attention_bandwidth", "block_size", "flops", "fp16_flops", "host_bandwidth", "linear_bandwidth",
+    "attention_bandwidth", "block_size", "fp16_flops", "host_bandwidth", "prefill_flops",
     "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs", "memory_bandwidth",
     "num_gpus", "num_seqs", "stop_at_latency",
 }  # fmt: skip

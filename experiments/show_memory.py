@@ -1,5 +1,6 @@
 """`testbed show-memory`: physical blocks over time, as a picture and as a page to click through."""
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,21 @@ def parser() -> Parser:
     """The arguments."""
     parser = Parser(prog="testbed show-memory", description=main.__doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has left")
-    parser.add_argument("--from", dest="start", metavar="S", type=float, default=0.0, help="draw from this second on")
-    parser.add_argument("--to", dest="stop", metavar="S", type=float, help="draw up to this second; default: the end")
+    parser.add_argument("--from", dest="start", metavar="S", type=seconds, default=0.0, help="draw from this second on")
+    parser.add_argument("--to", dest="stop", metavar="S", type=seconds, help="draw up to this second; default: the end")
     parser.add_argument("--out", metavar="DIR", type=Path, help=f"write {NAME}.png, .pdf and .html here; default: RUN")
     return parser
+
+
+def seconds(text: str) -> float:
+    """A time of the run."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < UNBOUNDED / PS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, at least 0")
+    return value
 
 
 def run_config(folder: Path) -> DictConfig:
@@ -63,8 +75,8 @@ def run_config(folder: Path) -> DictConfig:
 
 def retrace(config: DictConfig, start_s: float, stop_s: float | None) -> MemoryTrace:
     """The run of a config from start_s to stop_s, or to where it ends or was stopped before."""
-    if not 0 <= start_s < (stop_s if stop_s is not None else UNBOUNDED):
-        raise InputError(f"--from {start_s:g} --to {stop_s}: give 0 <= from < to, in seconds")
+    if stop_s is not None and stop_s <= start_s:
+        raise InputError(f"--from {start_s:g} --to {stop_s:g}: nothing lies between")
     setup = build(config)
     ends = [UNBOUNDED if stop_s is None else round(stop_s * PS), *(setup.window_ps or ())[1:]]
     trace = trace_memory(

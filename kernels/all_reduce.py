@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 from multiprocessing import get_context
-from multiprocessing.queues import Queue
+from typing import Any
 
 import torch
 
@@ -19,7 +19,7 @@ def all_reduce(num_gpus: int) -> list[Point]:
     if num_gpus < 2:
         return []
     context = get_context("spawn")
-    results: Queue[list[Point]] = context.Queue()
+    results: Any = context.Queue()
     port = _free_port()
     ranks = [context.Process(target=_rank, args=(rank, num_gpus, port, BYTES, results)) for rank in range(num_gpus)]
     for process in ranks:
@@ -30,7 +30,7 @@ def all_reduce(num_gpus: int) -> list[Point]:
     return points
 
 
-def _rank(rank: int, num_gpus: int, port: int, sizes: Sequence[int], results: Queue[list[Point]]) -> None:
+def _rank(rank: int, num_gpus: int, port: int, sizes: Sequence[int], results: Any) -> None:
     torch.cuda.set_device(rank)
     address = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("nccl", init_method=address, rank=rank, world_size=num_gpus)

@@ -78,14 +78,25 @@ def check_range(name: str, value: int, low: int, high: int) -> int:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignStream:
+    """A CUDA stream of another library, by its address, as CuPy 14 takes it."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
 def stream_of(array: Any) -> AbstractContextManager[Any]:
     """The stream that the caller works on: torch's current one for torch tensors, else CuPy's."""
-    cupy = require_gpu()
-    if is_torch(array):
-        import torch
-
-        return cupy.cuda.ExternalStream(torch.cuda.current_stream(array.device).cuda_stream)
-    return cupy.cuda.get_current_stream()
+    cuda = require_gpu().cuda
+    if not is_torch(array):
+        return cuda.get_current_stream()
+    pointer = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+    if hasattr(cuda.Stream, "from_external"):
+        return cuda.Stream.from_external(ForeignStream(pointer))
+    return cuda.ExternalStream(pointer)
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:

@@ -19,10 +19,10 @@ from kernels import sweeps
 from kernels.batches import Shape
 from kernels.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from kernels.build import require_gpu
-from kernels.calibrate import calibrate
+from kernels.calibrate import calibrate, dump, file_name
 from kernels.fingerprint import fingerprint
 from kernels.shapes import read_model
-from kernels.timing import time_graph
+from kernels.timing import time_graph, warm_up
 from kernels.verify import verify
 
 MHA, GQA = Shape(40, 40, 128), Shape(32, 8, 128)
@@ -182,10 +182,12 @@ def bench_swap(report: Report) -> None:
             )
 
 
-def bench_fit(report: Report, models: Iterable[str]) -> None:
-    """Claim 6: a fresh profile predicts iterations it never saw."""
+def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
+    """Claim 6: a fresh profile, kept in the folder, predicts iterations it never saw."""
     for name in models:
-        fit = calibrate(read_model(name), 1)["fit"]
+        profile = calibrate(read_model(name), 1)
+        (folder / file_name(profile)).write_text(dump(profile))
+        fit = profile["fit"]
         median, p95 = fit["median_error"], fit["p95_error"]
         text = f"median error {median:.2%}, p95 {p95:.2%} on {fit['num_batches']} ragged batches"
         report.add("fit", name, text, "3%, 8%", median < 0.03 and p95 < 0.08)
@@ -203,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not bench_right(report, options.rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
     pools = Pools(12 << 30)
+    warm_up()
     bench_paging(report, pools)
     bench_decode(report, pools)
     bench_prefill(report, pools)
@@ -210,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.cuda.empty_cache()
     bench_swap(report)
     torch.cuda.empty_cache()
-    bench_fit(report, options.fit)
+    bench_fit(report, options.fit, options.out)
     report.write(options.out, device)
 
 

@@ -26,12 +26,15 @@ from kernels.overheads import overheads
 from kernels.plan import plan_decode
 from kernels.prefill import has_wgmma
 from kernels.shapes import read_model, shard_shape
+from kernels.timing import warm_up
 from kernels.verify import verify
 from testbed.core.specs import ModelSpec
+from testbed.cost.profile import read_profile
 
 POOL_BYTES = 24 << 30
 SWAP_BYTES = 3 << 30
 INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
+NUM_HOLDOUT = 200
 PER_LAYER = "one layer; times num_layers"
 
 
@@ -99,9 +102,13 @@ def move_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
     }
 
 
-def calibrate(model: ModelSpec, num_gpus: int, num_holdout: int = 200) -> dict[str, Any]:
-    """The whole profile of one model's shard on this GPU, its fit already tested."""
+def calibrate(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The whole profile of one model's shard on this GPU, its fit already tested.
+
+    reduced: an all_reduce section measured elsewhere, for a machine that has one GPU only.
+    """
     layers = Layers(model, num_gpus)
+    warm_up()
     note = "matrix products, norms, residual adds, activation; no position embedding, no sampling"
     profile: dict[str, Any] = {
         "format": 1,
@@ -116,15 +123,15 @@ def calibrate(model: ModelSpec, num_gpus: int, num_holdout: int = 200) -> dict[s
             "overhead": section("as named", ("what",), overheads()),
         },
     }
-    if reduced := all_reduce(num_gpus):
-        profile["sections"]["all_reduce"] = section(
-            "one all-reduce", ("num_gpus", "bytes"), reduced, "NCCL, fp16; NVLink multicast off"
-        )
+    if points := all_reduce(num_gpus):
+        reduced = section("one all-reduce", ("num_gpus", "bytes"), points, "NCCL, fp16, NVLink multicast off")
+    if num_gpus > 1 and reduced:
+        profile["sections"]["all_reduce"] = reduced
     profile["sections"] |= attention_sections(model, num_gpus)
     torch.cuda.empty_cache()
     profile["sections"] |= move_sections(model, num_gpus)
     torch.cuda.empty_cache()
-    profile["fit"] = evaluate_fit(profile, layers, Pools(POOL_BYTES), num_holdout)
+    profile["fit"] = evaluate_fit(profile, layers, Pools(POOL_BYTES), NUM_HOLDOUT)
     return profile
 
 
@@ -155,15 +162,23 @@ def dump(profile: dict[str, Any]) -> str:
     return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
+def file_name(profile: dict[str, Any]) -> str:
+    """Name under which a profile ships, such as h200-opt-13b-tp1.json."""
+    device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
+    return f"{device}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of `calibrate`; several models may be given as NAME or NAME:TP."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, nargs="+", help="model name of the configuration, or NAME:TP")
     parser.add_argument("--tp", type=int, default=1, help="tensor-parallel degree")
     parser.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
+    parser.add_argument("--all-reduce", help="profile whose all-reduces to take, if this machine has one GPU only")
     parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring")
     options = parser.parse_args(arguments)
     require_gpu()
+    reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
     if not verify(options.rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
     for entry in options.model:
@@ -171,9 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name, _, degree = entry.partition(":")
         model, num_gpus = read_model(name), int(degree or options.tp)
         precompile(variants(model, num_gpus), architecture("{}{}".format(*torch.cuda.get_device_capability())))
-        profile = calibrate(model, num_gpus)
-        device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
-        path = options.out / f"{device}-{name}-tp{num_gpus}.json" if options.out.is_dir() else options.out
+        profile = calibrate(model, num_gpus, reduced)
+        path = options.out / file_name(profile) if options.out.is_dir() else options.out
         path.write_text(dump(profile))
         fit, seconds = profile["fit"], time.monotonic() - started
         errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"

@@ -16,6 +16,7 @@ from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
 
 MAX_MEAN_CONTEXT = 1536
+AXES = ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"]
 
 
 def random_lens(rng: np.random.Generator, longest: int, room: int) -> list[int]:
@@ -67,11 +68,11 @@ def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batc
         measured = measure_iteration(layers, pools, num_gpus, lens, seed)
         predicted = cost.iteration(Work(len(lens), sum(lens))) / 1e6
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
-    errors = np.array([abs(row[4] / row[3] - 1) for row in rows])
-    return {
-        "num_batches": num_batches,
-        "median_error": round(float(np.median(errors)), 5),
-        "p95_error": round(float(np.percentile(errors, 95)), 5),
-        "axes": ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"],
-        "points": rows,
-    }
+    return {"axes": AXES, **errors_of(rows), "points": rows}
+
+
+def errors_of(rows: list[list[Any]]) -> dict[str, Any]:
+    """Number of batches, median and 95th percentile of the relative error."""
+    errors = np.array([abs(predicted / measured - 1) for *_, measured, predicted in rows])
+    median, p95 = float(np.median(errors)), float(np.percentile(errors, 95))
+    return {"num_batches": len(rows), "median_error": round(median, 5), "p95_error": round(p95, 5)}

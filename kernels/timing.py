@@ -1,5 +1,6 @@
 """Time per call of GPU work: CUDA graphs between events, inputs rotated past the L2 cache, median with spread."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,16 @@ class Timing:
 def num_rotations(bytes_per_call: int) -> int:
     """Input sets that together are larger than the L2 cache."""
     return int(min(64, max(2, -(-L2_ROTATION_BYTES // max(1, bytes_per_call)))))
+
+
+def warm_up(seconds: float = 1.0) -> None:
+    """Works the GPU until its clocks have settled; a first measurement after idling reads up to 10% high."""
+    x = torch.randn(4096, 4096, dtype=torch.float16, device="cuda")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(20):
+            torch.mm(x, x)
+        torch.cuda.synchronize()
 
 
 def time_graph(calls: Sequence[Callable[[], None]], replays: int = 11, min_us: float = 1500.0) -> Timing:

@@ -12,8 +12,8 @@ PALETTE = (
 )  # fmt: skip
 SEVERAL_COLOR = "#46505f"
 PLAIN = {FREE: "#ffffff", ROUNDING: "#d9dce1", CACHED: "#b4c3d6", PINNED: "#7d8896"}
-RESERVED_TINT, INTERNAL_TINT = 0.70, 0.90
-INTERNAL_LINE, ROUNDING_LINE = "#d1495b", "#8b929c"
+TINTS = {RESERVED: 0.70, INTERNAL: 0.90}
+LINES = {INTERNAL: "#d1495b", ROUNDING: "#8b929c"}
 NAMES = {
     LIVE: "token states, colour by request",
     RESERVED: "reserved, will be used",
@@ -49,12 +49,12 @@ def colored(kind: NDArray[np.int64], owner: NDArray[np.int64], shared: NDArray[n
     """The picture of rows x columns of slots, one pixel each, row 0 at the bottom."""
     rows, columns = np.indices(kind.shape, sparse=True)
     image = color_of(owner)
-    for code, share in ((RESERVED, RESERVED_TINT), (INTERNAL, INTERNAL_TINT)):
+    for code, share in TINTS.items():
         image[kind == code] = tint(image[kind == code], share)
     for code, color in PLAIN.items():
         image[kind == code] = rgb(color)
-    image[(kind == INTERNAL) & ((columns - rows) % 9 < 1)] = rgb(INTERNAL_LINE)
-    image[(kind == ROUNDING) & ((columns + rows) % 9 < 1)] = rgb(ROUNDING_LINE)
+    image[(kind == INTERNAL) & ((columns - rows) % 9 < 1)] = rgb(LINES[INTERNAL])
+    image[(kind == ROUNDING) & ((columns + rows) % 9 < 1)] = rgb(LINES[ROUNDING])
     image[(kind == CACHED) & ((columns % 7 < 2) & (rows % 7 < 2))] = rgb("#ffffff")
     dots = shared & (kind == LIVE) & ((columns + 4 * (rows // 4 % 2)) % 8 < 2) & (rows % 4 < 2)
     image[dots] = rgb("#ffffff")

@@ -44,8 +44,21 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "requests": {key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()},
         "owners": {seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()},
         "frames": [changes(old, new) for old, new in zip([empty, *frames], frames, strict=False)],
+        **look(),
+    }
+
+
+def look() -> dict[str, Any]:
+    """Names and colours, so that picture and page cannot differ; lists are by kind of slot."""
+    kinds = sorted(colors.NAMES)
+    return {
         "palette": colors.PALETTE,
         "several": colors.SEVERAL_COLOR,
+        "shared_name": colors.SHARED_NAME,
+        "names": [colors.NAMES[kind] for kind in kinds],
+        "plain": [colors.PLAIN.get(kind) for kind in kinds],
+        "tints": [colors.TINTS.get(kind, 0) for kind in kinds],
+        "lines": [colors.LINES.get(kind) for kind in kinds],
     }
 
 

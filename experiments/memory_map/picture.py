@@ -1,5 +1,6 @@
 """memory_map.png: physical slots over time."""
 
+from functools import partial
 from typing import Any
 
 import matplotlib as mpl
@@ -13,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from experiments.memory_map import colors
 from experiments.memory_map.labels import labels
-from experiments.memory_map.raster import raster
+from experiments.memory_map.raster import Raster, raster
 from experiments.memory_map.slots import CACHED, INTERNAL, LIVE, PINNED, RESERVED, ROUNDING, device_slots, host_slots
 from experiments.style import RC, new_figure
 from testbed.core.request import PS
@@ -33,7 +34,7 @@ def draw(trace: MemoryTrace, title: str) -> Figure:
         host = num_host_slots(trace)
         bottom = BOTTOM_IN + (HOST_IN + GAP_IN if host else 0)
         device = panel(figure, bottom, HEIGHT_IN - TOP_IN - bottom)
-        show(device, trace, trace.num_slots, lambda frame: device_slots(trace, frame))
+        shown = [show(device, trace, trace.num_slots, device_slots)]
         device.set_title(title, loc="left", fontweight="bold")
         if write_labels(device, trace):
             device.set_title("5\N{MIDDLE DOT}2: request 5, logical block 2", loc="right", color="#6b7280", fontsize=7)
@@ -42,10 +43,10 @@ def draw(trace: MemoryTrace, title: str) -> Figure:
         if host:
             device.tick_params(labelbottom=False)
             last = panel(figure, BOTTOM_IN, HOST_IN)
-            show(last, trace, host, lambda frame: host_slots(trace, frame, host))
+            shown.append(show(last, trace, host, host_slots))
             last.set_ylabel("Host block")
         last.set_xlabel("Time (s)")
-        add_legend(figure, trace)
+        add_legend(figure, set().union(*(r.kinds for r in shown)), any(r.shared for r in shown))
     return figure
 
 
@@ -61,23 +62,24 @@ def panel(figure: Figure, bottom_in: float, height_in: float) -> Axes:
     return figure.add_axes((LEFT_IN / WIDTH_IN, bottom_in / HEIGHT_IN, width, height_in / HEIGHT_IN))
 
 
-def show(axes: Axes, trace: MemoryTrace, num_slots: int, slots_of: Any) -> None:
+def show(axes: Axes, trace: MemoryTrace, num_slots: int, slots_of: Any) -> Raster:
     """The raster of a pool, with block ids on the y axis."""
     size = axes.get_position().size * axes.figure.get_size_inches() * DPI
-    image = raster(trace, num_slots, slots_of, round(size[0]), round(size[1]))
+    shown = raster(trace, num_slots, partial(slots_of, trace), round(size[0]), round(size[1]))
     extent = (trace.start_ps / PS, trace.end_ps / PS, 0, num_slots / trace.block_size)
-    axes.imshow(image, extent=extent, origin="lower", aspect="auto", interpolation="nearest")
+    axes.imshow(shown.image, extent=extent, origin="lower", aspect="auto", interpolation="nearest")
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
-    name_blocks(axes, ceil_div(num_slots, trace.block_size))
+    name_blocks(axes, ceil_div(num_slots, trace.block_size), size[1] / DPI)
+    return shown
 
 
-def name_blocks(axes: Axes, num_blocks: int) -> None:
+def name_blocks(axes: Axes, num_blocks: int, height_in: float) -> None:
     """Block ids in the middle of their blocks where each can have one, else a scale."""
-    if num_blocks <= 24:
+    if num_blocks * LABEL_IN <= height_in:
         axes.set_yticks(np.arange(num_blocks) + 0.5, [str(block) for block in range(num_blocks)])
         axes.tick_params(axis="y", length=0)
     else:
-        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(min(6, round(3 * height_in)), integer=True, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda block, _: f"{block:,.0f}"))
 
 
@@ -98,15 +100,9 @@ def write_labels(axes: Axes, trace: MemoryTrace) -> bool:
     return blocks
 
 
-def add_legend(figure: Figure, trace: MemoryTrace) -> None:
-    """One entry for each kind that the trace shows."""
-    seen = np.zeros(len(colors.NAMES), bool)
-    shared = False
-    for frame in trace.frames[:: ceil_div(len(trace.frames), 200)]:
-        slots = device_slots(trace, frame)
-        seen[slots.kind] = True
-        shared = shared or bool((slots.holders > 1).any())
-    entries = [(swatch(kind), name) for kind, name in colors.NAMES.items() if seen[kind]]
+def add_legend(figure: Figure, kinds: set[int], shared: bool) -> None:
+    """One entry for each kind that is shown."""
+    entries = [(swatch(kind), name) for kind, name in colors.NAMES.items() if kind in kinds]
     if shared:
         dotted = Patch(facecolor=colors.PALETTE[0], edgecolor="white", hatch="....", linewidth=0)
         several = Patch(facecolor=colors.SEVERAL_COLOR, edgecolor="white", hatch="....", linewidth=0)
@@ -124,11 +120,11 @@ def swatch(kind: int) -> Any:
     if kind == LIVE:
         return tuple(Patch(color=color, linewidth=0) for color in colors.PALETTE[:4])
     if kind == RESERVED:
-        return tuple(Patch(color=colors.tint(colors.rgb(c), colors.RESERVED_TINT)) for c in colors.PALETTE[:4])
+        return tuple(Patch(color=colors.tint(colors.rgb(c), colors.TINTS[kind])) for c in colors.PALETTE[:4])
     if kind == INTERNAL:
-        face = colors.tint(colors.rgb(colors.PALETTE[0]), colors.INTERNAL_TINT)
-        return Patch(facecolor=face, edgecolor=colors.INTERNAL_LINE, hatch="/////", linewidth=0)
-    hatch = {ROUNDING: (colors.ROUNDING_LINE, "\\\\\\\\\\"), CACHED: ("white", "....")}.get(kind)
+        face = colors.tint(colors.rgb(colors.PALETTE[0]), colors.TINTS[kind])
+        return Patch(facecolor=face, edgecolor=colors.LINES[kind], hatch="/////", linewidth=0)
+    hatch = {ROUNDING: (colors.LINES[ROUNDING], "\\\\\\\\\\"), CACHED: ("white", "....")}.get(kind)
     if hatch:
         return Patch(facecolor=colors.PLAIN[kind], edgecolor=hatch[0], hatch=hatch[1], linewidth=0)
     edge = colors.PLAIN[kind] if kind == PINNED else "#9aa0a8"

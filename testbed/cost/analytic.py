@@ -1,7 +1,10 @@
 """A roofline of a data sheet (section 2.2's arithmetic), with named efficiencies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+
+import numpy as np
 
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
@@ -13,14 +16,17 @@ class Efficiencies:
     """What the data sheet does not say.
 
     overhead_s: software time of an iteration. attention_bandwidth: share of the memory bandwidth that the decode
-    attention kernel reaches. linear_bandwidth and flops: shares that large matrix products reach. copy_s: launch of
-    one copy between host and device. all_reduce_s: latency of one all-reduce.
+    attention kernel reaches. repeated_read: what a token of a shared block costs that another sequence reads too, as a
+    share of a first read. linear: share of the roofline that the matrix products reach, as (tokens, share) pairs in
+    order, interpolated. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy between host
+    and device. all_reduce_s: latency of one all-reduce.
     """
 
     overhead_s: float = 0.0
     attention_bandwidth: float = 1.0
-    linear_bandwidth: float = 1.0
-    flops: float = 1.0
+    repeated_read: float = 1.0
+    linear: Sequence[tuple[int, float]] = ((1, 1.0),)
+    prefill_flops: float = 1.0
     copy_s: float = 0.0
     all_reduce_s: float = 0.0
 
@@ -28,8 +34,8 @@ class Efficiencies:
 class AnalyticCost(CostModel):
     """Every GPU holds 1/num_gpus of the weights and of each token's K and V (tensor parallelism, section 4.6).
 
-    A shared block is read from memory once an iteration: the sequences of a group run side by side on the GPU, so all
-    but the first of them find its K and V of a layer in the L2 cache.
+    Sequences of a group run side by side on the GPU, so all but the first reader of a shared block find its K and V of
+    a layer in the L2 cache, at the price of `repeated_read`.
     """
 
     def __init__(self, model: ModelSpec, server: ServerSpec, efficiencies: Efficiencies) -> None:
@@ -40,27 +46,32 @@ class AnalyticCost(CostModel):
         self._overhead_ps = round(efficiencies.overhead_s * PS)
         attention = server.gpu.memory_bandwidth * efficiencies.attention_bandwidth * server.num_gpus
         self._context_ps = round(model.kv_bytes_per_token / attention * PS)
+        self._tokens, self._shares = zip(*efficiencies.linear, strict=True)
         self._linear_ps = cache(self._linear)
 
     def iteration(self, work: Work) -> int:
         num_tokens = work.num_tokens
         forward = self._linear_ps(num_tokens) + self._overhead_ps if num_tokens else 0
-        read = work.decode_context - work.decode_repeated
+        read = self._effective(work.decode_context, work.decode_repeated)
         attention = read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
         moved = work.copies or work.swapped_out or work.swapped_in
         return forward + attention + (self._moves_ps(work) if moved else 0)
 
     def decode(self, num_seqs: int, context: int, repeated: int = 0) -> Affine:
-        first = self._linear_ps(num_seqs) + self._overhead_ps + (context - repeated) * self._context_ps
+        first = self._linear_ps(num_seqs) + self._overhead_ps + self._effective(context, repeated) * self._context_ps
         return Affine(first, num_seqs * self._context_ps, UNBOUNDED)
+
+    def _effective(self, context: int, repeated: int) -> int:
+        """The context that would take as long if nothing were shared."""
+        return context - repeated + round(repeated * self._eff.repeated_read)
 
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
-        model, gpu, eff = self.model, self._gpu, self._eff
-        shard = model.linear_params / self._gpus
-        read_s = shard * model.dtype_bytes / (gpu.memory_bandwidth * eff.linear_bandwidth)
-        compute_s = 2 * shard * num_tokens / (gpu.fp16_flops * eff.flops)
-        return round((max(read_s, compute_s) + self._all_reduce_s(num_tokens)) * PS)
+        shard = self.model.linear_params / self._gpus
+        read_s = shard * self.model.dtype_bytes / self._gpu.memory_bandwidth
+        compute_s = 2 * shard * num_tokens / self._gpu.fp16_flops
+        share = float(np.interp(num_tokens, self._tokens, self._shares))
+        return round((max(read_s, compute_s) / share + self._all_reduce_s(num_tokens)) * PS)
 
     def _all_reduce_s(self, num_tokens: int) -> float:
         """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the activations."""
@@ -74,7 +85,7 @@ class AnalyticCost(CostModel):
         model = self.model
         pairs = new * stored + new * (new + 1) / 2
         flops = 4 * pairs * model.num_heads * model.head_size * model.num_layers
-        return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.flops) * PS)
+        return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops) * PS)
 
     def _moves_ps(self, work: Work) -> int:
         """Block copies read and write device memory; swaps cross the host link, K and V of every layer apart."""

@@ -138,15 +138,18 @@ class AllReduce:
     Measured on fewer GPUs than asked for, times grow by the ring's share (n - 1) / n.
     """
 
-    def __init__(self, profile: Mapping[str, Any], num_gpus: int, server: ServerSpec | None) -> None:
+    def __init__(self, profile: Mapping[str, Any], server: ServerSpec | None) -> None:
         self._knots: Knots | None = None
         self._ps_per_byte = 0.0
+        if server is None or server.num_gpus == 1:
+            return
+        n = server.num_gpus
         points = rows(profile, "all_reduce") if "all_reduce" in profile["sections"] else []
-        if num_gpus > 1 and points:
-            n, m = num_gpus, max(key[0] for key, _ in points if key[0] <= num_gpus)
+        if points:
+            m = max(key[0] for key, _ in points if key[0] <= n)
             self._knots = Knots((key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m)
-        elif num_gpus > 1 and server:
-            self._ps_per_byte = 2 * (num_gpus - 1) / num_gpus / server.gpu.link_bandwidth * PS
+        else:
+            self._ps_per_byte = 2 * (n - 1) / n / server.gpu.link_bandwidth * PS
 
     def __call__(self, num_bytes: int) -> int:
         return self._knots(num_bytes) if self._knots else round(num_bytes * self._ps_per_byte)

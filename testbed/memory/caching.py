@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import Answer, Grant, Ops, Refusal, Tier, Usage, ceil_div
+from testbed.core.slots import Answer, Extent, Grant, Ops, Refusal, Tier, Unowned, Usage, ceil_div
 from testbed.memory.block_table import BlockTable
 from testbed.memory.caching_pool import CachingPool
 from testbed.memory.eviction.lru import Lru
@@ -145,6 +145,10 @@ class PrefixCaching(Paged):
         total = self._pool.num_blocks * size
         held = total - free - cached
         return Usage(total, self._live, held, held, cached, free, free + cached, self._pool.num_saved * size)
+
+    def unowned(self) -> Unowned:
+        size = self.block_size
+        return super().unowned()._replace(cached=tuple(Extent(b * size, size) for b in self._pool.parked()))
 
     def check(self) -> None:
         self._publish()

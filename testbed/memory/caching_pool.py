@@ -88,8 +88,12 @@ class CachingPool(BlockPool):
             if node is not None:
                 self.index.drop(node)
 
+    def parked(self) -> list[int]:
+        """The parked blocks, in order of publication."""
+        return [block for block, node in self.index.holder.items() if node.parked]
+
     def check(self, tables: Iterable[list[int]]) -> None:
-        parked = [block for block, node in self.index.holder.items() if node.parked]
+        parked = self.parked()
         assert len(parked) == self.num_parked, "parked blocks are miscounted"
         assert len(parked) == len(self.order), "the eviction order has lost a block, or keeps one that is held"
         self.index.check()

@@ -31,6 +31,7 @@ class Traced:
         self._sequences: dict[int, Sequence] = {}
         self._num_tokens: dict[int, int] = {}
         self._swapped: dict[int, Held] = {}
+        self._extents: dict[Extent, Extent] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
@@ -38,8 +39,7 @@ class Traced:
     def held(self) -> dict[int, Held]:
         """What every sequence holds now, by sequence id, in order of admission."""
         return {
-            seq_id: self._swapped.get(seq_id)
-            or Held(seq.request_id, self._num_tokens[seq_id], tuple(self.policy.table(seq)))
+            seq_id: self._swapped.get(seq_id) or Held(seq.request_id, self._num_tokens[seq_id], self._table(seq))
             for seq_id, seq in self._sequences.items()
         }
 
@@ -65,8 +65,13 @@ class Traced:
         """Pass on, and forget the sequence."""
         self._before_change()
         self.policy.release(seq)
-        del self._sequences[seq.seq_id], self._num_tokens[seq.seq_id]
-        self._swapped.pop(seq.seq_id, None)
+        self._leave(seq)
+
+    def withdraw(self, seq: Sequence) -> None:
+        """Pass on, and forget the sequence."""
+        self._before_change()
+        self.policy.withdraw(seq)
+        self._leave(seq)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """Pass on; the child has the parent's tokens."""
@@ -78,7 +83,7 @@ class Traced:
     def move(self, seqs: list[Sequence], tier: Tier) -> Answer:
         """Pass on, and note which host blocks each sequence went to."""
         self._before_change()
-        tables = [tuple(self.policy.table(seq)) for seq in seqs] if tier is Tier.HOST else []
+        tables = [self._table(seq) for seq in seqs] if tier is Tier.HOST else []
         answer = self.policy.move(seqs, tier)
         if not isinstance(answer, Grant):
             return answer
@@ -102,6 +107,15 @@ class Traced:
     def waste(self, seq: Sequence, final_len: int) -> Waste | None:
         """The policy's answer; named here because the simulator looks for it on the class."""
         return self.policy.waste(seq, final_len)
+
+    def _table(self, seq: Sequence) -> tuple[Extent, ...]:
+        """Its extents; equal ones are one object, because thousands of frames repeat them."""
+        known = self._extents
+        return tuple([known.setdefault(extent, extent) for extent in self.policy.table(seq)])
+
+    def _leave(self, seq: Sequence) -> None:
+        del self._sequences[seq.seq_id], self._num_tokens[seq.seq_id]
+        self._swapped.pop(seq.seq_id, None)
 
     def _enter(self, seq: Sequence, num_tokens: int) -> None:
         self._sequences[seq.seq_id] = seq

@@ -34,7 +34,7 @@ class SyntheticBeams(BeamModel):
     candidate take everything. The draws depend on seed and request only, so every memory policy sees the same beams.
     """
 
-    def __init__(self, concentration: float = 6.0, seed: int = 0) -> None:
+    def __init__(self, concentration: float = 7.0, seed: int = 0) -> None:
         if concentration < 0:
             raise InputError(f"beams.concentration is {concentration}; it must be at least 0")
         self.concentration = concentration

@@ -34,7 +34,7 @@ def test_it_holds_code_and_data_but_no_tests(wheel):
     data = [
         str(path.relative_to(ROOT))
         for package in SOURCES[3:]
-        for suffix in ("yaml", "json", "csv", "cu", "cuh", "md")
+        for suffix in ("yaml", "json", "csv", "cu", "cuh", "md", "html", "css", "js")
         for path in (ROOT / package).rglob(f"*.{suffix}")
         if not path.name.startswith(".")
     ]

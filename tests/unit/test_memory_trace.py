@@ -10,9 +10,11 @@ from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent, Refusal, Tier
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.memory.caching import PrefixCaching
 from testbed.memory.contiguous import ContiguousMax, ContiguousPow2
 from testbed.memory.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.traced import Traced
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.prefill import ChunkedPrefill, SeparatePrefill
 from testbed.sim.memory_trace import MemoryTrace, Tracer, trace_memory
@@ -154,7 +156,19 @@ def test_a_state_that_lasts_is_never_thinned_away():
 
 
 def requests():
-    return [Request(i, i * PS // 500, 5 + i % 11, 3 + i * 7 % 40, num_seqs=1 + i % 2) for i in range(60)]
+    """Prompts of which many begin alike."""
+    shapes = [(i, 5 + i % 11, 3 + i * 7 % 40) for i in range(60)]
+    return [
+        Request(
+            i,
+            i * PS // 500,
+            prompt_len,
+            output_len,
+            num_seqs=1 + i % 2,
+            prompt_ids=tuple(range(i % 3, i % 3 + prompt_len)),
+        )
+        for i, prompt_len, output_len in shapes
+    ]
 
 
 def scheduler(policy, rule):
@@ -163,7 +177,7 @@ def scheduler(policy, rule):
     )
 
 
-@pytest.mark.parametrize("policy", [Paged, ContiguousMax, ContiguousPow2])
+@pytest.mark.parametrize("policy", [Paged, PrefixCaching, ContiguousMax, ContiguousPow2])
 @pytest.mark.parametrize("rule", [Recompute, Swap])
 def test_a_traced_run_is_the_run_and_its_frames_add_up(policy, rule):
     plain = simulate(requests(), scheduler(policy, rule), COST, 64)
@@ -178,7 +192,8 @@ def test_a_traced_run_is_the_run_and_its_frames_add_up(policy, rule):
         live += sum(held.num_tokens for held in before.held.values() if not held.host) > 0
         used = {slot for e in counts(before) for slot in range(e.start, e.start + e.length)}
         assert used <= set(range(256))
-        assert not used & {s for e in before.unowned.rounding for s in range(e.start, e.start + e.length)}
+        others = before.unowned.rounding + before.unowned.cached
+        assert not used & {slot for e in others for slot in range(e.start, e.start + e.length)}
     assert live
 
 
@@ -190,6 +205,38 @@ def test_a_window_of_a_traced_run_equals_that_part_of_the_whole():
     assert len(inside) > 20
     assert [f for f in part.frames if f in inside] == inside
     assert part.end_ps == stop
+
+
+def prompt(seq_id, ids, output_len=5):
+    return Sequence(seq_id, Request(seq_id, 0, len(ids), output_len, prompt_ids=tuple(ids)))
+
+
+def test_cached_blocks_are_shared_then_kept_findable_then_evicted():
+    script = Script(PrefixCaching(PoolSpec(16, 64), block_size=4, watermark=0))
+    first, second, other = prompt(0, range(9)), prompt(1, range(9)), prompt(2, range(100, 113))
+    script.at(0, "admit", first, 9)
+    script.at(1, "admit", second, 9)
+    script.at(2, "release", first)
+    script.at(3, "withdraw", second)
+    script.at(4, "admit", other, 13)
+    frames = script.frames(5)
+    assert [tables(f) for f in frames] == [
+        {0: [0, 1, 2]},
+        {0: [0, 1, 2], 1: [0, 1, 3]},
+        {1: [0, 1, 3]},
+        {},
+        {2: [0, 1, 3, 2]},
+    ]
+    cached = [sorted(e.start // 4 for e in f.unowned.cached) for f in frames]
+    assert cached == [[], [], [], [0, 1], []]
+    for frame in frames[:4]:
+        assert {e.start for e in frame.unowned.cached}.isdisjoint(e.start for e in counts(frame))
+
+
+def test_whatever_may_change_a_policy_is_watched():
+    reads = {"check", "fits", "table", "unowned", "usage"}
+    calls = {name for name, value in vars(MemoryPolicy).items() if callable(value) and not name.startswith("_")}
+    assert calls - reads <= vars(Traced).keys()
 
 
 def test_a_traced_policy_is_one_and_hands_on_what_it_does_not_know():

@@ -1,11 +1,5 @@
 // What the chosen block and request are at this time, in words and tables.
 
-const KIND_NAMES = [
-  "free", "external fragmentation (rounding)", "cached (unreferenced, findable)", "registered prefix",
-  "internal fragmentation (never used)", "reserved, will be used", "token states, colour by request",
-];
-const SHARED_NAME = "shared (several sequences)";
-
 function element(tag, options = {}, ...children) {
   const node = Object.assign(document.createElement(tag), options);
   node.append(...children);
@@ -28,7 +22,7 @@ function blockDetails(app) {
   const count = referenceCount(replay, slots, block);
   const kinds = [...slots.kind.slice(block * size, (block + 1) * size)];
   const filled = kinds.filter(kind => kind === LIVE).length;
-  const state = count ? `${filled} of ${kinds.length} slots filled` : KIND_NAMES[Math.max(...kinds)];
+  const state = count ? `${filled} of ${kinds.length} slots filled` : replay.data.names[Math.max(...kinds)];
   const owners = ownersOf(replay, block).map(owner => element("li", {},
     chip(app, owner.seq.request, replay.names.get(owner.seq.id)), ` logical block ${owner.logical}, ${owner.filled} filled`));
   if (isPinned(replay, block)) owners.push(element("li", {}, "a registered prefix"));
@@ -74,7 +68,7 @@ function hostDetails(app) {
     for (const row of tableOf(seq, size)) if (row.host) blocks.get(seq.request).add(row.block);
   }
   const items = [...blocks].map(([request, held]) => element("li", {}, chip(app, request, `request ${request}`),
-    ` ${held.size} host blocks: ${ranges([...held].sort((a, b) => a - b))}`));
+    ` host ${held.size === 1 ? "block" : "blocks"} ${ranges([...held].sort((a, b) => a - b))}`));
   return items.length ? [element("ul", {}, ...items)] : [element("p", {className: "hint"}, "Nobody.")];
 }
 

@@ -1,15 +1,13 @@
 // Painting: the colours and textures of slots, the grid of blocks, the strip of the whole time.
 
-const TINTS = {[LIVE]: 0, [RESERVED]: 0.7, [INTERNAL]: 0.9};
-const PLAIN = {[FREE]: "#ffffff", [ROUNDING]: "#d9dce1", [CACHED]: "#b4c3d6", [PINNED]: "#7d8896"};
-const INK = "#1f2933", LINE = "#d5d9df";
+const INK = "#1f2933", FAINT = "#6b7280", LINE = "#d5d9df";
 
 class Painter {
   constructor(data) {
     this.data = data;
     this.textures = {
-      [INTERNAL]: texture(7, pen => stroke(pen, "#d1495b", 0, 7, 7, 0)),
-      [ROUNDING]: texture(7, pen => stroke(pen, "#8b929c", 0, 0, 7, 7)),
+      [INTERNAL]: texture(7, pen => stroke(pen, data.lines[INTERNAL], 0, 7, 7, 0)),
+      [ROUNDING]: texture(7, pen => stroke(pen, data.lines[ROUNDING], 0, 0, 7, 7)),
       [CACHED]: texture(6, pen => dot(pen, "#ffffff", 1.2)),
       shared: texture(6, pen => dot(pen, "#ffffff", 1.1)),
     };
@@ -21,7 +19,7 @@ class Painter {
   }
 
   color(kind, owner) {
-    return kind in PLAIN ? PLAIN[kind] : mix(this.base(owner), TINTS[kind]);
+    return this.data.plain[kind] || mix(this.base(owner), this.data.tints[kind]);
   }
 
   fill(pen, x, y, width, height, kind, owner, shared) {

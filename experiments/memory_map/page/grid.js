@@ -1,6 +1,6 @@
 // The pool at one time: a list of blocks with their slots where they are few, else a map of cells.
 
-const FEW = 24, MAX_HEIGHT = 560, GUTTER = 46;
+const FEW = 24, MAX_HEIGHT = 560, GUTTER = 46, CAPTION = 24;
 
 class Grid {
   constructor(canvas, painter) {
@@ -8,6 +8,7 @@ class Grid {
     this.painter = painter;
     this.numBlocks = Math.ceil(painter.data.num_slots / painter.data.block_size);
     this.isList = this.numBlocks <= FEW;
+    this.top = this.isList ? CAPTION : 0;
   }
 
   // Columns as few, and so cells as large, as the height allows; a multiple of 8 makes addresses easy to find.
@@ -27,11 +28,11 @@ class Grid {
 
   place(block) {
     const row = Math.floor(block / this.columns);
-    return [GUTTER + (block % this.columns) * this.cellWidth, row * this.cellHeight];
+    return [GUTTER + (block % this.columns) * this.cellWidth, this.top + row * this.cellHeight];
   }
 
   blockAt(x, y) {
-    const column = Math.floor((x - GUTTER) / this.cellWidth), row = Math.floor(y / this.cellHeight);
+    const column = Math.floor((x - GUTTER) / this.cellWidth), row = Math.floor((y - this.top) / this.cellHeight);
     const block = row * this.columns + Math.max(column, 0);
     const inside = this.isList || (column >= 0 && column < this.columns);
     return inside && block >= 0 && block < this.numBlocks ? block : null;
@@ -39,7 +40,7 @@ class Grid {
 
   draw(replay, slots, chosen) {
     this.measure();
-    const pen = fitted(this.canvas, this.rows * this.cellHeight + 2);
+    const pen = fitted(this.canvas, this.top + this.rows * this.cellHeight + 2);
     const gap = this.cellWidth > 9 ? 1 : 0.5;
     const logical = this.logicalBlocks(replay, chosen.request);
     for (let block = 0; block < this.numBlocks; block++) {
@@ -47,20 +48,24 @@ class Grid {
       pen.globalAlpha = logical.size && !logical.has(block) ? 0.22 : 1;
       this.painter.block(pen, slots, block, x, y, width, height);
       pen.globalAlpha = 1;
-      this.frame(pen, replay, x, y, width, height, LINE, 0.6);
+      this.frame(pen, x, y, width, height, LINE, 0.6);
       if (logical.has(block) && !this.isList) this.number(pen, logical.get(block), x + width / 2, y + height / 2);
-      if (this.isList) this.describe(pen, replay, block, x + width + 12, y + height / 2);
+      if (this.isList && !logical.size) this.describe(pen, replay, block, x + width + 12, y + height / 2);
       if (this.isList || block % this.columns === 0) this.address(pen, block, y + height / 2);
     }
+    if (this.isList) this.text(pen, "Physical blocks", GUTTER, 9, "left", FAINT);
+    if (this.isList && logical.size) new Mapping(this, pen, slots).draw(replay.sequencesOf(chosen.request));
     if (chosen.block !== null) {
       const [x, y] = this.place(chosen.block);
-      pen.strokeStyle = INK;
-      pen.lineWidth = 2;
-      pen.strokeRect(x - 0.5, y - 0.5 + (y ? 0 : 1), this.cellWidth, this.cellHeight - (this.isList ? 3 : 0));
+      for (const [color, width] of [["#ffffff", 5], [INK, 2.5]]) {
+        pen.strokeStyle = color;
+        pen.lineWidth = width;
+        pen.strokeRect(x - 0.5, y + (y ? -0.5 : 1), this.cellWidth, this.cellHeight - (this.isList ? 3 : 0));
+      }
     }
   }
 
-  frame(pen, replay, x, y, width, height, color, lineWidth) {
+  frame(pen, x, y, width, height, color, lineWidth) {
     pen.strokeStyle = color;
     pen.lineWidth = lineWidth;
     if (this.cellWidth > 9) pen.strokeRect(x, y, width, height);
@@ -91,7 +96,7 @@ class Grid {
 
   address(pen, block, y) {
     if (!this.isList && this.cellHeight < 14 && (block / this.columns) % 4) return;
-    this.text(pen, block, GUTTER - 8, y, "right", "#6b7280");
+    this.text(pen, block, GUTTER - 8, y, "right", FAINT);
   }
 
   describe(pen, replay, block, x, y) {

@@ -68,7 +68,7 @@ class App {
     return [LIVE, 7, RESERVED, INTERNAL, ROUNDING, CACHED, PINNED, FREE].filter(kind => counts[kind]).map(kind => {
       const swatch = element("canvas", {width: 30, height: 14}), share = 100 * counts[kind] / total;
       this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), 0, kind === 7);
-      const text = kind === 7 ? SHARED_NAME : KIND_NAMES[kind];
+      const text = kind === 7 ? this.data.shared_name : this.data.names[kind];
       return element("span", {className: "kind"}, swatch, text, element("b", {}, share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`));
     });
   }

@@ -1,0 +1,44 @@
+// Beside a short list of physical blocks: the logical blocks of the chosen request, each joined to where it lies.
+
+class Mapping {
+  constructor(grid, pen, slots) {
+    Object.assign(this, {grid, pen, slots, painter: grid.painter});
+    this.pitch = grid.cellWidth + 64;
+  }
+
+  // As many sequences side by side as there is room for; those on the host lie nowhere here.
+  draw(seqs) {
+    const first = GUTTER + this.grid.cellWidth + 110, room = this.grid.canvas.clientWidth - first;
+    const here = seqs.filter(seq => !seq.host.length);
+    const shown = here.slice(0, Math.max(1, Math.floor(room / this.pitch)));
+    for (const draw of ["join", "table"]) shown.forEach((seq, i) => this[draw](seq, first + i * this.pitch));
+  }
+
+  table(seq, x) {
+    const {grid, pen} = this, height = grid.cellHeight - 4;
+    grid.text(pen, `Logical blocks of ${app.replay.names.get(seq.id)}`, x, 9, "left", FAINT);
+    for (const row of tableOf(seq, this.painter.data.block_size)) {
+      const y = grid.top + row.logical * grid.cellHeight;
+      this.painter.block(pen, this.slots, row.block, x, y, grid.cellWidth - 1, height);
+      grid.frame(pen, x, y, grid.cellWidth - 1, height, LINE, 0.6);
+      grid.number(pen, row.logical, x + grid.cellWidth + 12, y + height / 2);
+    }
+  }
+
+  join(seq, x) {
+    for (const row of tableOf(seq, this.painter.data.block_size)) {
+      this.curve(row.block, x, this.grid.top + (row.logical + 0.5) * this.grid.cellHeight - 2);
+    }
+  }
+
+  curve(block, x, y) {
+    const {grid, pen} = this, [left, top] = grid.place(block);
+    const from = [left + grid.cellWidth, top + grid.cellHeight / 2 - 2], middle = (from[0] + x) / 2;
+    pen.strokeStyle = this.painter.base(this.slots.owner[block * this.painter.data.block_size]);
+    pen.lineWidth = 1.6;
+    pen.beginPath();
+    pen.moveTo(...from);
+    pen.bezierCurveTo(middle, from[1], middle, y, x - 3, y);
+    pen.stroke();
+  }
+}

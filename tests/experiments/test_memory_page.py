@@ -1,0 +1,150 @@
+"""The page of `testbed show-memory` in a real browser: it replays what was traced, and answers clicks."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, Browser
+from omegaconf import OmegaConf
+from tiny_run import tiny_run
+
+from experiments.memory_map.page import page
+from experiments.memory_map.slots import NOBODY, device_slots
+from experiments.show_memory import retrace
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+SHARED = ("workload.num_seqs=3", "preemption=swap")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, tmp_path_factory):
+    """The page of the tiny run with some options, at a place given by the hash; its trace."""
+
+    @cache
+    def traced(options, blocks):
+        folder = tiny_run(tmp_path_factory.mktemp("page") / "run", *options, blocks=blocks)
+        trace = retrace(OmegaConf.load(folder / "config.yaml"), 0, None)
+        (folder / "page.html").write_text(page(trace, "<b>& odd</b>"))
+        return trace, (folder / "page.html").as_uri()
+
+    def show(*options, blocks=18, at=""):
+        trace, url = traced(options, blocks)
+        browser.open(url + at)
+        return trace
+
+    return show
+
+
+@pytest.mark.parametrize(
+    ("options", "blocks"), [((), 9), (SHARED, 18), (("policy=contiguous_pow2",), 24), (("policy=contiguous_max",), 40)]
+)
+def test_it_replays_every_state(opened, browser, options, blocks):
+    trace = opened(*options, blocks=blocks)
+    replayed = browser.value("""app.data.frames.map((frame, i) => {
+      app.replay.seek(i);
+      const slots = paint(app.replay);
+      const seqs = [...app.replay.seqs.values()].sort((a, b) => a.id - b.id);
+      return {seqs: seqs.map(seq => [seq.id, seq.request, seq.tokens, seq.device, seq.host]),
+              kind: [...slots.kind], owner: [...slots.owner], holders: [...slots.holders]};
+    })""")
+    assert len(replayed) == len(trace.frames)
+    for state, frame in zip(replayed, trace.frames, strict=True):
+        seqs = [[seq_id, *held] for seq_id, held in sorted(frame.held.items())]
+        assert state["seqs"] == json.loads(json.dumps(seqs))
+        slots = device_slots(trace, frame, np.arange(trace.num_slots))
+        for name in ("kind", "owner", "holders"):
+            assert np.array_equal(state[name], getattr(slots, name)), name
+    assert any(NOBODY not in state["owner"] for state in replayed) or blocks > 9
+
+
+def test_time_can_go_back(opened, browser):
+    opened(*SHARED)
+    assert browser.value("""(() => {
+      const at = i => { app.replay.seek(i); return JSON.stringify([...app.replay.seqs]); };
+      const forth = app.data.frames.map((frame, i) => at(i));
+      return forth.every((state, i) => forth[forth.length - 1 - i] === at(forth.length - 1 - i));
+    })()""")
+
+
+def test_the_slider_moves_time(opened, browser):
+    opened()
+    assert float(browser.text("#time").split()[0]) == 0
+    before = browser.text("#device")
+    width = browser.value("document.querySelector('#slider').clientWidth")
+    browser.click("#slider", x=width * 0.5)
+    halfway = browser.value("app.data.end / 2")
+    assert float(browser.text("#time").split()[0]) == pytest.approx(halfway, rel=0.05)
+    assert browser.text("#device") != before
+    assert browser.value("location.hash === `#t=${app.time.toFixed(6)}`")
+
+
+def test_keys_go_from_state_to_state(opened, browser):
+    trace = opened()
+    for key, index in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        browser.press(key)
+        assert browser.value("app.time") == pytest.approx(trace.frames[index].start_ps / 1e12)
+
+
+def click_block(browser, block):
+    x, y = browser.value(f"app.grid.place({block})")
+    browser.click("#grid", x=x + 5, y=y + 5)
+
+
+def test_a_click_on_a_block_names_its_owners_and_its_reference_count(opened, browser):
+    opened(*SHARED, at="#t=0.3")
+    click_block(browser, 0)
+    assert "Block 0: reference count 3; 4 of 4 slots filled" in browser.text("#block")
+    assert browser.text("#owners").replace("\n", " ").split("filled")[:3] == [
+        f"{space}request 0.{i} logical block 0, 4 " for i, space in enumerate(("", " ", " "))
+    ]
+    click_block(browser, 3)
+    assert "Block 3: reference count 1; 3 of 4 slots filled" in browser.text("#block")
+    browser.press("Escape")
+    assert "Click a block" in browser.text("#block")
+
+
+def test_a_click_on_a_request_shows_its_block_table(opened, browser):
+    trace = opened(at="#t=0.3")
+    assert browser.text("#request").startswith("Click a request")
+    browser.click("#device [data-request='0']")
+    rows = browser.value("[...document.querySelectorAll('#request tbody tr')].map(row => row.innerText.split('\\t'))")
+    frame = max((f for f in trace.frames if f.start_ps <= 0.3e12), key=lambda f: f.start_ps)
+    held = frame.held[0]
+    assert rows == [
+        [str(i), str(extent.start // 4), str(min(4, held.num_tokens - 4 * i)), "1"]
+        for i, extent in enumerate(held.device)
+    ]
+    browser.click("#request tbody tr:nth-child(2)")
+    assert f"Block {rows[1][1]}: reference count 1" in browser.text("#block")
+
+
+def test_swapped_requests_are_listed_with_their_host_blocks(opened, browser):
+    trace = opened(*SHARED)
+    frame = next(f for f in trace.frames if any(held.host for held in f.held.values()))
+    browser.value(f"app.show({frame.start_ps / 1e12})")
+    held = next(held for held in frame.held.values() if held.host)
+    assert f"request {held.request_id} host block" in browser.text("#host")
+    browser.click(f"#host [data-request='{held.request_id}']")
+    assert "host 0" in browser.text("#request")
+
+
+def test_a_large_pool_is_a_map_of_cells(opened, browser):
+    opened(blocks=200, at="#t=0.2")
+    assert browser.value("app.grid.columns") > 8
+    click_block(browser, 1)
+    assert "Block 1: reference count 1" in browser.text("#block")
+    click_block(browser, 199)
+    assert "Block 199: reference count 0; free" in browser.text("#block")
+
+
+def test_titles_are_text(opened, browser):
+    opened()
+    assert browser.text("h1") == "<b>& odd</b>"
