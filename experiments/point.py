@@ -48,7 +48,8 @@ def run(setup: Setup, *, show: bool = False) -> Run:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps)
-    return Run(recorder, {**summary, STOPPED: overloaded}, wall_s)
+    extra = {STOPPED: overloaded, "cost_profile": getattr(setup.cost, "fingerprint", None)}
+    return Run(recorder, {**summary, **extra}, wall_s)
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
