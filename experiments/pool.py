@@ -41,6 +41,8 @@ def _together(tasks: Sequence[Task], lab: Lab, jobs: int, progress: Progress, ba
                 _raise_failed(futures)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             raise
         return [future.result() for future in futures]
 

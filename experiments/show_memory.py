@@ -1,6 +1,7 @@
 """`testbed show-memory`: physical blocks over time, as a picture and as a page to click through."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from experiments.arguments import Parser
 from experiments.build import build
 from experiments.console import wide_console
 from experiments.files import write_text
+from experiments.point import complete
 from experiments.style import save
 from testbed.core.errors import InputError
 from testbed.core.request import PS
@@ -30,11 +32,8 @@ def main(argv: list[str]) -> None:
     console = wide_console()
     for path in write(trace, config, out):
         console.print(str(path), highlight=False)
-    if trace.num_states > len(trace.frames):
-        console.print(
-            f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to look closer",
-            highlight=False,
-        )
+    for remark in remarks(trace, complete(arguments.run) if ends_by_itself(arguments.stop, config) else None):
+        console.print(remark, highlight=False)
 
 
 def parser() -> Parser:
@@ -99,6 +98,23 @@ def write(trace: MemoryTrace, config: DictConfig, out: Path) -> list[Path]:
         save(figure, path)
     write_text(paths[2], page(trace, title(trace, config)))
     return paths
+
+
+def ends_by_itself(stop_s: float | None, config: Any) -> bool:
+    """Whether the picture ends where the run did."""
+    return stop_s is None and config.get("window_s") is None
+
+
+def remarks(trace: MemoryTrace, summary: dict[str, Any] | None) -> Iterator[str]:
+    """What a reader of the picture should know; the summary is that of the folder."""
+    if trace.num_states > len(trace.frames):
+        yield f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to look closer"
+    end_s = trace.end_ps / PS
+    if summary and summary["simulated_s"] != end_s:
+        yield (
+            f"the run ended at {summary['simulated_s']:g} s and would now end at {end_s:g} s: code or inputs have "
+            "changed since, and the picture shows the run as it would be now"
+        )
 
 
 def title(trace: MemoryTrace, config: Any) -> str:

@@ -9,7 +9,6 @@ from kernels.attention import check_attention, check_tables, log2_scale
 from kernels.build import load, require_gpu
 
 L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
-
 SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
 
 

@@ -1,4 +1,4 @@
-"""Figure 18b: end-to-end latency against block size."""
+"""Figure 18: (a) latency of attention kernels, (b) end-to-end latency against block size."""
 
 import matplotlib as mpl
 import pandas as pd
@@ -7,23 +7,40 @@ from matplotlib.figure import Figure
 
 from experiments.style import RC, new_figure
 
-LOOKS = {
-    "opt-13b sharegpt": ("ShareGPT", "#1f77b4", "o"),
-    "opt-13b alpaca": ("Alpaca", "#ff7f0e", "s"),
+KERNELS = {"paged": ("Paged, ours", "-", "#1f77b4"), "contiguous": ("Contiguous", "--", "#2ca02c"),
+           "paper": ("Paged, the paper's design", ":", "#7f7f7f")}  # fmt: skip
+MARKERS = {8: "o", 32: "s"}
+CURVES = {
+    ("opt-13b sharegpt", "vllm"): ("ShareGPT", "#1f77b4", "o"),
+    ("opt-13b alpaca", "vllm"): ("Alpaca", "#ff7f0e", "s"),
+    ("opt-13b sharegpt", "our kernel"): ("ShareGPT, our kernel", "#9ecae1", "^"),
 }
-LIMIT = 1.0
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Both traces over powers of two."""
+    """Two panels, side by side."""
     with mpl.rc_context(RC):
-        figure = new_figure(3.4, 2.2)
-        axes = figure.subplots()
-        means = table.groupby(["setting", "block_size"])["simulated"].mean()
-        for setting, (label, color, marker) in LOOKS.items():
-            draw_curve(axes, means[setting], label, color, marker)
-        axes.legend(loc="upper center")
+        figure = new_figure(7.0, 2.4)
+        kernels, blocks = figure.subplots(1, 2)
+        _kernels(kernels, table[table["figure"] == "fig18a"])
+        means = table[table["figure"] == "fig18b"].groupby(["setting", "system", "block_size"])["simulated"].mean()
+        for key, (label, color, marker) in CURVES.items():
+            draw_curve(blocks, means[key], label, color, marker)
+        blocks.set_xlabel("Block size\n(b) End-to-end latency")
+        blocks.legend(loc="upper center")
         return figure
+
+
+def _kernels(axes: Axes, rows: pd.DataFrame) -> None:
+    contexts = sorted(rows["context"].unique())
+    for system, (label, line, color) in KERNELS.items():
+        for batch, marker in MARKERS.items():
+            curve = rows[(rows["system"] == system) & (rows["batch"] == batch)].sort_values("context")
+            name = f"{label} (bs {batch})"
+            axes.plot(curve["context"], curve["simulated"], line, color=color, marker=marker, markersize=3, label=name)
+    axes.set_xticks(contexts, [str(context) for context in contexts])
+    axes.set(xlabel="Context length\n(a) Attention kernels, H200", ylabel="Kernel latency (us)", ylim=(0, None))
+    axes.legend(fontsize=6)
 
 
 def draw_curve(axes: Axes, curve: pd.Series, label: str, color: str, marker: str) -> None:
@@ -32,5 +49,5 @@ def draw_curve(axes: Axes, curve: pd.Series, label: str, color: str, marker: str
     axes.set_xscale("log", base=2)
     axes.set_xticks(curve.index, [str(size) for size in curve.index])
     axes.minorticks_off()
-    axes.set(xlabel="Block size", ylabel="Normalized latency (s/token)")
+    axes.set(ylabel="Normalized latency (s/token)")
     axes.set_yscale("log")

@@ -36,8 +36,7 @@ def draw(trace: MemoryTrace, title: str) -> Figure:
         device = panel(figure, bottom, HEIGHT_IN - TOP_IN - bottom)
         shown = [show(device, trace, trace.num_slots, device_slots)]
         device.set_title(title, loc="left", fontweight="bold")
-        if write_labels(device, trace):
-            device.set_title("5\N{MIDDLE DOT}2: request 5, logical block 2", loc="right", color="#6b7280", fontsize=7)
+        device.set_title(write_labels(device, trace), loc="right", color="#6b7280", fontsize=7)
         device.set_ylabel("Physical block")
         last = device
         if host:
@@ -83,9 +82,9 @@ def name_blocks(axes: Axes, num_blocks: int, height_in: float) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda block, _: f"{block:,.0f}"))
 
 
-def write_labels(axes: Axes, trace: MemoryTrace) -> bool:
-    """Requests, and for small pools their logical blocks, written into the raster; whether there are logical blocks."""
-    blocks = False
+def write_labels(axes: Axes, trace: MemoryTrace) -> str:
+    """Requests, and for small pools their logical blocks, written into the raster; how to read them."""
+    reading = ""
     width_in, height_in = axes.get_position().size * axes.figure.get_size_inches()
     span_ps = trace.end_ps - trace.start_ps
     min_slots = LABEL_IN * trace.num_slots / height_in
@@ -96,8 +95,9 @@ def write_labels(axes: Axes, trace: MemoryTrace) -> bool:
         x = (start_ps + end_ps) / 2 / PS
         y = (place.start + place.length / 2) / trace.block_size
         axes.text(x, y, str(place), ha="center", va="center_baseline", fontsize=6.5, path_effects=outline)
-        blocks = blocks or place.logical >= 0
-    return blocks
+        blocks = place.logical >= 0
+        reading = "5\N{MIDDLE DOT}2: request 5, logical block 2" if blocks else reading or "numbers: requests"
+    return reading
 
 
 def add_legend(figure: Figure, kinds: set[int], shared: bool) -> None:

@@ -10,6 +10,9 @@
 // HEAD_SIZE]: the interleaved K lets neighbouring tokens' lanes read neighbouring 16-byte vectors, as in the paper's
 // "layout optimized for block read".
 //
+// Measured (H200, fp16, 40 heads of 128, 32 ragged sequences of mean 400; microseconds by block size): 1: 448, 4: 231,
+// 16: 199, 32: 198, 64: 285, 256: 319; decode.cu takes 86 at 1, 69 from 16 on.
+//
 // Grid (num_heads, num_seqs), 128 threads, shared memory 4 bytes per token of the longest context (dynamic).
 // Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE (a power of two), BF16.
 #include "common.cuh"

@@ -10,10 +10,11 @@
 // Grid (tiles x sequences x heads): groups of `group` (sequence, head) pairs whose K and V fit the L2 cache together,
 // in each the longest tiles first.
 //
-// History (H200, fp16, 40 heads of 128; microseconds at 1x1024 / 1x4096 new tokens): prefill.cu 66 / 623, this 40 / 419.
+// History (H200, fp16, 40 heads of 128; microseconds at 1x1024 / 1x4096 new tokens): prefill.cu 66 / 623,
+// this 40 / 419.
 // Tried and dropped: K, V and the first block ids all started before the lengths are known (41 / 439).
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE, BF16. Shared memory: `wgmma_shared_bytes` in attention.py.
+// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE, BF16. Shared memory: `wgmma_shared_bytes` in prefill.py.
 #include "common.cuh"
 #include "wgmma.cuh"
 

@@ -1,8 +1,9 @@
 // Of prefill_wgmma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a).
 #pragma once
 
-// Descriptor of a 128-byte-swizzled tile: rows of 64 values, 16-byte vector v of row r at position v ^ (r % 8), 8 rows
-// a kilobyte. `stride` is from 8 rows to the next 8; `leading` from 64 values to the next 64 where those are contiguous.
+// Descriptor of a 128-byte-swizzled tile: rows of 64 values, 16-byte vector v of row r at position v ^ (r % 8), 8
+// rows a kilobyte. `stride` is from 8 rows to the next 8; `leading` from 64 values to the next 64 where those are
+// contiguous.
 DEVICE unsigned long long descriptor(unsigned address, unsigned leading, unsigned stride) {
   return (unsigned long long)((address & 0x3ffff) >> 4) | (unsigned long long)(leading >> 4) << 16 |
          (unsigned long long)(stride >> 4) << 32 | 1ull << 62;

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,7 @@ PS = 10**12
 Column = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One row of a trace.
 
     output_len is the true number of output tokens of each of its num_seqs sequences; only an oracle may read it

@@ -3,7 +3,7 @@
 import heapq
 
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import Answer, Grant, Ops, Refusal, Tier
+from testbed.core.slots import NO_OPS, Answer, Grant, Ops, Refusal, Tier
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule, Recovery
@@ -85,7 +85,7 @@ class ResidentScheduler(Scheduler):
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
-        if ops:
+        if ops is not NO_OPS and ops:
             plan.ops.append(ops)
 
     def arrive(self, group: SequenceGroup, status: SequenceStatus) -> None:
@@ -209,7 +209,7 @@ class ResidentScheduler(Scheduler):
     def extend_promised(self, steps: int) -> Grant:
         """Extend the batch within the horizon that the policy has promised."""
         answer = self.policy.extend(self.batch, steps)
-        if isinstance(answer, Refusal) or answer.ops:
+        if isinstance(answer, Refusal) or (answer.ops is not NO_OPS and answer.ops):
             name = type(self.policy).__name__
             raise PolicyError(f"{name} promised {steps} more steps by horizon() and then answered {answer}")
         return answer

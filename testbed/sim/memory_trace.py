@@ -16,6 +16,7 @@ from testbed.sim.recorder import Recorder
 from testbed.sim.simulation import answers_waste, simulate
 
 MAX_FRAMES = 1500
+BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
 
 
 class Frame(NamedTuple):
@@ -120,7 +121,7 @@ def trace_memory(
 ) -> MemoryTrace:
     """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between."""
     env = simpy.Environment()
-    trace = MemoryTrace(scheduler.policy.usage().total, getattr(scheduler.policy, "block_size", 1), start_ps)
+    trace = MemoryTrace(scheduler.policy.usage().total, getattr(scheduler.policy, "block_size", BLOCK_SIZE), start_ps)
     tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
     fast_forward = fast_forward and answers_waste(scheduler)
     scheduler.policy = cast(MemoryPolicy, tracer.policy)

@@ -2,13 +2,26 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
-from testbed.sim.rows import PackedRows
+from testbed.sim.rows import BATCH, PackedRows
 from testbed.sim.totals import SpanSums, Totals
 
 NOT_YET = -1
+SHAPE = (
+    "start_ps",
+    "duration_ps",
+    "iterations",
+    "decode_seqs",
+    "prefill_tokens",
+    "preempted",
+    "waiting",
+    "swapped",
+)
+SLOTS = ("live", "reserved", "internal", "saved")
 
 
 class Mark(NamedTuple):
@@ -23,63 +36,57 @@ class Recorder:
 
     requests: one row a request that has ended, in order of ending; a rejected one has times of NOT_YET and a reason in
     `rejections`. spans: one row a span of identical iterations, its slots as means over them. marks: by asked-for time.
+    The spans, and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
     """
 
     def __init__(self) -> None:
-        self.requests = PackedRows(
-            request_id="q",
-            arrival_ps="q",
-            first_token_ps="q",
-            finish_ps="q",
-            prompt_len="q",
-            output_len="q",
-            num_seqs="q",
-            num_swaps="q",
-            num_recomputes="q",
-        )
-        self.spans = PackedRows(
-            start_ps="q",
-            duration_ps="q",
-            iterations="q",
-            decode_seqs="q",
-            prefill_tokens="q",
-            running="q",
-            waiting="q",
-            swapped="q",
-            preempted="q",
-            live="d",
-            reserved="d",
-            internal="d",
-            saved="d",
-        )
+        times, counts = ("arrival_ps", "first_token_ps", "finish_ps"), ("num_seqs", "num_swaps", "num_recomputes")
+        self.requests = PackedRows("request_id", *times, "prompt_len", "output_len", *counts)
+        self.spans = PackedRows(*SHAPE, "running", *SLOTS, floats=SLOTS)
         self.rejections: dict[int, str] = {}
         self.totals = Totals()
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
+        self._unsettled: list[tuple[int, ...]] = []
 
     def served(self, group: SequenceGroup, now_ps: int) -> None:
         """The request of `group` was answered at now_ps."""
         r = group.request
-        times = r.arrival_ps, group.first_ps, now_ps
         lengths = r.prompt_len, r.output_len, r.num_seqs
-        self.requests.append(r.request_id, *times, *lengths, group.num_swaps, group.num_recomputes)
+        times = r.arrival_ps, group.first_ps, now_ps
+        self.requests.append((r.request_id, *times, *lengths, group.num_swaps, group.num_recomputes))
 
     def rejected(self, request: Request, reason: str) -> None:
         """The request was turned away."""
         self.rejections[request.request_id] = reason
         self.totals.rejected += 1
         r = request
-        self.requests.append(r.request_id, r.arrival_ps, NOT_YET, NOT_YET, r.prompt_len, r.output_len, r.num_seqs, 0, 0)
+        times = r.arrival_ps, NOT_YET, NOT_YET
+        self.requests.append((r.request_id, *times, r.prompt_len, r.output_len, r.num_seqs, 0, 0))
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, sums: SpanSums, queues: tuple[int, int]
+        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], sums: tuple[int, ...]
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
-        prefill = sum(chunk.new for chunk in plan.chunks) if plan.chunks else 0
-        shape = plan.decode_seqs, prefill, sums.running // steps, *queues, len(plan.preempted)
-        means = sums.live / steps, sums.reserved / steps, sums.internal / steps, sums.saved / steps
-        self.spans.append(start_ps, duration_ps, steps, *shape, *means)
+        prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
+        row = (start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues, *sums)
+        self._unsettled.append(row)
+        if len(self._unsettled) == BATCH:
+            self.settle()
+
+    def settle(self) -> None:
+        """Bring `spans` and the sums in `totals` up to date."""
+        if not self._unsettled:
+            return
+        columns = list(zip(*self._unsettled, strict=True))
+        self._unsettled.clear()
+        shape, sums = columns[: len(SHAPE)], columns[len(SHAPE) :]
+        self.totals.add(SpanSums(*map(sum, sums)))
+        steps = np.array(shape[2])
+        running, *slots = (np.array(column) for column in sums[: len(sums) // 2])
+        self.spans.extend([*map(np.array, shape), running // steps, *(column / steps for column in slots)])
 
     def mark(self, asked_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
+        self.settle()
         self.marks[asked_ps] = Mark(now_ps, self.totals.copy())

@@ -41,13 +41,18 @@ class Browser:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._in, selectors.EVENT_READ)
         self._text = b""
-        self._session = None
+        self._target = self._session = None
         self._serial = 0
 
     def open(self, url):
-        """Load a page in a new tab and wait until its script has run."""
-        target = self._call("Target.createTarget", url=url)["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        """Load a page in a new tab, which gets the keys, and wait until its script has run."""
+        if self._target:
+            self._session = None
+            self._call("Target.closeTarget", targetId=self._target)
+        self._target = self._call("Target.createTarget", url=url)["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
+        self._call("Emulation.setFocusEmulationEnabled", enabled=True)
+        self._call("Page.bringToFront")
         deadline = time.monotonic() + PATIENCE_S
         while self.value("document.readyState") != "complete" or self.value("location.href") == "about:blank":
             assert time.monotonic() < deadline, f"{url} does not load"

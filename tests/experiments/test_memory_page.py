@@ -10,8 +10,15 @@ from omegaconf import OmegaConf
 from tiny_run import tiny_run
 
 from experiments.memory_map.page import page
-from experiments.memory_map.slots import NOBODY, device_slots
+from experiments.memory_map.slots import CACHED, FREE, LIVE, NOBODY, PINNED, RESERVED, SEVERAL, device_slots
 from experiments.show_memory import retrace
+from testbed.core.request import PS, Request
+from testbed.cost.model import CostModel
+from testbed.memory.caching import PrefixCaching
+from testbed.memory.policy import PoolSpec
+from testbed.sched.preemption import Recompute
+from testbed.sched.prefill import SeparatePrefill
+from testbed.sim.memory_trace import trace_memory
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 SHARED = ("workload.num_seqs=3", "preemption=swap")
@@ -43,11 +50,15 @@ def opened(browser, tmp_path_factory):
     return show
 
 
-@pytest.mark.parametrize(
-    ("options", "blocks"), [((), 9), (SHARED, 18), (("policy=contiguous_pow2",), 24), (("policy=contiguous_max",), 40)]
-)
-def test_it_replays_every_state(opened, browser, options, blocks):
-    trace = opened(*options, blocks=blocks)
+class Fixed(CostModel):
+    """Every iteration takes a millisecond."""
+
+    def iteration(self, work):
+        return PS // 1000
+
+
+def assert_replayed(browser, trace):
+    """The page shows every frame as Python does; the page's states."""
     replayed = browser.value("""app.data.frames.map((frame, i) => {
       app.replay.seek(i);
       const slots = paint(app.replay);
@@ -62,7 +73,31 @@ def test_it_replays_every_state(opened, browser, options, blocks):
         slots = device_slots(trace, frame, np.arange(trace.num_slots))
         for name in ("kind", "owner", "holders"):
             assert np.array_equal(state[name], getattr(slots, name)), name
+    return replayed
+
+
+@pytest.mark.parametrize(
+    ("options", "blocks"), [((), 9), (SHARED, 18), (("policy=contiguous_pow2",), 24), (("policy=contiguous_max",), 40)]
+)
+def test_it_replays_every_state(opened, browser, options, blocks):
+    trace = opened(*options, blocks=blocks)
+    replayed = assert_replayed(browser, trace)
     assert any(NOBODY not in state["owner"] for state in replayed) or blocks > 9
+
+
+def test_it_replays_a_prefix_cache(browser, tmp_path):
+    requests = [
+        Request(i, i * PS // 2000, n, 3 + i % 5, prompt_ids=tuple(range(i % 4, i % 4 + n)), prefix=8 * (i % 7 == 0))
+        for i, n in enumerate([9, 12, 17, 9, 21, 13, 30, 9] * 4)
+    ]
+    policy = PrefixCaching(PoolSpec(96, 64), block_size=4)
+    policy.register_prefix(8)
+    trace = trace_memory(requests, SeparatePrefill(policy, Recompute()), Fixed(), 64)
+    (tmp_path / "page.html").write_text(page(trace, "cache"))
+    browser.open((tmp_path / "page.html").as_uri())
+    replayed = assert_replayed(browser, trace)
+    assert {kind for state in replayed for kind in state["kind"]} >= {FREE, CACHED, PINNED, RESERVED, LIVE}
+    assert any(SEVERAL in state["owner"] for state in replayed)
 
 
 def test_time_can_go_back(opened, browser):

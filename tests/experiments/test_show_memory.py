@@ -38,7 +38,8 @@ def data_of(folder):
 def colors_of(path):
     image = matplotlib.image.imread(path)[..., :3]
     assert image.shape == (980, 1600, 3)
-    return {tuple(color) for color in np.unique((image * 255).round().astype(int).reshape(-1, 3), axis=0)}
+    packed = (image * 255).round().astype(int) @ [1 << 16, 1 << 8, 1]
+    return {(color >> 16, color >> 8 & 255, color & 255) for color in np.unique(packed).tolist()}
 
 
 def test_a_picture_of_every_request_and_a_page_that_needs_no_network(show, plain):
@@ -119,6 +120,27 @@ def test_bad_input_is_one_line(testbed, plain, tmp_path, arguments, message):
     assert (code, output) == (2, "")
     assert error.count("\n") == 1
     assert message in error
+
+
+def test_a_run_that_would_now_be_another_is_said_so(show, tmp_path):
+    folder = tiny_run(tmp_path / "a")
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(re.sub("overhead_s: .*", "overhead_s: 0.5", config))
+    assert "and would now end at " in show(folder)[1]
+    assert "would now" not in show(folder, "--to", "0.5")[1]
+
+
+def test_a_plug_in_without_blocks_or_promises_is_drawn_all_the_same(show, testbed, tmp_path):
+    options = (
+        "policy=custom",
+        "policy._target_=example_policy.Slabs",
+        "+policy.slab_size=40",
+        "arrivals.duration_s=10",
+    )
+    assert testbed("run", *options, "outputs=summary", "hydra.run.dir=a")[::2] == (0, "")
+    data = data_of(show(tmp_path / "a", "--to", "5")[0])
+    assert (data["block_size"], data["end"]) == (16, 5)
+    assert {entry[3][1] for frame in data["frames"] for entry in frame["seqs"] if len(entry) > 1 and entry[3]} == {40}
 
 
 def test_a_run_without_requests_has_nothing_to_draw(testbed):

@@ -68,6 +68,8 @@ def test_full_grid_compiles() -> None:
     for size, group, block, bf16 in product(HEAD_SIZES, (1, 4, 7, 8, 12), blocks, (0, 1)):
         compile_cubin(*decode(size, group, block, bf16), "sm_90")
         compile_cubin(*other("prefill.cu", size, group, block, bf16), "sm_90")
+        if size in (64, 128):
+            compile_cubin(*other("prefill_wgmma.cu", size, group, block, bf16), "sm_90a")
         if block & (block - 1) == 0:
             compile_cubin(*other("paper_decode.cu", size, group, block, bf16), "sm_90")
 

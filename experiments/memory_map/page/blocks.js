@@ -56,8 +56,8 @@ function ownersOf(replay, block) {
 }
 
 function isPinned(replay, block) {
-  const size = replay.data.block_size;
-  return [...replay.unowned.pinned].some(([start, length]) => start < (block + 1) * size && start + length > block * size);
+  const low = block * replay.data.block_size, high = low + replay.data.block_size;
+  return [...replay.unowned.pinned].some(([start, length]) => start < high && start + length > low);
 }
 
 function referenceCount(replay, slots, block) {

@@ -24,7 +24,8 @@ function blockDetails(app) {
   const filled = kinds.filter(kind => kind === LIVE).length;
   const state = count ? `${filled} of ${kinds.length} slots filled` : replay.data.names[Math.max(...kinds)];
   const owners = ownersOf(replay, block).map(owner => element("li", {},
-    chip(app, owner.seq.request, replay.names.get(owner.seq.id)), ` logical block ${owner.logical}, ${owner.filled} filled`));
+    chip(app, owner.seq.request, replay.names.get(owner.seq.id)),
+    ` logical block ${owner.logical}, ${owner.filled} filled`));
   if (isPinned(replay, block)) owners.push(element("li", {}, "a registered prefix"));
   return [
     element("p", {className: "facts"}, element("b", {}, `Block ${block}`), `: reference count ${count}; ${state}`),

@@ -54,7 +54,8 @@ class Painter {
       const index = replay.frameAt(start + (x + 0.5) * (end - start) / width);
       if (index !== replay.index || !column) { replay.seek(index); column = paint(replay); }
       for (let y = 0; y < height; y++) {
-        const slot = Math.floor((height - 1 - y + 0.5) * size / height), key = column.kind[slot] + 8 * column.owner[slot];
+        const slot = Math.floor((height - 1 - y + 0.5) * size / height);
+        const key = column.kind[slot] + 8 * column.owner[slot];
         if (!colors.has(key)) colors.set(key, channels(this.color(column.kind[slot], column.owner[slot])));
         image.data.set(colors.get(key), 4 * (y * width + x));
       }

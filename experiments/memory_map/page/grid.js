@@ -44,7 +44,8 @@ class Grid {
     const gap = this.cellWidth > 9 ? 1 : 0.5;
     const logical = this.logicalBlocks(replay, chosen.request);
     for (let block = 0; block < this.numBlocks; block++) {
-      const [x, y] = this.place(block), width = this.cellWidth - gap, height = this.cellHeight - (this.isList ? 4 : gap);
+      const [x, y] = this.place(block);
+      const width = this.cellWidth - gap, height = this.cellHeight - (this.isList ? 4 : gap);
       pen.globalAlpha = logical.size && !logical.has(block) ? 0.22 : 1;
       this.painter.block(pen, slots, block, x, y, width, height);
       pen.globalAlpha = 1;
@@ -101,7 +102,8 @@ class Grid {
 
   describe(pen, replay, block, x, y) {
     const owners = ownersOf(replay, block);
-    const text = owners.map(({seq, logical, filled}) => `${replay.names.get(seq.id)}, logical block ${logical}: ${filled} filled`);
+    const text = owners.map(({seq, logical, filled}) =>
+      `${replay.names.get(seq.id)}, logical block ${logical}: ${filled} filled`);
     this.text(pen, owners.length > 2 ? `${owners.length} sequences: ${text[0]}` : text.join("; "), x, y, "left", INK);
   }
 

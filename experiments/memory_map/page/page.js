@@ -67,9 +67,10 @@ class App {
     this.slots.kind.forEach((kind, slot) => counts[kind === LIVE && this.slots.holders[slot] > 1 ? 7 : kind]++);
     return [LIVE, 7, RESERVED, INTERNAL, ROUNDING, CACHED, PINNED, FREE].filter(kind => counts[kind]).map(kind => {
       const swatch = element("canvas", {width: 30, height: 14}), share = 100 * counts[kind] / total;
+      const percent = share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`;
       this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), 0, kind === 7);
       const text = kind === 7 ? this.data.shared_name : this.data.names[kind];
-      return element("span", {className: "kind"}, swatch, text, element("b", {}, share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`));
+      return element("span", {className: "kind"}, swatch, text, element("b", {}, percent));
     });
   }
 
