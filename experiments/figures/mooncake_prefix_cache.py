@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from experiments.style import RC, new_figure
 
 ORDERS = {
-    "belady": ("Belady (bound)", "#222222", "--"),
+    "belady": ("Belady (oracle)", "#222222", "--"),
     "lru": ("LRU", "#1f77b4", "-"),
     "fifo": ("FIFO", "#d62728", "-"),
     "lfu": ("LFU", "#e6b800", "-"),
@@ -19,7 +19,7 @@ ORDERS = {
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Left the untimed replay, right the timed runs."""
+    """Left the untimed replay, where the oracle is a bound; right the timed runs."""
     with mpl.rc_context(RC):
         figure = new_figure(7.0, 2.6)
         left, right = figure.subplots(1, 2)
@@ -29,6 +29,9 @@ def draw(table: pd.DataFrame) -> Figure:
         left.set_title("Untimed replay")
         _curves(right, table[table["kind"] == "timed"], "requests_per_s", 1, marker="o")
         right.set(xlabel=f"KV pool (blocks of {size} tokens)", ylabel="Throughput (requests/s)")
+        sizes = sorted(set(table.loc[table["kind"] == "timed", "num_blocks"]))
+        right.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        right.minorticks_off()
         right.set_title("Timed runs, to the last request")
         figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
         return figure
