@@ -48,7 +48,10 @@ def main(argv: list[str]) -> None:
     slow = measure("1 req/s, an hour, step by step", (*HOUR, "arrivals.rate=1", "fast_forward=false"), lengths, 1)
     growing = [
         measure(
-            f"1 req/s, {n:,} requests", ("+system=vllm", "cost=analytic", "arrivals.rate=1", f"arrivals.duration_s={n}"), lengths, again
+            f"1 req/s, {n:,} requests",
+            ("+system=vllm", "cost=analytic", "arrivals.rate=1", f"arrivals.duration_s={n}"),
+            lengths,
+            again,
         )
         for n, again in ((7_000, options.repeats), (options.requests, 1))
     ]

@@ -61,6 +61,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.prompt_len)
 
+    def prompts(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """The content ids, tokens per id and length of every prompt."""
+        if self.prompt_ids is None:
+            raise InputError("the trace does not say what its prompts contain; a prefix cache needs one that does")
+        for ids, prompt_len in zip(self.prompt_ids, self.prompt_len.tolist(), strict=True):
+            yield ids, self.tokens_per_id, prompt_len
+
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """The rows at `index`, in that order."""
         arrival_s = None if self.arrival_s is None else self.arrival_s[index]
