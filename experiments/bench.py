@@ -15,7 +15,7 @@ from experiments.console import wide_console
 from experiments.lab import Lab, length_file
 from experiments.point import run
 
-HOUR = ("+system=vllm", "arrivals.duration_s=3600")
+HOUR = ("+system=vllm", "cost=analytic", "arrivals.duration_s=3600")
 SMALL_BATCH, LARGE_BATCH = 30, 1000
 
 
@@ -48,7 +48,10 @@ def main(argv: list[str]) -> None:
     slow = measure("1 req/s, an hour, step by step", (*HOUR, "arrivals.rate=1", "fast_forward=false"), lengths, 1)
     growing = [
         measure(
-            f"1 req/s, {n:,} requests", ("+system=vllm", "arrivals.rate=1", f"arrivals.duration_s={n}"), lengths, again
+            f"1 req/s, {n:,} requests",
+            ("+system=vllm", "cost=analytic", "arrivals.rate=1", f"arrivals.duration_s={n}"),
+            lengths,
+            again,
         )
         for n, again in ((7_000, options.repeats), (options.requests, 1))
     ]
@@ -65,6 +68,7 @@ def batch_setting(max_num_seqs: int) -> Sequence[str]:
     """A queue that never empties, in front of a pool that holds as many sequences as the limit lets in."""
     return (
         "+system=vllm",
+        "cost=analytic",
         "server=h200",
         "server.num_gpus=8",
         "arrivals.rate=1000",

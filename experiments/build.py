@@ -52,6 +52,8 @@ def build(config: DictConfig) -> Setup:
     workload = make_workload(config)
     if workload.rows.prefix and policy.shares:
         policy.register_prefix(workload.rows.prefix)
+    if getattr(policy, "reads_future", False):
+        policy.foresee(workload.rows.prompts())
     return Setup(
         workload,
         scheduler,

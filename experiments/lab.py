@@ -19,6 +19,7 @@ FILE_READERS = {
     "alpaca": {"_target_": "traces.csv_lengths.CsvLengths"},
     "wmt": {"_target_": "traces.wmt.WmtCsv"},
     "chat": {"_target_": "traces.chat.ChatCsv"},
+    "mooncake": {"_target_": "traces.mooncake.MooncakeJsonl"},
 }
 
 
@@ -46,7 +47,10 @@ class Lab:
 
     def measure(self, overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> Measured:
         """The summary of a run, from its folder if it is complete there."""
-        config = self.config(overrides, values)
+        return self.measured(self.config(overrides, values))
+
+    def measured(self, config: DictConfig) -> Measured:
+        """The summary of a run by its whole config."""
         name = run_id(config)
         folder = self.folder / name
         return Measured(complete(folder) or run_into(config, folder), name)

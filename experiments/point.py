@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,11 @@ def run(setup: Setup, *, show: bool = False) -> Run:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps)
+    policy = setup.scheduler.policy
+    counts = getattr(policy, "counts", None)  # of a prefix cache
+    cache = {} if counts is None else {"prefix_cache": {**asdict(counts), "evictions": policy.evictions}}
     extra = {STOPPED: overloaded, "cost_profile": getattr(setup.cost, "fingerprint", None)}
-    return Run(recorder, {**summary, **extra}, wall_s)
+    return Run(recorder, {**summary, **cache, **extra}, wall_s)
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:

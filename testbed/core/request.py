@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,7 @@ PS = 10**12
 Column = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One row of a trace.
 
     output_len is the true number of output tokens of each of its num_seqs sequences; only an oracle may read it
@@ -60,6 +60,13 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.prompt_len)
+
+    def prompts(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """The content ids, tokens per id and length of every prompt."""
+        if self.prompt_ids is None:
+            raise InputError("the trace does not say what its prompts contain; a prefix cache needs one that does")
+        for ids, prompt_len in zip(self.prompt_ids, self.prompt_len.tolist(), strict=True):
+            yield ids, self.tokens_per_id, prompt_len
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """The rows at `index`, in that order."""

@@ -1,10 +1,10 @@
 """A roofline of a data sheet (section 2.2's arithmetic), with named efficiencies."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-
-import numpy as np
+from operator import itemgetter
 
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
@@ -46,7 +46,6 @@ class AnalyticCost(CostModel):
         self._overhead_ps = round(efficiencies.overhead_s * PS)
         attention = server.gpu.memory_bandwidth * efficiencies.attention_bandwidth * server.num_gpus
         self._context_ps = round(model.kv_bytes_per_token / attention * PS)
-        self._tokens, self._shares = zip(*efficiencies.linear, strict=True)
         self._linear_ps = cache(self._linear)
 
     def iteration(self, work: Work) -> int:
@@ -65,15 +64,23 @@ class AnalyticCost(CostModel):
 
     def _effective(self, context: int, repeated: int) -> int:
         """The context that would take as long if nothing were shared."""
-        return context - repeated + round(repeated * self._eff.repeated_read)
+        return context - repeated + round(repeated * self._eff.repeated_read) if repeated else context
 
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
         shard = self.model.linear_params / self._gpus
         read_s = shard * self.model.dtype_bytes / self._gpu.memory_bandwidth
         compute_s = 2 * shard * num_tokens / self._gpu.fp16_flops
-        share = float(np.interp(num_tokens, self._tokens, self._shares))
-        return round((max(read_s, compute_s) / share + self._all_reduce_s(num_tokens)) * PS)
+        return round((max(read_s, compute_s) / self._share(num_tokens) + self._all_reduce_s(num_tokens)) * PS)
+
+    def _share(self, num_tokens: int) -> float:
+        """Share of the roofline that matrix products over num_tokens tokens reach."""
+        points = self._eff.linear
+        i = bisect_left(points, num_tokens, key=itemgetter(0))
+        if i in (0, len(points)):
+            return points[min(i, len(points) - 1)][1]
+        (low, below), (high, above) = points[i - 1], points[i]
+        return below + (above - below) * (num_tokens - low) / (high - low)
 
     def _all_reduce_s(self, num_tokens: int) -> float:
         """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the activations."""

@@ -83,7 +83,8 @@ class ProfileCost(CostModel):
     ) -> None:
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
-        if profile["model"] != asdict(model) or profile["num_gpus"] != num_gpus:
+        same_shape = {**profile["model"], "max_len": model.max_len} == asdict(model)
+        if not same_shape or profile["num_gpus"] != num_gpus:
             name, degree = profile["model"]["name"], profile["num_gpus"]
             raise InputError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]

@@ -64,7 +64,7 @@ class PrefixCaching(Paged):
         hash_of: HashOf = hash,
     ) -> None:
         super().__init__(pool, block_size, watermark)
-        self._pool = CachingPool(self._pool.num_blocks, eviction or Lru(), hash_of)
+        self._pool = CachingPool(self._pool.num_blocks, Lru() if eviction is None else eviction, hash_of)
         self._prompts: dict[int, CachedPrompt] = {}
         self._unpublished: dict[int, CachedPrompt] = {}
         self._newest = -1

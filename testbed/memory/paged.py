@@ -112,7 +112,9 @@ class Paged(MemoryPolicy):
     def horizon(self, seqs: Iterable[Sequence], limit: int) -> int:
         if not isinstance(seqs, Batch):
             return 0
-        index = self._index(seqs)
+        index = self._lockstep
+        if index is None or index.batch is not seqs:
+            index = self._index(seqs)
         return 0 if index.tails else index.steps_within(len(self._pool.free), limit)
 
     def waste(self, seq: Sequence, final_len: int) -> Waste:
@@ -189,9 +191,11 @@ class Paged(MemoryPolicy):
     def _extend_batch(self, index: PagedLockstep, num_tokens: int) -> Answer:
         if index.tails:
             return self._write_tails(index, num_tokens)
-        if not self._make_room(index.needed(num_tokens)):
+        members = len(index.members)
+        at_most = (num_tokens // self.block_size + 1) * members
+        if at_most > len(self._pool.free) and not self._make_room(index.needed(num_tokens)):
             return Refusal.LATER
-        self._live += num_tokens * len(index.members)
+        self._live += num_tokens * members
         if num_tokens == 1:
             return first_step(index.grow_once(self._pool.free), self.block_size)
         return Grant(0, NO_OPS, index.grow(num_tokens, self._pool.free))

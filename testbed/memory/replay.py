@@ -44,10 +44,8 @@ class Replayed:
 
 def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
     """The prompts of a trace that names their content."""
-    if rows.prompt_ids is None:
-        raise ValueError("the trace does not say what its prompts contain: it has no prompt_ids")
-    for ids, prompt_len in zip(rows.prompt_ids, rows.prompt_len.tolist(), strict=True):
-        yield Prompt(block_contents(ids, rows.tokens_per_id, prompt_len, block_size), -(-prompt_len // block_size))
+    for ids, each, prompt_len in rows.prompts():
+        yield Prompt(block_contents(ids, each, prompt_len, block_size), -(-prompt_len // block_size))
 
 
 def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrder, hash_of: HashOf = hash) -> Replayed:

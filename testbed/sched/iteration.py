@@ -41,7 +41,8 @@ class IterationScheduler(ResidentScheduler):
                 self.leave(group)
                 self.finish(group)
                 finished.append(group)
-            self._choose_parents()
+            if self.beam_groups:
+                self._choose_parents()
         first_tokens = [chunk.group for chunk in plan.chunks if chunk.last]
         for group in first_tokens:
             self._prefilled(group, finished)
@@ -76,7 +77,7 @@ class IterationScheduler(ResidentScheduler):
     def _decode(self, plan: Plan) -> None:
         """Extend the batch by one step, preempting until it fits."""
         batch = self.batch
-        while num_seqs := len(batch):
+        while num_seqs := len(batch.sequences):
             answer = self.policy.extend(batch, 1)
             if not isinstance(answer, Refusal):
                 plan.decode_seqs = num_seqs
@@ -133,8 +134,8 @@ class IterationScheduler(ResidentScheduler):
         if self.copies:
             plan.ops += self.copies
             self.copies = []
-        blocked = self.refused or bool(self.swapped) or (bool(self.waiting) and self.is_full_with(self.waiting[0]))
+        if not plan.repeats or plan.preempted or self.beam_groups or len(self.batch.sequences) != self.num_seqs:
+            return
         plan.open = not self.waiting and not self.swapped
-        steady = plan.repeats and not plan.preempted and not self.beam_groups
-        if steady and len(self.batch) == self.num_seqs and (blocked or plan.open):
+        if plan.open or self.refused or self.swapped or self.is_full_with(self.waiting[0]):
             plan.horizon = self.policy.horizon(self.batch, self.steps_to_finish() - 1)

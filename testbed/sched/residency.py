@@ -209,7 +209,7 @@ class ResidentScheduler(Scheduler):
     def extend_promised(self, steps: int) -> Grant:
         """Extend the batch within the horizon that the policy has promised."""
         answer = self.policy.extend(self.batch, steps)
-        if isinstance(answer, Refusal) or answer.ops:
+        if isinstance(answer, Refusal) or (answer.ops is not NO_OPS and answer.ops):
             name = type(self.policy).__name__
             raise PolicyError(f"{name} promised {steps} more steps by horizon() and then answered {answer}")
         return answer

@@ -14,7 +14,6 @@ from testbed.sched.residency import PolicyError
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter
 from testbed.sim.recorder import Recorder
-from testbed.sim.totals import SpanSums
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
@@ -79,7 +78,7 @@ class Engine:
                 used = scheduler.policy.usage()
                 self.meter.open(plan, used)
                 prices, steps = self._price(plan, used.saved)
-                duration_ps = prices.total_ps(steps)
+                duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
                 queues = len(scheduler.waiting), len(scheduler.swapped)
                 yield env.timeout(duration_ps)
                 outcome = scheduler.commit(plan, steps)
@@ -113,7 +112,7 @@ class Engine:
         return prices, steps
 
     def _record(
-        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: SpanSums, queues: tuple[int, int]
+        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: tuple[int, ...], queues: tuple[int, int]
     ) -> None:
         totals, now_ps = self.recorder.totals, self._now_ps()
         self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, sums)

@@ -9,7 +9,6 @@ from testbed.core.slots import NO_GROWTH, Growth, Usage, Waste
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.totals import SpanSums
 
 
 class Meter(ABC):
@@ -23,8 +22,8 @@ class Meter(ABC):
         """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own account of it."""
 
     @abstractmethod
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
-        """The sums over the `steps` iterations that were carried out."""
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> tuple[int, ...]:
+        """The values of SpanSums over the `steps` iterations that were carried out."""
 
 
 class PlainMeter(Meter):
@@ -39,10 +38,10 @@ class PlainMeter(Meter):
         reserved = used.held - used.live - internal
         self._seen = len(self.scheduler.running), used.live, reserved, internal, used.saved
 
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> tuple[int, ...]:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return SpanSums(*self._seen, *(value * prices.first_ps for value in self._seen))
+        return *self._seen, *(value * prices.first_ps for value in self._seen)
 
 
 class Tracked:
@@ -79,9 +78,9 @@ class SpanMeter(Meter):
             self._track(group)
         self._used = used
         self._running = len(self.scheduler.running)
-        self._growing = len(self.scheduler.batch)
+        self._growing = len(self.scheduler.batch.sequences)
 
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> SpanSums:
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> tuple[int, ...]:
         started = self._start(self.scheduler.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
             sums = self._single(prices.first_ps, self._internal + started.slots)
@@ -97,14 +96,14 @@ class SpanMeter(Meter):
             self._joined(group)
         return sums
 
-    def _single(self, duration_ps: int, internal: int) -> SpanSums:
+    def _single(self, duration_ps: int, internal: int) -> tuple[int, ...]:
         running, live = self._running, self._used.live
         reserved = self._used.held - live - internal
         saved = self._used.saved
         times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
-        return SpanSums(running, live, reserved, internal, saved, *times, saved * duration_ps)
+        return running, live, reserved, internal, saved, *times, saved * duration_ps
 
-    def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> SpanSums:
+    def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> tuple[int, ...]:
         first_ps, growth_ps, _ = prices
         t1 = steps * (steps - 1) // 2
         t2 = (steps - 1) * steps * (2 * steps - 1) // 6
@@ -123,7 +122,7 @@ class SpanMeter(Meter):
         sums = self._running * steps, live, held - live - internal, internal, used.saved * steps
         reserved_time = held_time - live_time - internal_time
         times = self._running * duration, live_time, reserved_time, internal_time, used.saved * duration
-        return SpanSums(*sums, *times)
+        return *sums, *times
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""

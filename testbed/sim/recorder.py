@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
@@ -9,6 +11,17 @@ from testbed.sim.rows import BATCH, PackedRows
 from testbed.sim.totals import SpanSums, Totals
 
 NOT_YET = -1
+SHAPE = (
+    "start_ps",
+    "duration_ps",
+    "iterations",
+    "decode_seqs",
+    "prefill_tokens",
+    "preempted",
+    "waiting",
+    "swapped",
+)
+SLOTS = ("live", "reserved", "internal", "saved")
 
 
 class Mark(NamedTuple):
@@ -23,20 +36,18 @@ class Recorder:
 
     requests: one row a request that has ended, in order of ending; a rejected one has times of NOT_YET and a reason in
     `rejections`. spans: one row a span of identical iterations, its slots as means over them. marks: by asked-for time.
-    The sums in `totals` are brought up to date by `settle`, its counts at once.
+    The spans, and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
     """
 
     def __init__(self) -> None:
         times, counts = ("arrival_ps", "first_token_ps", "finish_ps"), ("num_seqs", "num_swaps", "num_recomputes")
         self.requests = PackedRows("request_id", *times, "prompt_len", "output_len", *counts)
-        shape = ("decode_seqs", "prefill_tokens", "preempted", "waiting", "swapped", "running")
-        slots = ("live", "reserved", "internal", "saved")
-        self.spans = PackedRows("start_ps", "duration_ps", "iterations", *shape, *slots, floats=slots)
+        self.spans = PackedRows(*SHAPE, "running", *SLOTS, floats=SLOTS)
         self.rejections: dict[int, str] = {}
         self.totals = Totals()
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
-        self._unsettled: list[SpanSums] = []
+        self._unsettled: list[tuple[int, ...]] = []
 
     def served(self, group: SequenceGroup, now_ps: int) -> None:
         """The request of `group` was answered at now_ps."""
@@ -54,22 +65,26 @@ class Recorder:
         self.requests.append((r.request_id, *times, r.prompt_len, r.output_len, r.num_seqs, 0, 0))
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], sums: SpanSums
+        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], sums: tuple[int, ...]
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        shape = (start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues)
-        running, live, reserved, internal, saved = sums[:5]
-        self.spans.append((*shape, running // steps, live / steps, reserved / steps, internal / steps, saved / steps))
-        self._unsettled.append(sums)
+        row = (start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues, *sums)
+        self._unsettled.append(row)
         if len(self._unsettled) == BATCH:
             self.settle()
 
     def settle(self) -> None:
-        """Add what the latest spans saw to the totals."""
-        if self._unsettled:
-            self.totals.add(SpanSums(*map(sum, zip(*self._unsettled, strict=True))))
-            self._unsettled.clear()
+        """Bring `spans` and the sums in `totals` up to date."""
+        if not self._unsettled:
+            return
+        columns = list(zip(*self._unsettled, strict=True))
+        self._unsettled.clear()
+        shape, sums = columns[: len(SHAPE)], columns[len(SHAPE) :]
+        self.totals.add(SpanSums(*map(sum, sums)))
+        steps = np.array(shape[2])
+        running, *slots = (np.array(column) for column in sums[: len(sums) // 2])
+        self.spans.extend([*map(np.array, shape), running // steps, *(column / steps for column in slots)])
 
     def mark(self, asked_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""

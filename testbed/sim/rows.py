@@ -24,6 +24,15 @@ class PackedRows:
         if len(self._pending) == BATCH:
             self._pack()
 
+    def extend(self, columns: Sequence[NDArray[Any]]) -> None:
+        """Add many rows, column by column."""
+        self._pack()
+        block = np.empty(len(columns[0]), self._dtype)
+        for name, column in zip(self._dtype.names or (), columns, strict=True):
+            block[name] = column
+        self._blocks.append(block)
+        self._packed += len(block)
+
     def __len__(self) -> int:
         return self._packed + len(self._pending)
 

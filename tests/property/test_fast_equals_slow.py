@@ -1,6 +1,6 @@
 """Fast must equal slow, bit for bit: fast-forwarded spans against one event per iteration and walked tables."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import hypothesis.strategies as st
 import numpy as np
@@ -86,7 +86,7 @@ def told(draw, requests):
     for r in draw(requests):
         shared, story = int(rng.integers(0, 2 * r.prompt_len)), int(rng.integers(num_stories))
         ids = (story * MAX_LEN + i if i < shared else -1 - r.request_id for i in range(r.prompt_len))
-        changed.append(replace(r, prompt_ids=tuple(ids)))
+        changed.append(r._replace(prompt_ids=tuple(ids)))
     return changed
 
 
