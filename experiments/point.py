@@ -48,11 +48,16 @@ def run(setup: Setup, *, show: bool = False) -> Run:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps)
+    extra = {STOPPED: overloaded, "cost_profile": getattr(setup.cost, "fingerprint", None), **cache_counts(setup)}
+    return Run(recorder, {**summary, **extra}, wall_s)
+
+
+def cache_counts(setup: Setup) -> dict[str, Any]:
+    """What a prefix cache was asked for and found, where the policy is one."""
     policy = setup.scheduler.policy
-    counts = getattr(policy, "counts", None)  # of a prefix cache
-    cache = {} if counts is None else {"prefix_cache": {**asdict(counts), "evictions": policy.evictions}}
-    extra = {STOPPED: overloaded, "cost_profile": getattr(setup.cost, "fingerprint", None)}
-    return Run(recorder, {**summary, **cache, **extra}, wall_s)
+    if not policy.caches_prefixes or not hasattr(policy, "counts"):
+        return {}
+    return {"prefix_cache": {**asdict(policy.counts), "evictions": policy.evictions}}
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
