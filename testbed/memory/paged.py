@@ -219,7 +219,7 @@ class Paged(MemoryPolicy):
     def _give_back(self, table: BlockTable, blocks: list[int]) -> None:
         """Drop these blocks, the end of a table, and the stored tokens of those that nobody else holds."""
         padding = len(table.blocks) * self.block_size - table.num_tokens
-        if padding and self._pool.ref_count(table.blocks[-1]) > 1:
+        if padding and self._pool.sharers and self._pool.ref_count(table.blocks[-1]) > 1:
             padding = 0
         self._live -= self._pool.put(blocks) * self.block_size - padding
 

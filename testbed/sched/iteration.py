@@ -1,7 +1,7 @@
 """Iteration-level scheduling, first come first served (Orca; section 4.5): prefill separate, mixed or chunked."""
 
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_GROWTH, Refusal
+from testbed.core.slots import NO_GROWTH, NO_OPS, Refusal
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.plan import Chunk, Outcome, Plan
@@ -82,7 +82,8 @@ class IterationScheduler(ResidentScheduler):
             if not isinstance(answer, Refusal):
                 plan.decode_seqs = num_seqs
                 plan.decode_context = batch.context + num_seqs
-                self.order(answer.ops, plan)
+                if answer.ops is not NO_OPS:
+                    self.order(answer.ops, plan)
                 return
             self.preempt(plan)
 

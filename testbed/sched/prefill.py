@@ -11,10 +11,12 @@ class SeparatePrefill(IterationScheduler):
 
     def plan(self) -> Plan:
         plan = Plan()
-        self._prefill(plan, self.max_num_batched_tokens)
+        if self.waiting or self.partial:
+            self._prefill(plan, self.max_num_batched_tokens)
         if not plan.chunks:
             self._decode(plan)
-            self.resume(plan)
+            if self.swapped:
+                self.resume(plan)
         self._complete(plan)
         return plan
 

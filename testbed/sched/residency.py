@@ -85,7 +85,7 @@ class ResidentScheduler(Scheduler):
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
-        if ops is not NO_OPS and ops:
+        if ops:
             plan.ops.append(ops)
 
     def arrive(self, group: SequenceGroup, status: SequenceStatus) -> None:

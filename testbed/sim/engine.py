@@ -70,7 +70,8 @@ class Engine:
         """The process to hand to SimPy."""
         env, scheduler = self.env, self.scheduler
         while env.now < self._stop_ps:
-            self._pass_marks()
+            if self._marks:
+                self._pass_marks()
             plan = scheduler.plan()
             for group in plan.rejected:
                 self.recorder.rejected(group.request, "the memory policy can never hold it")
@@ -116,8 +117,6 @@ class Engine:
     ) -> None:
         totals, now_ps = self.recorder.totals, self._now_ps()
         self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, sums)
-        totals.iterations += steps
-        totals.busy_ps += duration_ps
         for group in outcome.first_tokens:
             if group.first_ps < 0:
                 group.first_ps = now_ps
@@ -125,6 +124,8 @@ class Engine:
             totals.finished += 1
             totals.generated += group.request.output_len * group.request.num_seqs
             self.recorder.served(group, now_ps)
+        if not (plan.preempted or plan.ops):
+            return
         for group in plan.preempted:
             swapped = group.status is SequenceStatus.SWAPPED
             totals.swaps += swapped

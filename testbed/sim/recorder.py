@@ -81,6 +81,8 @@ class Recorder:
         columns = list(zip(*self._unsettled, strict=True))
         self._unsettled.clear()
         shape, sums = columns[: len(SHAPE)], columns[len(SHAPE) :]
+        self.totals.busy_ps += sum(shape[1])
+        self.totals.iterations += sum(shape[2])
         self.totals.add(SpanSums(*map(sum, sums)))
         steps = np.array(shape[2])
         running, *slots = (np.array(column) for column in sums[: len(sums) // 2])

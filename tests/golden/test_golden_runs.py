@@ -1,0 +1,64 @@
+"""Golden rows: exact totals of two minutes of each policy. A deliberate change is `pytest --update-golden`."""
+
+import csv
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from testbed.core.request import Workload
+from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.memory.caching import PrefixCaching
+from testbed.memory.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.sched.preemption import RecomputeSingleSwapGroup
+from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
+from testbed.sim.arrivals import Slotted
+from testbed.sim.simulation import simulate
+from traces.synthetic import Fitted
+
+GOLDEN = Path(__file__).with_name("runs.csv")
+MODEL = ModelSpec("opt-13b", 40, 5120, 40, 40, 128, 20480, 2, 50272, 2048, tied_embedding=True)
+SERVER = ServerSpec("a100", GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 32e9, 600e9), 1)
+COST = AnalyticCost(MODEL, SERVER, Efficiencies(overhead_s=9e-3, attention_bandwidth=0.5, copy_s=4e-6))
+POOL = PoolSpec(15728, 2048, 26214)
+
+CASES = {
+    "max": (ContiguousMax, SeparatePrefill, "sharegpt", 1.0, 1, False),
+    "pow2": (ContiguousPow2, SeparatePrefill, "sharegpt", 1.0, 1, False),
+    "oracle mixed": (ContiguousOracle, MixedPrefill, "sharegpt", 1.0, 1, False),
+    "paged overloaded": (Paged, SeparatePrefill, "sharegpt", 3.0, 1, False),
+    "paged chunked": (Paged, ChunkedPrefill, "alpaca", 20.0, 1, False),
+    "paged parallel 4": (Paged, SeparatePrefill, "alpaca", 12.0, 4, False),
+    "paged beam 4": (Paged, SeparatePrefill, "alpaca", 6.0, 4, True),
+    "prefix caching": (PrefixCaching, ChunkedPrefill, "sharegpt", 2.0, 1, False),
+}
+
+
+def totals(policy, prefill, trace, rate, num_seqs, beam):
+    arrivals = Slotted(rate, 120).times_ps(None, 0)
+    workload = Workload(Fitted(trace).rows(len(arrivals), 0, 2048), arrivals, num_seqs, beam)
+    recorder = simulate(workload, prefill(policy(POOL), RecomputeSingleSwapGroup()), COST, 2048)
+    return {name: str(value) for name, value in {**asdict(recorder.totals), "end_ps": recorder.end_ps}.items()}
+
+
+def write(rows):
+    with GOLDEN.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["case", *next(iter(rows.values()))])
+        writer.writeheader()
+        writer.writerows({"case": case, **row} for case, row in rows.items())
+
+
+@pytest.fixture(scope="module")
+def golden(request):
+    if request.config.getoption("--update-golden"):
+        write({case: totals(*setting) for case, setting in CASES.items()})
+    with GOLDEN.open() as file:
+        return {row.pop("case"): row for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_totals_are_the_golden_ones(case, golden):
+    assert totals(*CASES[case]) == golden[case]
