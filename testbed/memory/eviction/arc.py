@@ -15,8 +15,9 @@ class Arc(EvictionOrder):
     """Two LRU queues, of nodes found once and more often, whose balance follows hits on what each has evicted.
 
     `target` is the wanted length of `recent`. The cache's size is the length of both queues, because a victim is asked
-    for only when there is no free block. A held node stays in its queue; where it comes up it is in use, so it goes to
-    the end. Ghosts are known by their chained hash; a collision there moves only the target.
+    for only when there is no free block. A held node that comes up leaves its queue, and returns to its end when it is
+    parked again; its memo says whether that is `frequent`. Ghosts are known by their chained hash; a collision there
+    moves only the target.
     """
 
     def __init__(self) -> None:
@@ -32,11 +33,15 @@ class Arc(EvictionOrder):
 
     def park(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            queue = self._frequent if node in self._frequent else self._recent
-            if node in queue:
-                queue.move_to_end(node)
-            else:
+            if node in self._frequent:
+                self._frequent.move_to_end(node)
+            elif node in self._recent:
+                self._recent.move_to_end(node)
+            elif node.memo is None:
                 self._enter(node)
+            else:
+                (self._frequent if node.memo else self._recent)[node] = None
+                node.memo = None
         self._num_parked += len(nodes)
 
     def hit(self, nodes: Sequence[Node]) -> None:
@@ -47,6 +52,8 @@ class Arc(EvictionOrder):
                 self._frequent[node] = None
             elif node in self._frequent:
                 self._frequent.move_to_end(node)
+            elif node.memo is not None:
+                node.memo = True
 
     def victim(self) -> Node:
         self._num_parked -= 1
@@ -58,7 +65,7 @@ class Arc(EvictionOrder):
                 if node.parked:
                     self._remember(node, ghosts)
                     return node
-                queue[node] = None
+                node.memo = queue is self._frequent
         raise IndexError("no node is parked")
 
     def _enter(self, node: Node) -> None:

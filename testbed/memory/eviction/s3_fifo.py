@@ -7,14 +7,16 @@ from testbed.memory.eviction.order import EvictionOrder
 from testbed.memory.prefix_index import Node
 
 MOST_CREDIT = 3
+ABSENT, QUEUED = -1, 0
 
 
 class S3Fifo(EvictionOrder):
     """New nodes pass through `small`, a tenth of the cache; those found twice there, or back soon, go to `main`.
 
     A node's credit (its memo) is its hits since it came to its queue, at most three; in `main` each buys another
-    round. A held node that comes up is in use, so it stays, in `main`. Ghosts are as many as nodes in `main`, known by
-    their chained hash; a collision there lets a new node into `main`.
+    round. A held node that comes up leaves its queue, and enters `main` when it is parked again: ticket tells whether a
+    node is queued. Ghosts are as many as nodes in `main`, known by their chained hash; a collision there lets a new
+    node into `main`.
     """
 
     def __init__(self, small_share: float = 0.1) -> None:
@@ -32,10 +34,12 @@ class S3Fifo(EvictionOrder):
     def park(self, nodes: Sequence[Node]) -> None:
         self._num_parked += len(nodes)
         for node in nodes:
-            if node.memo is None:
-                node.memo = 0
-                (self._main if node.code in self._ghosts else self._small).append(node)
+            if node.ticket == ABSENT:
+                known = node.memo is not None or node.code in self._ghosts
                 self._ghosts.pop(node.code, None)
+                (self._main if known else self._small).append(node)
+                node.ticket = QUEUED
+            node.memo = node.memo or 0
 
     def hit(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -53,9 +57,11 @@ class S3Fifo(EvictionOrder):
 
     def _from_small(self) -> Node | None:
         node = self._small.popleft()
-        if not node.parked or node.memo > 1:
-            node.memo = 0
-            self._main.append(node)
+        node.ticket = ABSENT
+        if not node.parked:
+            return None
+        if node.memo > 1:
+            self._to_main(node, 0)
             return None
         self._ghosts[node.code] = None
         while len(self._ghosts) > max(len(self._main), 1):
@@ -64,8 +70,13 @@ class S3Fifo(EvictionOrder):
 
     def _from_main(self) -> Node | None:
         node = self._main.popleft()
+        node.ticket = ABSENT
         if node.parked and not node.memo:
             return node
-        node.memo = max(node.memo - 1, 0)
-        self._main.append(node)
+        if node.parked:
+            self._to_main(node, node.memo - 1)
         return None
+
+    def _to_main(self, node: Node, credit: int) -> None:
+        node.memo, node.ticket = credit, QUEUED
+        self._main.append(node)
