@@ -34,7 +34,11 @@ def checked(policy_class):
     """The policy, with its invariants checked and slots conserved after every call."""
 
     class Checked(policy_class):
+        calls = 0
+
         def _checked(self, answer):
+            self.calls += 1
+            assert self.calls < 50_000, "the scheduler goes round in circles"
             self.check()
             used = self.usage()
             assert used.allocated + used.cached + used.free == used.total
@@ -141,7 +145,7 @@ def check_run(requests, make_scheduler, marks_ps=(), stop_ps=1 << 62):
     return fast
 
 
-many = settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @many
@@ -150,7 +154,7 @@ def test_iteration_level(make_policy, make_scheduler, requests):
     check_run(requests, lambda: make_scheduler(make_policy()))
 
 
-@settings(many, max_examples=200)
+@settings(many, max_examples=60)
 @given(caching_policies(), schedulers(), told(workloads()))
 def test_prefix_caching(make_policy, make_scheduler, requests):
     policies = []
@@ -167,7 +171,7 @@ def test_marks_and_an_early_stop(make_policy, make_scheduler, requests, marks, s
     check_run(requests, lambda: make_scheduler(make_policy()), marks, stop)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(policies([ContiguousMax, ContiguousPow2, ContiguousOracle]), workloads(), st.integers(1, 9))
 def test_static_batches(make_policy, requests, max_batch_size):
     check_run(requests, lambda: StaticBatch(make_policy(), Recompute(), max_batch_size))
