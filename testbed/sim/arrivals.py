@@ -10,6 +10,8 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Request, Rows
 from testbed.sim.engine import Engine, ProcessGenerator
 
+SLOTS_AT_ONCE = 1 << 20
+
 
 class ArrivalProcess(ABC):
     """Draws arrival times; the same seed gives the same times. One that `replays` needs the whole trace for that."""
@@ -64,8 +66,13 @@ class Slotted(ArrivalProcess):
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
         # The artifact draws from NumPy's legacy generator, whose stream is frozen.
-        draws = np.random.RandomState(seed).poisson(self.rate * self.slot_s, size=round(self.duration_s / self.slot_s))
-        return np.repeat(np.arange(len(draws), dtype=np.int64) * round(self.slot_s * PS), draws)
+        rng, num_slots = np.random.RandomState(seed), round(self.duration_s / self.slot_s)
+        times = [np.empty(0, np.int64)]
+        for start in range(0, num_slots, SLOTS_AT_ONCE):  # a million seconds are a hundred million slots
+            draws = rng.poisson(self.rate * self.slot_s, size=min(SLOTS_AT_ONCE, num_slots - start))
+            used = np.flatnonzero(draws)
+            times.append(np.repeat((start + used) * round(self.slot_s * PS), draws[used]))
+        return np.concatenate(times)
 
 
 class Replay(ArrivalProcess):
