@@ -94,7 +94,7 @@ KNOWN = pytest.mark.xfail(
 
 
 @pytest.mark.parametrize("prefill", [SeparatePrefill, MixedPrefill, pytest.param(ChunkedPrefill, marks=KNOWN)])
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     requests(),
     st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]),

@@ -154,7 +154,7 @@ def test_iteration_level(make_policy, make_scheduler, requests):
     check_run(requests, lambda: make_scheduler(make_policy()))
 
 
-@settings(many, max_examples=60)
+@settings(many, max_examples=200)
 @given(caching_policies(), schedulers(), told(workloads()))
 def test_prefix_caching(make_policy, make_scheduler, requests):
     policies = []
