@@ -28,7 +28,7 @@ CONSTANTS = {
     "sosp23": ("choices.overhead_s", "choices.attention_scale"),
     "analytic": ("efficiencies.overhead_s", "efficiencies.attention_bandwidth"),
 }
-START = {"sosp23": (3e-3, 0.5), "analytic": (1e-3, 0.5)}
+START = {"sosp23": (7e-3, 1.0), "analytic": (1e-3, 0.5)}
 STEP = 0.02
 TOLERANCE = 0.002
 MAX_ROUNDS = 12

@@ -1,10 +1,12 @@
-"""A profile for a GPU that nobody has at hand: measured efficiencies, as functions of shape, on another data sheet.
+"""A profile for a GPU that nobody has at hand: what was measured, moved to another data sheet.
 
-Each measured time is a launch, which stays, and the rest, which is scaled by the ratio of the two data sheets'
-roofline times for the same bytes and FLOPs. Swaps and all-reduces keep all time beyond what their link needs.
+A measured time is what its bytes and FLOPs need at the best rates that the profile itself reached, and a rest. The
+first goes by the ratio of the two data sheets. The rest stays: it is launches, dependent kernels that wait for each
+other, the longest sequence of a ragged batch, and more bandwidth would not have shortened it. Scaled along, it would
+make small kernels too slow and, where a fitted level corrects for that, full batches faster than the target's memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -13,10 +15,13 @@ from testbed.cost.profile import Choices, ProfileCost, read_profile
 
 US = 1e6
 METHOD = (
-    "launch + (measured - launch) x roofline of the target / roofline of the source; over links: measured time "
-    "+ bytes x (1 / target bandwidth - 1 / source bandwidth)"
+    "measured + (roofline of the target - roofline of the source), both at the best share of the data sheet that the "
+    "profile reached; over links: measured + bytes x (1 / target bandwidth - 1 / source bandwidth)"
 )
+STREAMS = ("linear", "output_head", "decode_attention", "contiguous_attention", "decode_attention_paper_kernel")
+LINKS = {"swap": "host_bandwidth", "all_reduce": "link_bandwidth"}
 Key = tuple[Any, ...]
+Point = tuple[Key, list[float]]
 
 
 def derive(profile: Mapping[str, Any], source: GpuSpec, target: GpuSpec) -> dict[str, Any]:
@@ -24,16 +29,27 @@ def derive(profile: Mapping[str, Any], source: GpuSpec, target: GpuSpec) -> dict
     if profile["fingerprint"]["source"] != "measured":
         raise InputError("only a measured profile can be carried to another GPU")
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
-    launch_us = next(row[1] for row in profile["sections"]["overhead"]["points"] if row[0] == "graph_kernel")
+    points = {name: measured(section) for name, section in profile["sections"].items()}
+    bandwidth_share = max(best_rates(loads, name, points[name])[0] for name in STREAMS) / source.memory_bandwidth
     sections = {}
     for name, section in profile["sections"].items():
-        width = len(section["axes"])
-        carry = _carrier(name, loads, launch_us, source, target)
-        rows = [(tuple(row[:width]), row[width:]) for row in section["points"]]
-        points = [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in rows]
-        sections[name] = {**section, "points": points}
+        carry = _carrier(name, loads, points[name], bandwidth_share, source, target)
+        rows = [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points[name]]
+        sections[name] = {**section, "points": rows}
     origin = {"source": "derived", "device": target.name, "method": METHOD, "from": profile["fingerprint"]}
     return {**profile, "fingerprint": origin, "sections": sections, "fit": None}
+
+
+def measured(section: Mapping[str, Any]) -> list[Point]:
+    """The points of a section: what was measured, and its times in microseconds, the median first."""
+    width = len(section["axes"])
+    return [(tuple(row[:width]), row[width:]) for row in section["points"]]
+
+
+def best_rates(loads: "Loads", name: str, points: Sequence[Point]) -> tuple[float, float]:
+    """The highest bytes/s and FLOP/s of a section."""
+    speeds = [[load * US / times[0] for load in loads.load(name, key)] for key, times in points]
+    return max(speed[0] for speed in speeds), max(speed[1] for speed in speeds)
 
 
 def derived_cost(
@@ -82,24 +98,29 @@ class Loads:
 
 
 def _carrier(
-    section: str, loads: Loads, launch_us: float, source: GpuSpec, target: GpuSpec
+    name: str, loads: Loads, points: Sequence[Point], bandwidth_share: float, source: GpuSpec, target: GpuSpec
 ) -> Callable[[Key, float], float]:
-    """How a time of this section goes from one data sheet to the other."""
-    if section == "overhead":
+    """How a time of this section goes from one data sheet to the other.
+
+    The share of the memory bandwidth is the device's, the share of the peak is the section's: that of its kernels.
+    """
+    if name == "overhead":
         return lambda key, us: us
-    if section in ("swap", "all_reduce"):
-        link = "host_bandwidth" if section == "swap" else "link_bandwidth"
-        per_byte = US / getattr(target, link) - US / getattr(source, link)
-        return lambda key, us: max(us / 4, us + loads.sent(section, key) * per_byte)
+    if name in LINKS:
+        per_byte = US / getattr(target, LINKS[name]) - US / getattr(source, LINKS[name])
+        return lambda key, us: max(us / 4, us + loads.sent(name, key) * per_byte)
+    flops_share = best_rates(loads, name, points)[1] / source.fp16_flops
 
-    def scaled(key: Key, us: float) -> float:
-        fixed = min(us, launch_us)
-        load = loads.load(section, key)
-        return fixed + (us - fixed) * roofline_s(target, *load) / roofline_s(source, *load)
+    def moved(key: Key, us: float) -> float:
+        load = loads.load(name, key)
+        needed = roofline_us(source, bandwidth_share, flops_share, *load)
+        streaming = min(us, needed)  # less than it needs, where the L2 cache helped
+        return us + streaming * (roofline_us(target, bandwidth_share, flops_share, *load) / needed - 1)
 
-    return scaled
+    return moved
 
 
-def roofline_s(gpu: GpuSpec, num_bytes: float, flops: float) -> float:
-    """Seconds that a GPU needs at least."""
-    return max(num_bytes / gpu.memory_bandwidth, flops / gpu.fp16_flops)
+def roofline_us(gpu: GpuSpec, bandwidth_share: float, flops_share: float, num_bytes: float, flops: float) -> float:
+    """Microseconds that a GPU needs at these shares of its data sheet."""
+    moving = num_bytes / (gpu.memory_bandwidth * bandwidth_share)
+    return US * max(moving, flops / (gpu.fp16_flops * flops_share) if flops else 0.0)
