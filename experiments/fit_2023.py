@@ -25,10 +25,10 @@ from experiments.scorecard import reference
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]")
 PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
 CONSTANTS = {
-    "sosp23": ("choices.overhead_s", "choices.attention_scale"),
-    "analytic": ("efficiencies.overhead_s", "efficiencies.attention_bandwidth"),
+    "sosp23": ("choices.overhead_per_request_s", "choices.attention_scale"),
+    "analytic": ("efficiencies.overhead_per_request_s", "efficiencies.attention_bandwidth"),
 }
-START = {"sosp23": (7e-3, 1.0), "analytic": (1e-3, 0.5)}
+START = {"sosp23": (3.3e-4, 1.0), "analytic": (3.3e-4, 0.7)}
 STEP = 0.02
 TOLERANCE = 0.002
 MAX_ROUNDS = 12

@@ -15,7 +15,7 @@ from experiments.lab import Lab, composed
 from experiments.scorecard import reference
 
 SETTING = "opt-13b alpaca beam 2"
-LOW, HIGH, PRECISION = 0.5, 50.0, 0.01
+LOW, HIGH, PRECISION = 0.1, 10.0, 0.01
 
 
 def saving(lab: Lab, concentration: float) -> float:
@@ -28,7 +28,7 @@ def saving(lab: Lab, concentration: float) -> float:
 
 
 def fit(lab: Lab) -> float:
-    """Bisection: surer beams change parents less often, and share less."""
+    """Bisection: less sure candidates change parents more often, and share more."""
     rows = reference()
     published = float(rows[(rows["setting"] == SETTING) & (rows["role"] == "calibrate")]["published"].iloc[0])
     low, high = LOW, HIGH
@@ -36,7 +36,7 @@ def fit(lab: Lab) -> float:
         middle = sqrt(low * high)
         found = saving(lab, middle)
         print(f"concentration {middle:.3f}: {found:.2f}% saved, published {published}%", flush=True)
-        low, high = (middle, high) if found > published else (low, middle)
+        low, high = (low, middle) if found > published else (middle, high)
     return sqrt(low * high)
 
 

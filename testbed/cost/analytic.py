@@ -1,10 +1,7 @@
 """A roofline of a data sheet (section 2.2's arithmetic), with named efficiencies."""
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from operator import itemgetter
 
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
@@ -15,17 +12,21 @@ from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work
 class Efficiencies:
     """What the data sheet does not say.
 
-    overhead_s: software time of an iteration. attention_bandwidth: share of the memory bandwidth that the decode
-    attention kernel reaches. repeated_read: what a token of a shared block costs that another sequence reads too, as a
-    share of a first read. linear: share of the roofline that the matrix products reach, as (tokens, share) pairs in
-    order, interpolated. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy between host
-    and device. all_reduce_s: latency of one all-reduce.
+    overhead_s: software time of an iteration; overhead_per_request_s: more of it for each resident request.
+    attention_bandwidth: share of the memory bandwidth that the decode attention kernel reaches. repeated_read: what a
+    token of a shared block costs that another sequence reads too, as a share of a first read. weight_bandwidth,
+    linear_flops: shares of memory bandwidth and peak that matrix products reach; layer_s: what the dependent kernels
+    of a layer take beyond that. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy
+    between host and device. all_reduce_s: latency of one all-reduce.
     """
 
     overhead_s: float = 0.0
+    overhead_per_request_s: float = 0.0
     attention_bandwidth: float = 1.0
     repeated_read: float = 1.0
-    linear: Sequence[tuple[int, float]] = ((1, 1.0),)
+    weight_bandwidth: float = 1.0
+    linear_flops: float = 1.0
+    layer_s: float = 0.0
     prefill_flops: float = 1.0
     copy_s: float = 0.0
     all_reduce_s: float = 0.0
@@ -44,6 +45,7 @@ class AnalyticCost(CostModel):
         self._gpu = server.gpu
         self._eff = efficiencies
         self._overhead_ps = round(efficiencies.overhead_s * PS)
+        self._per_request_ps = round(efficiencies.overhead_per_request_s * PS)
         attention = server.gpu.memory_bandwidth * efficiencies.attention_bandwidth * server.num_gpus
         self._context_ps = round(model.kv_bytes_per_token / attention * PS)
         self._linear_ps = cache(self._linear)
@@ -52,15 +54,19 @@ class AnalyticCost(CostModel):
         num_tokens = work.decode_seqs
         for new, _ in work.prefill:
             num_tokens += new
-        forward = self._linear_ps(num_tokens) + self._overhead_ps if num_tokens else 0
+        forward = self._linear_ps(num_tokens) + self._software_ps(work.num_requests) if num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
         attention = read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
         moved = work.copies or work.swapped_out or work.swapped_in
         return forward + attention + (self._moves_ps(work) if moved else 0)
 
-    def decode(self, num_seqs: int, context: int, repeated: int = 0) -> Affine:
-        first = self._linear_ps(num_seqs) + self._overhead_ps + self._effective(context, repeated) * self._context_ps
+    def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
+        attention = self._effective(context, repeated) * self._context_ps
+        first = self._linear_ps(num_seqs) + self._software_ps(num_requests) + attention
         return Affine(first, num_seqs * self._context_ps, UNBOUNDED)
+
+    def _software_ps(self, num_requests: int) -> int:
+        return self._overhead_ps + num_requests * self._per_request_ps
 
     def _effective(self, context: int, repeated: int) -> int:
         """The context that would take as long if nothing were shared."""
@@ -69,18 +75,10 @@ class AnalyticCost(CostModel):
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
         shard = self.model.linear_params / self._gpus
-        read_s = shard * self.model.dtype_bytes / self._gpu.memory_bandwidth
-        compute_s = 2 * shard * num_tokens / self._gpu.fp16_flops
-        return round((max(read_s, compute_s) / self._share(num_tokens) + self._all_reduce_s(num_tokens)) * PS)
-
-    def _share(self, num_tokens: int) -> float:
-        """Share of the roofline that matrix products over num_tokens tokens reach."""
-        points = self._eff.linear
-        i = bisect_left(points, num_tokens, key=itemgetter(0))
-        if i in (0, len(points)):
-            return points[min(i, len(points) - 1)][1]
-        (low, below), (high, above) = points[i - 1], points[i]
-        return below + (above - below) * (num_tokens - low) / (high - low)
+        read_s = shard * self.model.dtype_bytes / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
+        compute_s = 2 * shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
+        waiting_s = self.model.num_layers * self._eff.layer_s + self._all_reduce_s(num_tokens)
+        return round((max(read_s, compute_s) + waiting_s) * PS)
 
     def _all_reduce_s(self, num_tokens: int) -> float:
         """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the activations."""

@@ -10,14 +10,16 @@ class Work(NamedTuple):
 
     decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included); of these,
     decode_repeated lie in shared blocks that another sequence of the iteration reads too. prefill
-    lists (new tokens, tokens already stored) of every sequence in its prompt phase. The rest counts blocks, or for
-    contiguous memory extents: copied on the device, moved to the host and back, with the tokens in them.
+    lists (new tokens, tokens already stored) of every sequence in its prompt phase. num_requests requests are resident:
+    what software does for each of them costs time too. The rest counts blocks, or for contiguous memory extents: copied
+    on the device, moved to the host and back, with the tokens in them.
     """
 
     decode_seqs: int = 0
     decode_context: int = 0
     prefill: tuple[tuple[int, int], ...] = ()
     decode_repeated: int = 0
+    num_requests: int = 0
     copies: int = 0
     copied_tokens: int = 0
     swapped_out: int = 0
@@ -62,10 +64,11 @@ class CostModel(ABC):
     def iteration(self, work: Work) -> int:
         """Picoseconds of one iteration."""
 
-    def decode(self, num_seqs: int, context: int, repeated: int = 0) -> Affine:
+    def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
         """Prices of the next decode iterations of num_seqs sequences, the first of which reads `context` tokens.
 
-        Each later one reads num_seqs tokens more; `repeated` stays. Must equal `iteration` step by step, as far as it
-        says. By default it says one step only.
+        Each later one reads num_seqs tokens more; `repeated` and num_requests stay. Must equal `iteration` step by
+        step, as far as it says. By default it says one step only.
         """
-        return Affine(self.iteration(Work(num_seqs, context, decode_repeated=repeated)), 0, 1)
+        work = Work(num_seqs, context, decode_repeated=repeated, num_requests=num_requests)
+        return Affine(self.iteration(work), 0, 1)

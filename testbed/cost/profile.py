@@ -40,7 +40,8 @@ class Choices:
 
     kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
     "equal"; swap: "fused" or "per block"; overhead_s: software time of an iteration, None for the measured minimum
-    (one graph launch, inputs in, tokens out); attention_scale: decode attention takes that many times as long;
+    (one graph launch, inputs in, tokens out), and overhead_per_request_s more for each resident request;
+    attention_scale: decode attention takes that many times as long;
     repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
     (kernels/results/h200-shared-reads.csv: on average 0.44 with our kernel, 0.51 with the paper's design).
     """
@@ -50,6 +51,7 @@ class Choices:
     spread: str = "ragged"
     swap: str = "fused"
     overhead_s: float | None = None
+    overhead_per_request_s: float = 0.0
     attention_scale: float = 1.0
     repeated_read: float = 0.5
 
@@ -104,19 +106,21 @@ class ProfileCost(CostModel):
         self._in = SizedTable((key[2:], ps) for key, ps in moves if key[1] == "in")
         measured = dict(rows(profile, "overhead"))[("iteration",)]
         self._overhead_ps = measured if choices.overhead_s is None else round(choices.overhead_s * PS)
+        self._per_request_ps = round(choices.overhead_per_request_s * PS)
         self._forward = cache(self._forward_ps)
 
     def iteration(self, work: Work) -> int:
         price = self._forward(work.num_tokens, work.decode_seqs + len(work.prefill)) if work.num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
         price += self._curve(work.decode_seqs)(read) if work.decode_seqs else 0
+        price += work.num_requests * self._per_request_ps
         return price + self._prefill(work.prefill) + self._moves_ps(work)
 
-    def decode(self, num_seqs: int, context: int, repeated: int = 0) -> Affine:
+    def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
         curve, context = self._curve(num_seqs), self._effective(context, repeated)
         end = curve.end(context)
         steps = UNBOUNDED if end == UNBOUNDED else -(-(end - context) // num_seqs)
-        first = self._forward(num_seqs, num_seqs) + curve(context)
+        first = self._forward(num_seqs, num_seqs) + num_requests * self._per_request_ps + curve(context)
         return Affine(first, num_seqs * curve.slopes[curve.segment(context)], steps)
 
     def _effective(self, context: int, repeated: int) -> int:

@@ -6,11 +6,18 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 
 Replacement: TypeAlias = tuple[int, int]
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+NUM_SEARCHES, NUM_STEPS = 128, 1024
+STRIDE = 97_003  # between the places of consecutive requests; prime
+EXTRA_TOKENS = 4  # a stick is broken into k pieces and these: few of the best k are missed
 
 
 class BeamModel(ABC):
@@ -26,28 +33,66 @@ class BeamModel(ABC):
 
 
 class SyntheticBeams(BeamModel):
-    """Candidates from synthetic next-token scores.
+    """Beam search on synthetic next-token probabilities.
 
-    At every step each of the k candidates has a score of its own, minus an exponential variate; its j-th best token
-    lies `concentration` times the sum of j more exponential variates below that. The best k of all k * k survive. A
-    larger concentration means a model that is surer of its next token, hence fewer changes of parent; 0 lets one
-    candidate take everything. The draws depend on seed and request only, so every memory policy sees the same beams.
+    At every step each of the k candidates draws a distribution over next tokens by breaking a stick (a Dirichlet
+    process): token j takes a share 1 - u^(1/concentration) of what the tokens before it left. Log-probabilities add
+    up along a candidate, and the best k of all continuations survive. The larger the concentration, the less sure
+    each candidate is of its next token, and the more often parents change. Requests follow one long search at places
+    of their own, which depend on seed and request only: every memory policy sees the same beams.
     """
 
-    def __init__(self, concentration: float = 7.0, seed: int = 0) -> None:
-        if concentration < 0:
-            raise InputError(f"beams.concentration is {concentration}; it must be at least 0")
+    def __init__(self, concentration: float = 0.6, seed: int = 0) -> None:
+        if concentration <= 0:
+            raise InputError(f"beams.concentration is {concentration}; it must be above 0")
         self.concentration = concentration
         self.seed = seed
 
     def replacements(self, request: Request) -> Seq[tuple[Replacement, ...]]:
-        steps, k = request.output_len - 1, request.num_seqs
-        rng = np.random.default_rng([self.seed, 2, request.request_id])
-        best = rng.exponential(size=(steps, k, 1))
-        gaps = self.concentration * rng.exponential(size=(steps, k, k - 1)).cumsum(axis=2)
-        behind = np.concatenate([best, best + gaps], axis=2).reshape(steps, k * k)
-        survivors = np.sort(np.argpartition(behind, k - 1, axis=1)[:, :k] // k, axis=1)
-        return [pairs(tuple(row)) for row in survivors.tolist()]
+        steps = search(request.num_seqs, self.concentration, self.seed)
+        start, end = request.request_id * STRIDE % len(steps), request.output_len - 1
+        found = steps[start : start + end]
+        while len(found) < end:
+            found += steps[: end - len(found)]
+        return found
+
+
+@lru_cache(16)
+def search(k: int, concentration: float, seed: int) -> list[tuple[Replacement, ...]]:
+    """The steps of NUM_SEARCHES searches of width k, one search after another."""
+    rng = np.random.default_rng([seed, 2, k])
+    totals = np.zeros((NUM_SEARCHES, k))
+    history = np.empty((NUM_STEPS, NUM_SEARCHES, k), dtype=np.int64)
+    for step in range(NUM_STEPS):
+        left = -rng.exponential(1 / concentration, (NUM_SEARCHES, k, k + EXTRA_TOKENS))  # log share that a token leaves
+        taken = np.log(-np.expm1(left))
+        taken[:, :, 1:] += left.cumsum(axis=2)[:, :, :-1]
+        history[step], totals = survivors(totals, taken)
+    return [pairs(tuple(row)) for row in np.sort(history.swapaxes(0, 1).reshape(-1, k), axis=1).tolist()]
+
+
+def survivors(totals: Floats, ahead: Floats) -> tuple[Ints, Floats]:
+    """One step of many searches at once: the parent of each candidate that goes on, and its new total.
+
+    totals: [search, candidate]; ahead: [search, candidate, token], log-probabilities. A parent's first continuation
+    stays in its place; the others take the places of candidates that did not survive, as in `pairs`. Totals are
+    relative to the best of their search.
+    """
+    num, k = totals.shape
+    scores = (totals[:, :, None] + ahead).reshape(num, -1)
+    best = np.sort(np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)
+    parents = best // ahead.shape[2]
+    again = np.zeros((num, k), dtype=bool)
+    again[:, 1:] = parents[:, 1:] == parents[:, :-1]
+    alive = np.zeros((num, k), dtype=bool)
+    np.put_along_axis(alive, parents, True, axis=1)
+    free = np.argsort(alive, axis=1, kind="stable")
+    turn = np.maximum(again.cumsum(axis=1) - 1, 0)
+    place = np.where(again, np.take_along_axis(free, turn, axis=1), parents)
+    chosen, reached = np.empty_like(parents), np.empty_like(totals)
+    np.put_along_axis(chosen, place, parents, axis=1)
+    np.put_along_axis(reached, place, np.take_along_axis(scores, best, axis=1), axis=1)
+    return chosen, reached - reached.max(axis=1, keepdims=True)
 
 
 @lru_cache(1 << 16)

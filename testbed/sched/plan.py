@@ -62,18 +62,22 @@ class Outcome(NamedTuple):
     growth: Growth = NO_GROWTH
 
 
-def work_of(plan: Plan, block_size: int, repeated: int) -> Work:
-    """The counts by which a plan is priced; block_size is that of its swapped blocks, repeated of its shared slots."""
+def work_of(plan: Plan, block_size: int, repeated: int, num_requests: int) -> Work:
+    """The counts by which a plan is priced.
+
+    block_size is that of its swapped blocks; repeated counts shared slots, num_requests resident requests.
+    """
     repeated = min(repeated, plan.decode_context)
     prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
     if not plan.ops:
-        return Work(plan.decode_seqs, plan.decode_context, prefill, repeated)
+        return Work(plan.decode_seqs, plan.decode_context, prefill, repeated, num_requests)
     copies = [copy for ops in plan.ops for copy in ops.copies]
     return Work(
         decode_seqs=plan.decode_seqs,
         decode_context=plan.decode_context,
         decode_repeated=repeated,
         prefill=prefill,
+        num_requests=num_requests,
         copies=len(copies),
         copied_tokens=sum(copy.length for copy in copies),
         swapped_out=sum(len(ops.swap_out) for ops in plan.ops),

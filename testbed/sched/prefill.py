@@ -7,7 +7,7 @@ from testbed.sched.plan import Chunk, Plan
 
 
 class SeparatePrefill(IterationScheduler):
-    """The 2023 system: an iteration is either prompts or decodes, and prompts go first."""
+    """An iteration is either prompts or decodes, and prompts go first."""
 
     def plan(self) -> Plan:
         plan = Plan()
@@ -22,7 +22,10 @@ class SeparatePrefill(IterationScheduler):
 
 
 class MixedPrefill(IterationScheduler):
-    """Decodes and whole prompts share an iteration; an item larger than the token budget runs alone."""
+    """The 2023 system (section 4.3): decodes and whole prompts share an iteration.
+
+    An item larger than the token budget runs alone.
+    """
 
     def plan(self) -> Plan:
         plan = Plan()

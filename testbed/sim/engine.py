@@ -100,9 +100,11 @@ class Engine:
 
     def _price(self, plan: Plan, repeated: int) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
+        resident = len(self.scheduler.running)
         if not plan.repeats:
-            return Affine(self.cost.iteration(work_of(plan, self._block_size, repeated)), 0, 1), 1
-        prices = self.cost.decode(plan.decode_seqs, plan.decode_context, min(repeated, plan.decode_context))
+            return Affine(self.cost.iteration(work_of(plan, self._block_size, repeated, resident)), 0, 1), 1
+        repeated = min(repeated, plan.decode_context)
+        prices = self.cost.decode(plan.decode_seqs, plan.decode_context, repeated, resident)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
             bound: float = self._marks[-1] if self._marks else inf
