@@ -19,14 +19,14 @@ STUDENT_T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.36
 
 @dataclass(frozen=True)
 class Load:
-    """One system in one panel under one seed."""
+    """One system in one panel."""
 
     place: tuple[str, str, str]
     overrides: tuple[str, ...]
     rates: tuple[float, ...]
     limit: float
     precision: float
-    seed: int
+    num_seeds: int
 
 
 class Curves(Study):
@@ -57,18 +57,17 @@ class Curves(Study):
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         loads = [
-            self._load(panel, system, seed)
+            self._load(panel, system, num_seeds or panel.get("num_seeds", self.num_seeds))
             for panel in self.panels
             for system in panel["rates"]
-            for seed in range(num_seeds or panel.get("num_seeds", self.num_seeds))
         ]
-        return [Task(f"{' '.join(load.place)}, seed {load.seed}", partial(measure, load=load)) for load in loads]
+        return [Task(" ".join(load.place), partial(measure, load=load)) for load in loads]
 
-    def _load(self, panel: Mapping[str, Any], system: str, seed: int) -> Load:
+    def _load(self, panel: Mapping[str, Any], system: str, num_seeds: int) -> Load:
         own = panel.get("systems", {}).get(system, [])
         overrides = (f"+system={system}", *self.common, *panel["overrides"], *own)
         place = panel["figure"], panel["setting"], system
-        return Load(place, overrides, tuple(panel["rates"][system]), self.limit, self.precision, seed)
+        return Load(place, overrides, tuple(panel["rates"][system]), self.limit, self.precision, num_seeds)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         rates = table[table["quantity"] == SUSTAINED].pivot_table(
@@ -90,43 +89,68 @@ class Curves(Study):
             over = [float(np.mean(rates.loc[settings[0], other])) for other in ratio["over"]]
             return Finding(*place, max(over) / min(over))
         if ratio.get("reduce") == "each":
-            return Finding(*place, tuple(means), interval=" / ".join(interval(pair) for pair in pairs))
+            return Finding(*place, tuple(means), interval=" / ".join(self._interval(pair) for pair in pairs))
         highest = int(np.argmax(means))
-        return Finding(*place, means[highest], interval=interval(pairs[highest]))
+        return Finding(*place, means[highest], interval=self._interval(pairs[highest]))
+
+    def _interval(self, values: np.ndarray) -> str:
+        """The 95% confidence interval, wider by what a bisection leaves open."""
+        return interval(values, self.precision)
 
 
-def interval(values: np.ndarray) -> str:
-    """The 95% confidence interval of a mean of few values, by Student's t."""
+def interval(values: np.ndarray, precision: float) -> str:
+    """The 95% confidence interval of a mean of few values, by Student's t, each known to `precision` of itself."""
     if len(values) not in STUDENT_T:
         return ""
-    half = STUDENT_T[len(values)] * values.std(ddof=1) / np.sqrt(len(values))
+    half = STUDENT_T[len(values)] * values.std(ddof=1) / np.sqrt(len(values)) + precision * values.mean()
     return f"{values.mean() - half:.2f} to {values.mean() + half:.2f}"
 
 
 def measure(lab: Lab, load: Load) -> list[Row]:
-    """The curve over the whole grid for seed 0, and the sustained rate."""
-    figure, setting, system = load.place
-    known: dict[float, tuple[float, str]] = {}
-
-    def latency(rate: float) -> float:
-        rate = float(f"{rate:.4g}")
-        if rate not in known:
-            values = {"arrivals.rate": rate, "seed": load.seed, "stop_at_latency": load.limit}
-            summary, run = lab.measure(load.overrides, values)
-            mean = summary[STOPPED] or summary["normalized_latency_s_per_token"]["mean"]
-            known[rate] = (float("nan") if mean is None else mean), run
-        return known[rate][0]
-
-    def holds(rate: float) -> bool:
-        return not latency(rate) >= load.limit
-
+    """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for near that of seed 0."""
+    first = Search(lab, load, 0)
     rates = sorted(load.rates)
-    if load.seed == 0:
-        for rate in rates:
-            latency(rate)
-    knee = sustained_rate(holds, *bracket(rates, holds), load.precision)
-    base = {"figure": figure, "setting": setting, "system": system, "seed": load.seed}
-    rows: list[Row] = [{**base, "quantity": SUSTAINED, "rate": None, "simulated": knee, "run": ""}]
-    for rate, (mean, run) in sorted(known.items()):
-        rows.append({**base, "quantity": LATENCY, "rate": rate, "simulated": mean, "run": run})
+    for rate in rates:
+        first.latency(rate)
+    knee = first.knee(*bracket(rates, first.holds))
+    near = knee / (1 + load.precision), knee * (1 + load.precision)
+    rows = first.rows(knee)
+    for seed in range(1, load.num_seeds):
+        search = Search(lab, load, seed)
+        rows += search.rows(search.knee(*near))
     return rows
+
+
+class Search:
+    """Latencies of one load under one seed, by rate."""
+
+    def __init__(self, lab: Lab, load: Load, seed: int) -> None:
+        self.lab, self.load, self.seed = lab, load, seed
+        self.known: dict[float, tuple[float, str]] = {}
+
+    def latency(self, rate: float) -> float:
+        """Mean normalized latency in s/token; a lower bound of it where the run was stopped above the limit."""
+        rate = float(f"{rate:.4g}")
+        if rate not in self.known:
+            values = {"arrivals.rate": rate, "seed": self.seed, "stop_at_latency": self.load.limit}
+            summary, run = self.lab.measure(self.load.overrides, values)
+            mean = summary[STOPPED] or summary["normalized_latency_s_per_token"]["mean"]
+            self.known[rate] = (float("nan") if mean is None else mean), run
+        return self.known[rate][0]
+
+    def holds(self, rate: float) -> bool:
+        """Whether the rate is sustained."""
+        return not self.latency(rate) >= self.load.limit
+
+    def knee(self, low: float, high: float) -> float:
+        """The sustained rate, looked for between these two first."""
+        return sustained_rate(self.holds, low, high, self.load.precision)
+
+    def rows(self, knee: float) -> list[Row]:
+        """The knee, and every latency on the way to it."""
+        figure, setting, system = self.load.place
+        base = {"figure": figure, "setting": setting, "system": system, "seed": self.seed}
+        rows: list[Row] = [{**base, "quantity": SUSTAINED, "rate": None, "simulated": knee, "run": ""}]
+        for rate, (mean, run) in sorted(self.known.items()):
+            rows.append({**base, "quantity": LATENCY, "rate": rate, "simulated": mean, "run": run})
+        return rows

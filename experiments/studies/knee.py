@@ -4,7 +4,8 @@ from collections.abc import Callable
 from math import sqrt
 
 MAX_STEPS = 40
-OUTWARD = 1.25
+OUTWARD = 1.25  # beyond the ends of a grid
+FARTHER = 1.5  # a guess that fails is followed by a wider one
 
 
 def sustained_rate(holds: Callable[[float], bool], low: float, high: float, precision: float) -> float:
@@ -16,13 +17,13 @@ def sustained_rate(holds: Callable[[float], bool], low: float, high: float, prec
     for _ in range(MAX_STEPS):
         if holds(low):
             break
-        low, high = low / OUTWARD, low
+        low, high = low / (high / low) ** FARTHER, low
     else:
         raise ValueError(f"not even {low:.3g} requests/s are sustained")
     for _ in range(MAX_STEPS):
         if not holds(high):
             break
-        low, high = high, high * OUTWARD
+        low, high = high, high * (high / low) ** FARTHER
     else:
         raise ValueError(f"{high:.3g} requests/s are sustained; there is no knee")
     while high > low * (1 + precision):

@@ -45,8 +45,12 @@ def test_a_stop_at_a_latency_is_exact(tmp_path, rate):
 
 
 def test_interval_of_three_values():
-    assert interval(np.array([1.0, 2.0, 3.0])) == "-0.48 to 4.48"
-    assert interval(np.array([1.0])) == ""
+    assert interval(np.array([1.0, 2.0, 3.0]), 0.0) == "-0.48 to 4.48"
+    assert interval(np.array([1.0]), 0.0) == ""
+
+
+def test_an_interval_is_never_narrower_than_what_the_bisection_leaves_open():
+    assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"
 
 
 def test_every_point_is_simulated_once(tmp_path):

@@ -1,0 +1,48 @@
+"""A profile carried to another data sheet: what it keeps, what it moves, and what it may never claim."""
+
+import pytest
+
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.cost.derive import STREAMS, Loads, best_rates, derive, measured
+from testbed.cost.profile import read_profile
+
+H200 = GpuSpec("h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9)
+A100 = GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 25e9, 300e9)
+BEYOND_ANY_CACHE = 200e6  # bytes
+PAPER_MODELS = ["h200-opt-13b-tp1", "h200-opt-66b-tp4", "h200-opt-175b-tp8"]
+
+
+def loads_of(profile):
+    return Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
+
+
+@pytest.mark.parametrize("name", PAPER_MODELS)
+def test_carried_to_its_own_data_sheet_a_profile_stays_as_it_is(name):
+    profile = read_profile(name)
+    for section, derived in derive(profile, H200, H200)["sections"].items():
+        for (_, times), (_, moved) in zip(measured(profile["sections"][section]), measured(derived), strict=True):
+            assert moved == pytest.approx(times, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", PAPER_MODELS)
+def test_no_large_kernel_is_faster_than_the_target_s_memory(name):
+    profile = read_profile(name)
+    loads = loads_of(profile)
+    for section in STREAMS:
+        for key, (us, *_) in measured(derive(profile, H200, A100)["sections"][section]):
+            num_bytes, _ = loads.load(section, key)
+            if num_bytes > BEYOND_ANY_CACHE:
+                assert num_bytes / us * 1e6 <= A100.memory_bandwidth
+
+
+def test_what_bandwidth_would_not_shorten_stays():
+    profile = read_profile("h200-opt-13b-tp1")
+    derived, loads = derive(profile, H200, A100), loads_of(profile)
+    best = max(best_rates(loads, s, measured(profile["sections"][s]))[0] for s in STREAMS)
+    share = best / H200.memory_bandwidth
+    points = zip(*(measured(p["sections"]["decode_attention"]) for p in (profile, derived)), strict=True)
+    for (key, (before, *_)), (_, (after, *_)) in points:
+        num_bytes = loads.load("decode_attention", key)[0]
+        needed, then = (1e6 * num_bytes / (gpu.memory_bandwidth * share) for gpu in (H200, A100))
+        if needed < before:
+            assert after - then == pytest.approx(before - needed, abs=2e-3)
