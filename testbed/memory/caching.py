@@ -87,17 +87,17 @@ class PrefixCaching(Paged):
         chain, size = self._pool.index.chain, self.block_size
         self._pool.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
 
-    def admit(self, seq: Seq, num_tokens: int) -> Answer:
+    def _admit(self, seq: Seq, num_tokens: int, more: int) -> Answer:
         self._publish()
         if seq.content is None or seq.prefix in self._prefixes:
-            return super().admit(seq, num_tokens)
+            return super()._admit(seq, num_tokens, more)
         contents = block_contents(seq.content, seq.tokens_per_id, seq.prompt_len, self.block_size)
         own = ceil_div(num_tokens, self.block_size)
-        if own > self._capacity():
+        if own + more > self._capacity():
             return Refusal.NEVER
         readable = seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
         found = self._pool.index.match(contents[: readable // self.block_size])
-        nodes = self._within_room(found, own)
+        nodes = self._within_room(found, own, more)
         if nodes is None:
             return Refusal.LATER
         self._count(seq, contents, len(nodes))
@@ -154,12 +154,12 @@ class PrefixCaching(Paged):
         self._publish()
         super().check()
 
-    def _within_room(self, found: list[Node], own: int) -> list[Node] | None:
-        """The most of the found nodes that can be held with `own` blocks in all for the tokens asked for.
+    def _within_room(self, found: list[Node], own: int, more: int) -> list[Node] | None:
+        """The most of the found nodes that can be held with `own` blocks in all for the tokens asked for, `more` left.
 
         What lies beyond those `own` blocks is never a reason to refuse: if it were, an eviction could end a refusal.
         """
-        room = len(self._pool.free) + self._pool.num_parked - self._reserve()
+        room = len(self._pool.free) + self._pool.num_parked - self._reserve() - more
         room -= own - sum(not node.parked for node in found[:own])
         if room < 0:
             return None

@@ -9,6 +9,7 @@ from testbed.core.slots import (
     GRANTED,
     NO_OPS,
     Answer,
+    Answers,
     Copy,
     Extent,
     Grant,
@@ -59,11 +60,34 @@ class Paged(MemoryPolicy):
         self._live = 0
 
     def admit(self, seq: Sequence, num_tokens: int) -> Answer:
+        return self._admit(seq, num_tokens, 0)
+
+    def admit_all(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        """The whole blocks of the prompt are shared, as they would be after a fork and a first write.
+
+        Its partial last block is everybody's own, and computed by everybody: a copy would come before the iteration,
+        when there is nothing to copy yet.
+        """
+        first, *others = seqs
+        if not others:
+            return super().admit_all(seqs, num_tokens)
+        shared = first.prompt_len // self.block_size * self.block_size
+        own = ceil_div(num_tokens - shared, self.block_size)
+        answer = self._admit(first, shared, len(seqs) * own)
+        if isinstance(answer, Refusal):
+            return answer
+        for child in others:
+            self.fork(first, child)
+        self.extend(seqs, num_tokens - shared)
+        return [answer, *[Grant(shared)] * len(others)]
+
+    def _admit(self, seq: Sequence, num_tokens: int, more: int) -> Answer:
+        """Room for num_tokens tokens, if `more` blocks are left behind that for what comes next."""
         shared = self._prefix_blocks(seq, num_tokens)
         needed = ceil_div(num_tokens, self.block_size) - len(shared)
-        if needed > self._capacity():
+        if needed + more > self._capacity():
             return Refusal.NEVER
-        if not self._make_room(needed, self._reserve()):
+        if not self._make_room(needed, more + self._reserve()):
             return Refusal.LATER
         table = BlockTable(num_tokens, shared + self._pool.take(needed))
         self._tables[seq.seq_id] = table
