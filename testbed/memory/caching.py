@@ -64,7 +64,9 @@ class PrefixCaching(Paged):
         hash_of: HashOf = hash,
     ) -> None:
         super().__init__(pool, block_size, watermark)
-        self._pool = CachingPool(self._pool.num_blocks, Lru() if eviction is None else eviction, hash_of)
+        self._pool = self._tables.pool = CachingPool(
+            self._pool.num_blocks, Lru() if eviction is None else eviction, hash_of
+        )
         self._prompts: dict[int, CachedPrompt] = {}
         self._unpublished: dict[int, CachedPrompt] = {}
         self._newest = -1
@@ -123,7 +125,7 @@ class PrefixCaching(Paged):
         self._publish()
         prompt = self._prompts.get(seq.seq_id)
         if prompt is not None:
-            self._pool.withdraw(self._table(seq).blocks[prompt.found :])
+            self._pool.withdraw(self._tables.of(seq).blocks[prompt.found :])
         self.release(seq)
 
     def fork(self, parent: Seq, child: Seq) -> Ops:
@@ -144,7 +146,7 @@ class PrefixCaching(Paged):
         free, cached = len(self._pool.free) * size, self._pool.num_parked * size
         total = self._pool.num_blocks * size
         held = total - free - cached
-        return Usage(total, self._live, held, held, cached, free, free + cached, self._pool.num_saved * size)
+        return Usage(total, self._tables.live, held, held, cached, free, free + cached, self._pool.num_saved * size)
 
     def unowned(self) -> Unowned:
         size = self.block_size
@@ -172,7 +174,7 @@ class PrefixCaching(Paged):
     def _hold(self, seq: Seq, num_tokens: int, nodes: list[Node]) -> None:
         """Give the sequence these nodes' blocks, and new ones for the rest of num_tokens."""
         cached = len(nodes) * self.block_size
-        self._live += self._pool.hold(nodes) * self.block_size + max(num_tokens - cached, 0)
+        self._tables.live += self._pool.hold(nodes) * self.block_size + max(num_tokens - cached, 0)
         missing = max(ceil_div(num_tokens - cached, self.block_size), 0)
         self._make_room(missing)
         blocks = [node.block for node in nodes] + self._pool.take(missing)

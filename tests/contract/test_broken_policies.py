@@ -70,7 +70,7 @@ class CountsDouble(Paged):
     def extend(self, seqs, num_tokens):
         answer = super().extend(seqs, num_tokens)
         if isinstance(answer, Grant) and num_tokens > 1:
-            self._live += 1
+            self._tables.live += 1
         return answer
 
     def check(self):
