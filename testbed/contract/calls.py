@@ -23,6 +23,15 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmitAll:
+    """num_seqs new sequences of one prompt, each with num_generated tokens of its own that were lost by recompute."""
+
+    prompt: Admit
+    num_seqs: int
+    num_generated: int
+
+
+@dataclass(frozen=True, slots=True)
 class Extend:
     """num_tokens more for the resident sequences that `mask` selects."""
 
@@ -72,7 +81,7 @@ class Move:
     pick: int
 
 
-Call: TypeAlias = Admit | Extend | Step | Join | Release | Fork | Refork | Move
+Call: TypeAlias = Admit | AdmitAll | Extend | Step | Join | Release | Fork | Refork | Move
 
 
 def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Call]]":
@@ -87,6 +96,7 @@ def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Ca
     later = st.one_of(
         admit,
         told,
+        st.builds(AdmitAll, told, st.integers(2, 3), lengths),
         st.builds(Step, st.integers(1, 40)),
         st.builds(Join, picks),
         st.builds(Extend, st.integers(1, 255), st.integers(1, 20)),

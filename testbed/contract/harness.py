@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Callable, Iterable
 from itertools import count
+from typing import TypeVar
 
-from testbed.contract.calls import Admit, Call, Extend, Fork, Join, Move, Refork, Release, Step
+from testbed.contract.calls import Admit, AdmitAll, Call, Extend, Fork, Join, Move, Refork, Release, Step
 from testbed.contract.clauses import (
     ClauseBroken,
     check_all_returned,
     check_conservation,
-    check_disjoint,
     check_horizon,
     check_never,
     check_refusal,
@@ -17,32 +17,29 @@ from testbed.contract.clauses import (
     require,
     state_of,
 )
-from testbed.contract.memory import TokenMemory, slots_of
-from testbed.contract.prefixes import Slots, Stories
+from testbed.contract.witness import Witness
 from testbed.core.batch import Batch
 from testbed.core.request import Request
 from testbed.core.sequence import OracleError, Sequence
-from testbed.core.slots import Answer, Grant, Refusal, Tier
+from testbed.core.slots import Answer, Answers, Grant, Refusal, Tier
 from testbed.memory.policy import MemoryPolicy
 
 PolicyFactory = Callable[[], MemoryPolicy]
+A = TypeVar("A", Answer, Answers)
 
 
 class Harness:
-    """A policy, the sequences that it holds, and a memory that stores every token of theirs in full."""
+    """A policy, a witness of what it holds, and the batch that decodes.
+
+    `refused` is the admission that was refused last, if nothing has changed since that could end the refusal.
+    """
 
     def __init__(self, factory: PolicyFactory) -> None:
         self.factory = factory
         self.policy = factory()
         self.batch = Batch()
-        self.memory = TokenMemory()
-        self.resident: dict[int, Sequence] = {}
-        self.swapped: dict[int, Sequence] = {}
-        self.stories = Stories(self.policy)
-        self.tokens: dict[int, list[int]] = {}
-        self.final_len: dict[int, int] = {}
-        self.family: dict[int, int] = {}
-        self.refused: tuple[Sequence, int] | None = None
+        self.witness = Witness(self.policy)
+        self.refused: tuple[str, Callable[[MemoryPolicy], object]] | None = None
         self.log: list[str] = []
         self.answers: list[object] = []
         self._seq_id = count()
@@ -53,7 +50,7 @@ class Harness:
             for call in calls:
                 self._carry_out(call)
                 self._check()
-            for seq in [*self.resident.values(), *self.swapped.values()]:
+            for seq in self._held():
                 self._release(seq)
                 self._check()
             check_all_returned(self.policy, 0)
@@ -68,69 +65,97 @@ class Harness:
         raise broken
 
     def _carry_out(self, call: Call) -> None:
+        resident, held = list(self.witness.resident.values()), self._held()
         match call:
             case Admit():
                 self._admit(call)
+            case AdmitAll():
+                self._admit_all(call)
             case Step(num_tokens):
                 self._step(num_tokens)
             case Extend(mask, num_tokens):
                 self._extend(mask, num_tokens)
-            case Join(pick) if self.resident:
-                self._join(self._pick(self.resident, pick))
-            case Release(pick) if self.resident or self.swapped:
-                self._release(self._pick({**self.resident, **self.swapped}, pick))
-            case Fork(pick) if self.resident and self.policy.shares:
-                self._fork(self._pick(self.resident, pick))
-            case Refork(pick) if self.resident and self.policy.shares:
-                self._refork(self._pick(self.resident, pick))
-            case Move(pick) if (self.resident or self.swapped) and self.policy.moves_tiers:
-                self._move(self._pick({**self.resident, **self.swapped}, pick))
-            case _:
-                pass
+            case Join(pick) if resident:
+                self._join(resident[pick % len(resident)])
+            case Release(pick) if held:
+                self._release(held[pick % len(held)])
+            case Fork(pick) if resident and self.policy.shares:
+                self._fork(resident[pick % len(resident)])
+            case Refork(pick) if resident and self.policy.shares:
+                self._refork(resident[pick % len(resident)])
+            case Move(pick) if held and self.policy.moves_tiers:
+                self._move(held[pick % len(held)])
 
-    def _pick(self, seqs: dict[int, Sequence], pick: int) -> Sequence:
-        return list(seqs.values())[pick % len(seqs)]
+    def _held(self) -> list[Sequence]:
+        return [*self.witness.resident.values(), *self.witness.swapped.values()]
 
     def _admit(self, call: Admit) -> None:
-        seq_id, num_tokens = next(self._seq_id), min(call.chunk or call.prompt_len, call.prompt_len)
-        ids = self.stories.tell(seq_id, call)
-        request = Request(seq_id, 0, call.prompt_len, call.output_len, prompt_ids=ids)
-        seq = Sequence(seq_id, request, oracle=self.policy.reads_output_len)
+        seq = self._sequence(call)
+        num_tokens = min(call.chunk or call.prompt_len, call.prompt_len)
         told = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
-        answer = self._ask(f"admit({seq}, {num_tokens}){told}", lambda: self.policy.admit(seq, num_tokens))
-        check_never(self.factory(), seq, num_tokens, answer)
+        name = f"admit({seq}, {num_tokens}){told}"
+
+        def ask(policy: MemoryPolicy) -> Answer:
+            return policy.admit(seq, num_tokens)
+
+        answer = self._ask(name, ask)
         if isinstance(answer, Refusal):
-            self.refused = seq, num_tokens
+            check_never(name, answer, ask(self.factory()))
+            self.refused = name, ask
+        else:
+            self._admitted(seq, call, seq.seq_id, answer, num_tokens)
+
+    def _admit_all(self, call: AdmitAll) -> None:
+        """A group that comes back after recompute: its sequences are computed one after another."""
+        num_tokens = call.prompt.prompt_len + min(call.num_generated, call.prompt.output_len)
+        first = self._sequence(call.prompt)
+        seqs = [first, *(self._sequence(call.prompt, first) for _ in range(call.num_seqs - 1))]
+        name = f"admit_all({seqs}, {num_tokens})"
+
+        def ask(policy: MemoryPolicy) -> Answers:
+            return policy.admit_all(seqs, num_tokens)
+
+        answer = self._ask(name, ask)
+        if isinstance(answer, Refusal):
+            if answer is Refusal.NEVER:
+                check_never(name, answer, ask(self.factory()))
+            self.refused = name, ask
             return
-        read = self.memory.read(self.policy.table(seq), answer.num_cached)
-        self.stories.check_hit(seq_id, answer.num_cached, read, self._stored())
-        self.resident[seq_id] = seq
-        self.final_len[seq_id] = call.prompt_len + call.output_len
-        self.family[seq_id] = seq_id
-        # The last prompt token is computed even if it is cached: it yields the first output token.
-        self.tokens[seq_id] = list(ids[: min(answer.num_cached, call.prompt_len - 1)])
-        self._write([seq], max(num_tokens, answer.num_cached) - len(self.tokens[seq_id]))
+        for seq, grant in zip(seqs, answer, strict=True):
+            self._admitted(seq, call.prompt, first.seq_id, grant, num_tokens)
+
+    def _sequence(self, call: Admit, sibling: Sequence | None = None) -> Sequence:
+        """A new sequence; it has the prompt of its sibling, if any."""
+        seq_id, stories = next(self._seq_id), self.witness.stories
+        ids = stories.fork(sibling.seq_id, seq_id) if sibling else stories.tell(seq_id, call)
+        request = Request(seq_id, 0, call.prompt_len, call.output_len, prompt_ids=ids)
+        return Sequence(seq_id, request, oracle=self.policy.reads_output_len)
+
+    def _admitted(self, seq: Sequence, call: Admit, family: int, grant: Grant, num_tokens: int) -> None:
+        """The sequence computes what it was admitted for."""
+        # The last token is computed even if it is cached: it yields the next output token.
+        known = min(grant.num_cached, max(num_tokens, seq.prompt_len) - 1)
+        self.witness.admitted(seq, call.prompt_len + call.output_len, family, grant.num_cached, known)
+        self._write([seq], max(num_tokens, grant.num_cached) - known)
 
     def _step(self, num_tokens: int) -> None:
-        room = min((self.final_len[seq.seq_id] - len(self.tokens[seq.seq_id]) for seq in self.batch), default=0)
-        if not (num_tokens := min(num_tokens, room)):
+        if not (num_tokens := min(num_tokens, self.witness.room(list(self.batch)))):
             return
         horizon = check_horizon(self.policy, self.batch, num_tokens)
         twin, members = copy.deepcopy((self.policy, self.batch))
-        call = f"extend(batch of {list(self.batch)}, {num_tokens})  # horizon {horizon}"
-        answer = self._ask(call, lambda: self.policy.extend(self.batch, num_tokens))
+        name = f"extend(batch of {list(self.batch)}, {num_tokens})  # horizon {horizon}"
+        answer = self._ask(name, lambda policy: policy.extend(self.batch, num_tokens))
         check_steps(twin, members, num_tokens, answer, self.policy.usage())
         if isinstance(answer, Grant):
             self.batch.advance(num_tokens)
             self._write(list(self.batch), num_tokens)
 
     def _extend(self, mask: int, num_tokens: int) -> None:
-        free = [seq for seq in self.resident.values() if seq.seq_id not in self.batch.sequences]
+        free = [seq for seq in self.witness.resident.values() if seq.seq_id not in self.batch.sequences]
         seqs = [seq for i, seq in enumerate(free) if mask >> i & 1]
-        room = min((self.final_len[seq.seq_id] - len(self.tokens[seq.seq_id]) for seq in seqs), default=0)
-        if not (num_tokens := min(num_tokens, room)):
+        if not (num_tokens := min(num_tokens, self.witness.room(seqs))):
             return
-        answer = self._ask(f"extend({seqs}, {num_tokens})", lambda: self.policy.extend(seqs, num_tokens))
+        answer = self._ask(f"extend({seqs}, {num_tokens})", lambda policy: policy.extend(seqs, num_tokens))
         if isinstance(answer, Grant):
             self._write(seqs, num_tokens)
 
@@ -139,128 +164,85 @@ class Harness:
             self._leave(seq)
         elif self._has_prompt(seq):
             self.log.append(f"batch.join({seq})")
-            self.batch.join(seq, len(self.tokens[seq.seq_id]))
+            self.batch.join(seq, self.witness.length(seq))
 
     def _has_prompt(self, seq: Sequence) -> bool:
         """Only sequences whose prompt is computed are forked, or decode in lockstep."""
-        return len(self.tokens[seq.seq_id]) >= seq.prompt_len
+        return self.witness.length(seq) >= seq.prompt_len
 
     def _leave(self, seq: Sequence) -> None:
         if seq.seq_id in self.batch.sequences:
             self.log.append(f"batch.leave({seq})")
-            self.batch.leave(seq, len(self.tokens[seq.seq_id]))
+            self.batch.leave(seq, self.witness.length(seq))
 
     def _release(self, seq: Sequence) -> None:
         self._leave(seq)
         self.log.append(f"release({seq})")
         self.policy.release(seq)
-        self.resident.pop(seq.seq_id, None)
-        self.swapped.pop(seq.seq_id, None)
+        self.witness.released(seq)
         self.refused = None
 
     def _fork(self, parent: Sequence) -> None:
         if not self._has_prompt(parent):
             return
         seq_id = next(self._seq_id)
-        final_len = self.final_len[parent.seq_id]
-        child = Sequence(seq_id, Request(seq_id, 0, parent.prompt_len, final_len - parent.prompt_len))
+        child = Sequence(seq_id, Request(seq_id, 0, parent.prompt_len, 1))
         self.log.append(f"fork({parent}, {child})")
-        self.memory.perform(self.policy.fork(parent, child))
-        self.resident[seq_id] = child
-        self.final_len[seq_id] = final_len
-        self.family[seq_id] = self.family[parent.seq_id]
-        self.tokens[seq_id] = list(self.tokens[parent.seq_id])
-        self.stories.fork(parent.seq_id, seq_id)
+        self.witness.memory.perform(self.policy.fork(parent, child))
+        self.witness.stories.fork(parent.seq_id, seq_id)
+        self.witness.forked(parent, child)
 
     def _refork(self, parent: Sequence) -> None:
-        tokens, family = self.tokens, self.family
-        relatives = (seq for seq in self.resident.values() if family[seq.seq_id] == family[parent.seq_id])
-        for child in relatives:
-            if child is not parent and len(tokens[child.seq_id]) == len(tokens[parent.seq_id]):
+        length = self.witness.length(parent)
+        for child in self.witness.relatives(parent):
+            if child is not parent and self.witness.length(child) == length:
                 self.log.append(f"fork({parent}, {child})  # which is resident")
-                self.memory.perform(self.policy.fork(parent, child))
-                tokens[child.seq_id] = list(tokens[parent.seq_id])
+                self.witness.memory.perform(self.policy.fork(parent, child))
+                self.witness.forked(parent, child)
                 self.refused = None
                 return
 
     def _move(self, seq: Sequence) -> None:
-        source, target, tier = self.resident, self.swapped, Tier.HOST
-        if seq.seq_id in self.swapped:
-            source, target, tier = self.swapped, self.resident, Tier.DEVICE
-        group = [other for other in source.values() if self.family[other.seq_id] == self.family[seq.seq_id]]
+        tier = Tier.DEVICE if seq.seq_id in self.witness.swapped else Tier.HOST
+        group = self.witness.relatives(seq)
         for member in group:
             self._leave(member)
-        answer = self._ask(f"move({group}, {tier.name})", lambda: self.policy.move(group, tier))
+        answer = self._ask(f"move({group}, {tier.name})", lambda policy: policy.move(group, tier))
         if isinstance(answer, Grant):
-            for member in group:
-                target[member.seq_id] = source.pop(member.seq_id)
+            self.witness.moved(group, tier)
             self.refused = None
-            if tier is Tier.DEVICE:
-                self._computed(group)
 
-    def _ask(self, call: str, ask: Callable[[], Answer]) -> Answer:
+    def _ask(self, name: str, ask: Callable[[MemoryPolicy], A]) -> A:
         """Put one question, check clauses 1 and 2 on the answer, and perform what it orders."""
-        seqs = list(self.resident.values())
+        seqs = list(self.witness.resident.values())
         before = state_of(self.policy, seqs)
-        self.log.append(call)
-        answer = ask()
-        self.log[-1] = f"{call} -> {answer if isinstance(answer, Refusal) else 'granted'}"
+        self.log.append(name)
+        answer = ask(self.policy)
+        self.log[-1] = f"{name} -> {answer if isinstance(answer, Refusal) else 'granted'}"
         self.answers.append(answer)
         check_refusal(self.policy, before, seqs, answer)
         if isinstance(answer, Refusal):
-            require(2, isinstance(ask(), Refusal), f"{call} was refused, and granted when asked again")
+            require(2, isinstance(ask(self.policy), Refusal), f"{name} was refused, and granted when asked again")
         else:
-            self.memory.perform(answer.ops)
+            for grant in answer if isinstance(answer, list) else [answer]:
+                self.witness.memory.perform(grant.ops)
         return answer
 
     def _write(self, seqs: list[Sequence], num_tokens: int) -> None:
-        """Every sequence computes its next tokens and stores their K and V."""
-        slots: dict[int, int] = {}
-        for seq in self.resident.values():
-            for slot in set(slots_of(self.policy.table(seq))):
-                slots[slot] = slots.get(slot, 0) + 1
-        for seq in seqs:
-            tokens = self.tokens[seq.seq_id]
-            written = slots_of(self.policy.table(seq))[len(tokens) : len(tokens) + num_tokens]
-            require(5, len(written) == num_tokens, f"the table of {seq} has no room for its {num_tokens} new tokens")
-            require(5, all(slots[slot] == 1 for slot in written), f"{seq} writes to a slot that another one holds")
-            new = [self.stories.token(seq.seq_id, len(tokens) + i) for i in range(num_tokens)]
-            self.memory.write(self.policy.table(seq), len(tokens), new)
-            tokens.extend(new)
-        self._computed(seqs)
-
-    def _computed(self, seqs: list[Sequence]) -> None:
-        """From the next call on others may find what `seqs` store: whoever was refused may ask again."""
-        stored = self._stored()
-        for seq in seqs:
-            self.stories.computed(seq.seq_id, stored)
+        """What is computed may be published: whoever was refused may ask again."""
+        self.witness.write(seqs, num_tokens)
         if self.policy.caches_prefixes:
             self.refused = None
 
-    def _stored(self) -> Slots:
-        """The slots in which every resident sequence stores its tokens."""
-        seqs = self.resident.values()
-        return {seq.seq_id: slots_of(self.policy.table(seq))[: len(self.tokens[seq.seq_id])] for seq in seqs}
-
     def _check(self) -> None:
         check_conservation(self.policy.usage())
-        self._check_own()
-        if not self.policy.shares:
-            check_disjoint(self.policy, list(self.resident.values()))
-        stored: set[int] = set()
-        for seq in self.resident.values():
-            tokens, table = self.tokens[seq.seq_id], self.policy.table(seq)
-            require(5, self.memory.read(table, len(tokens)) == tokens, f"{seq} does not read back its own tokens")
-            stored.update(slots_of(table)[: len(tokens)])
-        live = self.policy.usage().live
-        require(4, live == len(stored), f"usage() says {live} live slots, the sequences store {len(stored)}")
-        if self.refused:
-            answer = copy.deepcopy(self.policy).admit(*self.refused)
-            require(2, isinstance(answer, Refusal), f"admit{self.refused} was refused, and now granted with no release")
-        self.answers.append(state_of(self.policy, list(self.resident.values())))
-
-    def _check_own(self) -> None:
         try:
             self.policy.check()
         except AssertionError as error:
             raise ClauseBroken(10, f"check() failed: {error}") from error
+        self.witness.check()
+        if self.refused:
+            name, ask = self.refused
+            answer = ask(copy.deepcopy(self.policy))
+            require(2, isinstance(answer, Refusal), f"{name} was refused, and now granted with no release")
+        self.answers.append(state_of(self.policy, list(self.witness.resident.values())))

@@ -32,13 +32,15 @@ class Stories:
         self._prompts[seq_id] = ids = (*story, *(next(self._fresh) for _ in range(call.prompt_len - shared)))
         return ids
 
-    def fork(self, parent_id: int, child_id: int) -> None:
+    def fork(self, parent_id: int, child_id: int) -> tuple[int, ...]:
         """The child has the parent's prompt."""
         self._told[child_id] = self._told[parent_id]
+        self._prompts[child_id] = prompt = self._prompts[parent_id]
+        return prompt
 
     def token(self, seq_id: int, position: int) -> int:
         """The token that a sequence computes for this position."""
-        prompt = self._prompts.get(seq_id, ())
+        prompt = self._prompts[seq_id]
         return prompt[position] if position < len(prompt) else next(self._fresh)
 
     def computed(self, seq_id: int, stored: Slots) -> None:

@@ -79,6 +79,7 @@ class Refusal(Enum):
 
 
 Answer: TypeAlias = Grant | Refusal
+Answers: TypeAlias = list[Grant] | Refusal
 
 
 class Usage(NamedTuple):

@@ -64,7 +64,9 @@ class PrefixCaching(Paged):
         hash_of: HashOf = hash,
     ) -> None:
         super().__init__(pool, block_size, watermark)
-        self._pool = CachingPool(self._pool.num_blocks, Lru() if eviction is None else eviction, hash_of)
+        self._pool = self._tables.pool = CachingPool(
+            self._pool.num_blocks, Lru() if eviction is None else eviction, hash_of
+        )
         self._prompts: dict[int, CachedPrompt] = {}
         self._unpublished: dict[int, CachedPrompt] = {}
         self._newest = -1
@@ -87,17 +89,17 @@ class PrefixCaching(Paged):
         chain, size = self._pool.index.chain, self.block_size
         self._pool.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
 
-    def admit(self, seq: Seq, num_tokens: int) -> Answer:
+    def _admit(self, seq: Seq, num_tokens: int, more: int) -> Answer:
         self._publish()
         if seq.content is None or seq.prefix in self._prefixes:
-            return super().admit(seq, num_tokens)
+            return super()._admit(seq, num_tokens, more)
         contents = block_contents(seq.content, seq.tokens_per_id, seq.prompt_len, self.block_size)
         own = ceil_div(num_tokens, self.block_size)
-        if own > self._capacity():
+        if own + more > self._capacity():
             return Refusal.NEVER
         readable = seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
         found = self._pool.index.match(contents[: readable // self.block_size])
-        nodes = self._within_room(found, own)
+        nodes = self._within_room(found, own, more)
         if nodes is None:
             return Refusal.LATER
         self._count(seq, contents, len(nodes))
@@ -123,7 +125,7 @@ class PrefixCaching(Paged):
         self._publish()
         prompt = self._prompts.get(seq.seq_id)
         if prompt is not None:
-            self._pool.withdraw(self._table(seq).blocks[prompt.found :])
+            self._pool.withdraw(self._tables.of(seq).blocks[prompt.found :])
         self.release(seq)
 
     def fork(self, parent: Seq, child: Seq) -> Ops:
@@ -144,7 +146,7 @@ class PrefixCaching(Paged):
         free, cached = len(self._pool.free) * size, self._pool.num_parked * size
         total = self._pool.num_blocks * size
         held = total - free - cached
-        return Usage(total, self._live, held, held, cached, free, free + cached, self._pool.num_saved * size)
+        return Usage(total, self._tables.live, held, held, cached, free, free + cached, self._pool.num_saved * size)
 
     def unowned(self) -> Unowned:
         size = self.block_size
@@ -154,12 +156,12 @@ class PrefixCaching(Paged):
         self._publish()
         super().check()
 
-    def _within_room(self, found: list[Node], own: int) -> list[Node] | None:
-        """The most of the found nodes that can be held with `own` blocks in all for the tokens asked for.
+    def _within_room(self, found: list[Node], own: int, more: int) -> list[Node] | None:
+        """The most of the found nodes that can be held with `own` blocks in all for the tokens asked for, `more` left.
 
         What lies beyond those `own` blocks is never a reason to refuse: if it were, an eviction could end a refusal.
         """
-        room = len(self._pool.free) + self._pool.num_parked - self._reserve()
+        room = len(self._pool.free) + self._pool.num_parked - self._reserve() - more
         room -= own - sum(not node.parked for node in found[:own])
         if room < 0:
             return None
@@ -172,7 +174,7 @@ class PrefixCaching(Paged):
     def _hold(self, seq: Seq, num_tokens: int, nodes: list[Node]) -> None:
         """Give the sequence these nodes' blocks, and new ones for the rest of num_tokens."""
         cached = len(nodes) * self.block_size
-        self._live += self._pool.hold(nodes) * self.block_size + max(num_tokens - cached, 0)
+        self._tables.live += self._pool.hold(nodes) * self.block_size + max(num_tokens - cached, 0)
         missing = max(ceil_div(num_tokens - cached, self.block_size), 0)
         self._make_room(missing)
         blocks = [node.block for node in nodes] + self._pool.take(missing)

@@ -43,13 +43,11 @@ class CachingPool(BlockPool):
         return self.index.insert(node, contents, blocks, self._settle)
 
     def put(self, blocks: list[int]) -> int:
+        if self.sharers:
+            blocks = [block for block in blocks if not self.drop(block)]
         parked: list[Node] = []
-        free, holder, sharers = self.free, self.index.holder, self.sharers
-        unheld = 0
+        free, holder = self.free, self.index.holder
         for block in reversed(blocks):
-            if sharers and self.drop(block):
-                continue
-            unheld += 1
             node = holder[block]
             if node is None:
                 free.append(block)
@@ -58,25 +56,18 @@ class CachingPool(BlockPool):
                 parked.append(node)
         self.num_parked += len(parked)
         self.order.park(parked)
-        return unheld
+        return len(blocks)
 
     def evict(self, count: int) -> None:
         """Free `count` parked blocks, which must be there."""
-        victim, drop, free = self.order.victim, self.index.drop, self.free
-        for _ in range(count):
-            node = victim()
-            node.parked = False
-            free.append(node.block)
-            drop(node)
+        self.free += self.index.drop(self.order.victims(count))
         self.num_parked -= count
         self.evictions += count
 
     def withdraw(self, blocks: Iterable[int]) -> None:
         """Forget the content of these held blocks: it was never computed."""
-        for block in blocks:
-            node = self.index.holder[block]
-            if node is not None:
-                self.index.drop(node)
+        holder = self.index.holder
+        self.index.drop([node for block in blocks if (node := holder[block])])
 
     def parked(self) -> list[int]:
         """The parked blocks, by id."""

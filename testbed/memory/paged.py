@@ -9,7 +9,7 @@ from testbed.core.slots import (
     GRANTED,
     NO_OPS,
     Answer,
-    Copy,
+    Answers,
     Extent,
     Grant,
     Growth,
@@ -23,9 +23,11 @@ from testbed.core.slots import (
 )
 from testbed.memory.block_pool import BlockPool
 from testbed.memory.block_table import BlockTable, PagedLockstep, first_step, moments
-from testbed.memory.copy_on_write import copy_tails, copying_writers
+from testbed.memory.copy_on_write import copying_writers
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.memory.swap_space import HostTable, distinct, pair, share_repeated, stored_tokens, transfers
+from testbed.memory.registered import RegisteredPrefixes
+from testbed.memory.swap_space import SwapSpace, distinct
+from testbed.memory.tables import Tables, stored_tokens
 
 
 class Paged(MemoryPolicy):
@@ -49,26 +51,44 @@ class Paged(MemoryPolicy):
             raise ValueError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
         self.block_size = block_size
         self._pool = BlockPool(pool.num_slots // block_size, order)
-        self._host_pool = BlockPool(pool.num_host_slots // block_size)
         self._watermark = ceil(watermark * self._pool.num_blocks)
-        self._tables: dict[int, BlockTable] = {}
-        self._host_tables: dict[int, HostTable] = {}
-        self._prefixes: dict[int, BlockTable] = {}
-        self._num_pinned = 0
+        self._tables = Tables(self._pool, block_size)
+        self._host = SwapSpace(pool.num_host_slots // block_size, block_size)
+        self._prefixes = RegisteredPrefixes(block_size)
         self._lockstep: PagedLockstep | None = None
-        self._live = 0
 
     def admit(self, seq: Sequence, num_tokens: int) -> Answer:
-        shared = self._prefix_blocks(seq, num_tokens)
+        return self._admit(seq, num_tokens, 0)
+
+    def admit_all(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        """The whole blocks of the prompt are shared, as they would be after a fork and a first write.
+
+        Its partial last block is everybody's own, and computed by everybody: a copy would come before the iteration,
+        when there is nothing to copy yet.
+        """
+        first, *others = seqs
+        shared = first.prompt_len // self.block_size * self.block_size
+        own = ceil_div(num_tokens - shared, self.block_size)
+        answer = self._admit(first, shared, len(seqs) * own)
+        if isinstance(answer, Refusal):
+            return answer
+        for child in others:
+            self.fork(first, child)
+        self.extend(seqs, num_tokens - shared)
+        return [answer, *[Grant(shared)] * len(others)]
+
+    def _admit(self, seq: Sequence, num_tokens: int, more: int) -> Answer:
+        """Room for num_tokens tokens, if `more` blocks are left behind that for what comes next."""
+        shared = self._prefixes.shared(seq, num_tokens)
         needed = ceil_div(num_tokens, self.block_size) - len(shared)
-        if needed > self._capacity():
+        if needed + more > self._capacity():
             return Refusal.NEVER
-        if not self._make_room(needed, self._reserve()):
+        if not self._make_room(needed, more + self._reserve()):
             return Refusal.LATER
         table = BlockTable(num_tokens, shared + self._pool.take(needed))
         self._tables[seq.seq_id] = table
-        self._live += num_tokens - len(shared) * self.block_size
-        return self._prefix_hit(seq, table, shared) if seq.prefix else GRANTED
+        self._tables.live += num_tokens - len(shared) * self.block_size
+        return self._prefixes.hit(seq, table, self._pool) if seq.prefix in self._prefixes else GRANTED
 
     def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
         if isinstance(seqs, Batch):
@@ -76,38 +96,34 @@ class Paged(MemoryPolicy):
             if index is None or index.batch is not seqs:
                 index = self._index(seqs)
             return self._extend_batch(index, num_tokens)
-        tables = [self._table(seq) for seq in seqs]
+        tables = [self._tables.of(seq) for seq in seqs]
         writers = copying_writers(tables, self._pool, self.block_size)
         missing = [ceil_div(t.num_tokens + num_tokens, self.block_size) - len(t.blocks) for t in tables]
         if not self._make_room(sum(missing) + len(writers)):
             return Refusal.LATER
-        ops = self._copy(writers)
+        ops = self._tables.copy_tails(writers)
         events = [(len(writers), 0, 0)]
         for table, count in zip(tables, missing, strict=True):
             events.append(moments(-table.num_tokens % self.block_size, count, self.block_size))
             table.blocks.extend(self._pool.take(count))
             table.offset += num_tokens
-        self._live += num_tokens * len(tables)
+        self._tables.live += num_tokens * len(tables)
         return Grant(0, ops, Growth(*(self.block_size * sum(column) for column in zip(*events, strict=True))))
 
     def release(self, seq: Sequence) -> None:
-        if seq.seq_id in self._host_tables:
-            host = self._host_tables.pop(seq.seq_id)
-            self._host_pool.put(host.blocks)
-            self._pool.put(host.kept)
+        if seq.seq_id in self._host.tables:
+            self._pool.put(self._host.drop(seq))
         else:
-            table = self._table(seq)
-            self._give_back(table, table.blocks)
-            del self._tables[seq.seq_id]
+            self._tables.give_up(seq)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        return [Extent(block * self.block_size, self.block_size) for block in self._table(seq).blocks]
+        return [Extent(block * self.block_size, self.block_size) for block in self._tables.of(seq).blocks]
 
     def usage(self) -> Usage:
         size = self.block_size
         total, free = self._pool.num_blocks * size, len(self._pool.free) * size
         held = total - free
-        return Usage(total, self._live, held, held, 0, free, free, self._pool.num_saved * size)
+        return Usage(total, self._tables.live, held, held, 0, free, free, self._pool.num_saved * size)
 
     def horizon(self, seqs: Iterable[Sequence], limit: int) -> int:
         if not isinstance(seqs, Batch):
@@ -128,12 +144,7 @@ class Paged(MemoryPolicy):
         return shared + num_seqs * (ceil_div(prompt_len + output_len, size) - shared) <= self._capacity()
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        table = self._table(parent)
-        if child.seq_id in self._tables:
-            self._replace(self._tables[child.seq_id], table)
-        else:
-            self._pool.share(table.blocks)
-            self._tables[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
+        self._tables.fork(parent, child)
         if self._lockstep is not None:
             for seq in (parent, child):
                 if seq.seq_id in self._lockstep.members:
@@ -148,38 +159,25 @@ class Paged(MemoryPolicy):
         needed = ceil_div(num_tokens, self.block_size)
         if not self._make_room(needed):
             raise ValueError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
-        self._prefixes[num_tokens] = BlockTable(num_tokens, self._pool.take(needed))
-        self._num_pinned += needed
-        self._live += num_tokens
+        self._prefixes.pin(num_tokens, self._pool.take(needed))
+        self._tables.live += num_tokens
 
     def unowned(self) -> Unowned:
         size = self.block_size
-        pinned = (block for table in self._prefixes.values() for block in table.blocks)
+        pinned = (block for table in self._prefixes for block in table.blocks)
         return Unowned(pinned=tuple(Extent(block * size, size) for block in pinned))
 
     def check(self) -> None:
-        tables = [*self._tables.values(), *self._prefixes.values()]
-        kept = [host.kept for host in self._host_tables.values()]
-        self._pool.check([*(table.blocks for table in tables), *kept])
-        self._host_pool.check(host.blocks for host in self._host_tables.values())
-        assert self._live == stored_tokens(tables, self.block_size), "live slots are miscounted"
-        for seq_id, table in self._tables.items():
-            assert len(table.blocks) == ceil_div(table.num_tokens, self.block_size), f"table of sequence {seq_id}"
-
-    def _table(self, seq: Sequence) -> BlockTable:
-        try:
-            return self._tables[seq.seq_id]
-        except KeyError:
-            raise KeyError(f"{seq} is not on the device: admit it, or move it back, first") from None
+        self._tables.check([*self._prefixes], [host.kept for host in self._host.tables.values()])
+        self._host.check()
 
     def _index(self, batch: Batch) -> PagedLockstep:
-        if self._lockstep is None or self._lockstep.batch is not batch:
-            index = PagedLockstep.on(batch, self._tables)
-            self._lockstep = index or PagedLockstep(batch, self._tables, self._pool, self.block_size)
+        index = PagedLockstep.on(batch, self._tables)
+        self._lockstep = index or PagedLockstep(batch, self._tables, self._pool, self.block_size)
         return self._lockstep
 
     def _capacity(self) -> int:
-        return self._pool.num_blocks - self._num_pinned
+        return self._pool.num_blocks - self._prefixes.num_blocks
 
     def _reserve(self) -> int:
         return self._watermark if self._tables else 0
@@ -195,7 +193,7 @@ class Paged(MemoryPolicy):
         at_most = (num_tokens // self.block_size + 1) * members
         if at_most > len(self._pool.free) and not self._make_room(index.needed(num_tokens)):
             return Refusal.LATER
-        self._live += num_tokens * members
+        self._tables.live += num_tokens * members
         if num_tokens == 1:
             return first_step(index.grow_once(self._pool.free), self.block_size)
         return Grant(0, NO_OPS, index.grow(num_tokens, self._pool.free))
@@ -205,85 +203,29 @@ class Paged(MemoryPolicy):
         writers = copying_writers(index.tails.values(), self._pool, self.block_size)
         if not self._make_room(index.needed(num_tokens) + len(writers)):
             return Refusal.LATER
-        ops = self._copy(writers) if writers else NO_OPS
+        ops = self._tables.copy_tails(writers)
         index.tails.clear()
         slots, first, second = index.grow(num_tokens, self._pool.free)
-        self._live += num_tokens * len(index.members)
+        self._tables.live += num_tokens * len(index.members)
         return Grant(0, ops, Growth(slots + len(writers) * self.block_size, first, second))
 
-    def _copy(self, writers: list[BlockTable]) -> Ops:
-        copies, num_tokens = copy_tails(writers, self._pool, self.block_size)
-        self._live += num_tokens
-        return Ops(copies)
-
-    def _give_back(self, table: BlockTable, blocks: list[int]) -> None:
-        """Drop these blocks, the end of a table, and the stored tokens of those that nobody else holds."""
-        padding = len(table.blocks) * self.block_size - table.num_tokens
-        if padding and self._pool.sharers and self._pool.ref_count(table.blocks[-1]) > 1:
-            padding = 0
-        self._live -= self._pool.put(blocks) * self.block_size - padding
-
-    def _replace(self, table: BlockTable, parent: BlockTable) -> None:
-        """`table` becomes the parent's, of equal length; what both share already is left alone."""
-        if table.num_tokens != parent.num_tokens:
-            raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
-        # Sharing begins at the root: the last block that both have in common has only common ones before it.
-        common = len(table.blocks)
-        while common and table.blocks[common - 1] != parent.blocks[common - 1]:
-            common -= 1
-        self._give_back(table, table.blocks[common:])
-        self._pool.share(parent.blocks[common:])
-        table.blocks[common:] = parent.blocks[common:]
-
-    def _prefix_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
-        """The whole blocks of the registered prefix of `seq` among its first num_tokens tokens."""
-        prefix = self._prefixes.get(seq.prefix) if self._prefixes else None
-        return prefix.blocks[: min(seq.prefix, num_tokens) // self.block_size] if prefix else []
-
-    def _prefix_hit(self, seq: Sequence, table: BlockTable, shared: list[int]) -> Grant:
-        """Share the whole blocks; the remainder of the prefix is copied, because the sequence writes behind it."""
-        prefix = self._prefixes.get(seq.prefix)
-        if prefix is None:
-            return GRANTED
-        self._pool.share(shared)
-        cached, stored = min(seq.prefix, table.num_tokens), len(shared) * self.block_size
-        if cached == stored:
-            return Grant(cached)
-        target = table.blocks[len(shared)] * self.block_size
-        source = prefix.blocks[len(shared)] * self.block_size
-        return Grant(cached, Ops((Copy(source, target, cached - stored),)))
-
     def _move_out(self, seqs: list[Sequence]) -> Answer:
-        tables = [self._table(seq) for seq in seqs]
-        kept = [self._prefix_blocks(seq, table.num_tokens) for seq, table in zip(seqs, tables, strict=True)]
-        moving = [table.blocks[len(keep) :] for table, keep in zip(tables, kept, strict=True)]
-        source = distinct(moving)
-        if len(source) > len(self._host_pool.free):
-            return Refusal.LATER
-        target = self._host_pool.take(len(source))
-        moved = pair(moving, source, target)
-        share_repeated(moved, self._host_pool)
-        for seq, table, keep, old, new in zip(seqs, tables, kept, moving, moved, strict=True):
-            self._host_tables[seq.seq_id] = HostTable(table.num_tokens, keep, new)
-            self._give_back(table, old)
-            del self._tables[seq.seq_id]
-        return Grant(0, Ops(swap_out=transfers(source, target, self.block_size)))
+        tables = [self._tables.of(seq) for seq in seqs]
+        kept = [self._prefixes.shared(seq, table.num_tokens) for seq, table in zip(seqs, tables, strict=True)]
+        answer = self._host.put(seqs, tables, kept)
+        if isinstance(answer, Grant):
+            for seq, keep in zip(seqs, kept, strict=True):
+                self._tables.give_up(seq, len(keep))
+        return answer
 
     def _move_in(self, seqs: list[Sequence]) -> Answer:
-        tables = [self._host_tables[seq.seq_id] for seq in seqs]
-        moving = [table.blocks for table in tables]
-        source = distinct(moving)
+        source = self._host.blocks(seqs)
         # Every sequence may need a block in its next step; without room for that the group would be moved out again.
         spare = self._reserve() + len(seqs) if self._tables else 0
         if not self._make_room(len(source), spare):
             return Refusal.LATER
-        target = self._pool.take(len(source))
-        moved = pair(moving, source, target)
-        share_repeated(moved, self._pool)
-        for seq, table, new in zip(seqs, tables, moved, strict=True):
-            self._tables[seq.seq_id] = BlockTable(table.num_tokens, table.kept + new)
-            self._host_pool.put(table.blocks)
-            del self._host_tables[seq.seq_id]
-        stored = stored_tokens([self._tables[seq.seq_id] for seq in seqs], self.block_size)
-        self._live += stored - self.block_size * len(distinct([table.kept for table in tables]))
-        return Grant(0, Ops(swap_in=transfers(source, target, self.block_size)))
+        kept = distinct([self._host.tables[seq.seq_id].kept for seq in seqs])
+        tables, ops = self._host.fetch(seqs, source, self._pool)
+        self._tables.update(zip((seq.seq_id for seq in seqs), tables, strict=True))
+        self._tables.live += stored_tokens(tables, self.block_size) - self.block_size * len(kept)
+        return Grant(0, ops)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Copy, Extent, Ops, Tier, Unowned, Usage, Waste
+from testbed.core.slots import Answer, Answers, Copy, Extent, Grant, Ops, Refusal, Tier, Unowned, Usage, Waste
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,22 @@ class MemoryPolicy(ABC):
     @abstractmethod
     def release(self, seq: Sequence) -> None:
         """`seq` needs nothing any more: finished, aborted, or preempted by recompute."""
+
+    def admit_all(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        """First room for num_tokens tokens of each of these sequences, which have one prompt; all or none.
+
+        Where the policy shares, this is a group that comes back after recompute: the sequences differ behind their
+        prompt. They are computed in this order, so a grant may count as cached what those before it store by then.
+        """
+        grants: list[Grant] = []
+        for seq in seqs:
+            answer = self.admit(seq, num_tokens)
+            if isinstance(answer, Refusal):
+                for admitted in seqs[: len(grants)]:
+                    self.withdraw(admitted)
+                return answer
+            grants.append(answer)
+        return grants
 
     def withdraw(self, seq: Sequence) -> None:
         """Release `seq`, whose tokens were not computed after all since it was admitted: publish none."""

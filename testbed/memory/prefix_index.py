@@ -42,7 +42,9 @@ class Node:
 
     __slots__ = ("block", "children", "code", "content", "depth", "hits", "memo", "parent", "parked", "rival", "ticket")
 
-    def __init__(self, parent: "Node | None", content: Content, code: int, block: int) -> None:
+    def __init__(
+        self, parent: "Node | None", content: Content, code: int, block: int, rival: "Node | None" = None
+    ) -> None:
         self.parent = parent
         self.content = content
         self.code = code
@@ -50,7 +52,7 @@ class Node:
         self.depth: int = -1 if parent is None else parent.depth + 1
         self.parked = False
         self.children = 0
-        self.rival: Node | None = None
+        self.rival = rival
         self.hits = 0
         self.ticket = -1
         self.memo: Any = None
@@ -103,8 +105,7 @@ class PrefixIndex:
             while child is not None and (child.parent is not node or child.content != content):
                 child = child.rival
             if child is None:
-                child = nodes[code] = holder[block] = Node(node, content, code, block)
-                child.rival = first
+                child = nodes[code] = holder[block] = Node(node, content, code, block, first)
                 node.children += 1
             elif child.block != block:
                 equal(child, block)
@@ -118,14 +119,24 @@ class PrefixIndex:
         node.block = block
         self.holder[block] = node
 
-    def drop(self, node: Node) -> None:
-        """The block of `node` no longer holds its content."""
-        self.holder[node.block] = None
-        node.block = HOLE
-        if node.children:
-            node.hits, node.memo = 0, None
-        else:
-            self._unlink(node)
+    def drop(self, dropped: Iterable[Node]) -> list[int]:
+        """The blocks of these nodes no longer hold their content; returns the blocks."""
+        nodes, holder, blocks = self._nodes, self.holder, []
+        for node in dropped:
+            blocks.append(node.block)
+            holder[node.block] = None
+            node.block = HOLE
+            node.parked = False
+            if node.children:
+                node.hits, node.memo = 0, None
+            while node.block == HOLE and not node.children:  # a hole with nothing behind it, and whatever it leaves so
+                other = nodes.pop(node.code)
+                if other is not node or node.rival is not None:
+                    nodes[node.code] = without(other, node)
+                assert node.parent is not None
+                node = node.parent
+                node.children -= 1
+        return blocks
 
     def check(self) -> None:
         """Raise AssertionError where blocks and nodes do not belong to each other."""
@@ -145,17 +156,6 @@ class PrefixIndex:
             while rival is not None:
                 yield rival
                 rival = rival.rival
-
-    def _unlink(self, node: Node) -> None:
-        """Take out a hole with nothing behind it, and its predecessor if that is one now."""
-        other = self._nodes.pop(node.code)
-        if other is not node or node.rival is not None:
-            self._nodes[node.code] = without(other, node)
-        parent = node.parent
-        assert parent is not None
-        parent.children -= 1
-        if parent.block == HOLE and not parent.children:
-            self._unlink(parent)
 
 
 def _lost(node: Node, block: int) -> None:

@@ -53,7 +53,9 @@ def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrd
     asked = list(prompts)
     total = sum(prompt.num_blocks for prompt in asked)
     pool = CachingPool(total if num_blocks is None else num_blocks, order, hash_of)
-    chains = [prompt.contents[: pool.num_blocks] for prompt in asked]
+    chains = [prompt.contents for prompt in asked]
+    if max(map(len, chains), default=0) > pool.num_blocks:
+        chains = [contents[: pool.num_blocks] for contents in chains]
     if order.reads_future:
         order.foresee(pool.index.chain(contents) for contents in chains)
     return Replayed([serve(pool, contents) for contents in chains], total, pool.evictions)
@@ -69,5 +71,5 @@ def serve(pool: CachingPool, contents: Sequence[Content]) -> int:
     pool.evict(max(missing - len(pool.free), 0))
     new = pool.take(missing)
     pool.publish(nodes[-1] if nodes else pool.index.root, contents[len(nodes) :], new)
-    pool.put([*(node.block for node in nodes), *new])
+    pool.put([node.block for node in nodes] + new)
     return len(nodes)

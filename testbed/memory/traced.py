@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Extent, Grant, Ops, Tier, Waste
+from testbed.core.slots import Answer, Answers, Extent, Grant, Ops, Tier, Waste
 from testbed.memory.policy import MemoryPolicy
 
 
@@ -50,6 +50,15 @@ class Traced:
         if isinstance(answer, Grant):
             self._enter(seq, max(num_tokens, answer.num_cached))
         return answer
+
+    def admit_all(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        """Pass on, and count the tokens."""
+        self._before_change()
+        answers = self.policy.admit_all(seqs, num_tokens)
+        if isinstance(answers, list):
+            for seq, grant in zip(seqs, answers, strict=True):
+                self._enter(seq, max(num_tokens, grant.num_cached))
+        return answers
 
     def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
         """Pass on, and count the tokens."""

@@ -39,49 +39,35 @@ class ResidentScheduler(Scheduler):
         A policy that shares gives room to the first sequence, which is forked when its prompt is computed; one that
         does not reserves for every sequence, prompt included.
         """
+        if len(group.sequences) > 1 and (group.num_generated or not self.policy.shares):
+            return self._admit_all(group, num_tokens, plan)
         first = group.sequences[0]
-        if group.num_generated and self.policy.shares and len(group.sequences) > 1:
-            return self._admit_forked(group, plan)
-        sequences = [first] if self.policy.shares else group.sequences
-        grants: list[Grant] = []
-        for seq in sequences:
-            answer = self.policy.admit(seq, num_tokens)
-            if isinstance(answer, Refusal):
-                for admitted in sequences[: len(grants)]:
-                    self.policy.withdraw(admitted)
-                return answer
-            grants.append(answer)
-        for grant in grants:
-            self.order(grant.ops, plan)
-        cached = grants[0].num_cached
-        # The last prompt token is computed even if it is cached: it yields the next output token.
-        stored = min(cached, group.prefill_len - 1)
-        group.resident = list(sequences)
-        group.num_tokens = max(num_tokens, cached)
-        group.todo = [(group.prefill_len - stored, stored)]
+        answer = self.policy.admit(first, num_tokens)
+        if isinstance(answer, Grant):
+            group.resident = [first]
+            group.num_tokens = max(num_tokens, answer.num_cached)
+            group.todo = [self._turn(group, answer, plan)]
+        return answer
+
+    def _admit_all(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answer:
+        """Room for several sequences; those that differ by now, because they come back, are computed one by one."""
+        differ = group.num_generated > 0
+        num_tokens = group.prefill_len if differ else num_tokens
+        grants = self.policy.admit_all(group.sequences, num_tokens)
+        if isinstance(grants, Refusal):
+            return grants
+        group.resident = list(group.sequences)
+        group.num_tokens = max(num_tokens, grants[0].num_cached)
+        turns = [self._turn(group, grant, plan) for grant in grants]
+        group.todo = turns if differ else turns[:1]
         return grants[0]
 
-    def _admit_forked(self, group: SequenceGroup, plan: Plan) -> Answer:
-        """A recomputed group: the prompt once, then what each sequence had generated of its own."""
-        first, *others = group.sequences
-        prompt_len = group.request.prompt_len
-        answer = self.policy.admit(first, prompt_len)
-        if isinstance(answer, Refusal):
-            return answer
-        for child in others:
-            self.policy.fork(first, child)
-        grown = self.policy.extend(group.sequences, group.num_generated)
-        if isinstance(grown, Refusal):
-            for seq in group.sequences:
-                self.policy.withdraw(seq)
-            return grown
-        self.order(answer.ops, plan)
-        self.order(grown.ops, plan)
-        stored = min(answer.num_cached, group.prefill_len - 1)
-        group.resident = list(group.sequences)
-        group.num_tokens = group.prefill_len
-        group.todo = [(group.prefill_len - stored, stored), *[(group.num_generated, prompt_len)] * len(others)]
-        return answer
+    def _turn(self, group: SequenceGroup, grant: Grant, plan: Plan) -> tuple[int, int]:
+        """What is left to compute of a sequence: (new tokens, tokens stored before them)."""
+        self.order(grant.ops, plan)
+        # The last token is computed even if it is cached: it yields the next output token.
+        stored = min(grant.num_cached, group.prefill_len - 1)
+        return group.prefill_len - stored, stored
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
@@ -155,8 +141,11 @@ class ResidentScheduler(Scheduler):
 
     def release(self, group: SequenceGroup) -> None:
         """Give back whatever the group holds."""
+        # Several that came back together have room, which the policy takes for computed, before the first is computed.
+        ahead = len(group.todo) == len(group.sequences) > 1
+        give_back = self.policy.withdraw if ahead else self.policy.release
         for seq in group.resident:
-            self.policy.release(seq)
+            give_back(seq)
         group.resident = []
         self.room_freed()
 

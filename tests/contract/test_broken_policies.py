@@ -23,6 +23,24 @@ class LeaksOnRefusal(Paged):
         return answer
 
 
+class KeepsTheFirst(Paged):
+    def admit_all(self, seqs, num_tokens):
+        answer = super().admit_all(seqs, num_tokens)
+        if answer is Refusal.LATER:
+            self.admit(seqs[0], 1)
+        return answer
+
+
+class SharesWhatIsWritten(Paged):
+    def admit_all(self, seqs, num_tokens):
+        answer = self.admit(seqs[0], num_tokens)
+        if isinstance(answer, Refusal):
+            return answer
+        for seq in seqs[1:]:
+            self.fork(seqs[0], seq)
+        return [answer, *[Grant(seqs[0].prompt_len)] * (len(seqs) - 1)]
+
+
 class ChangesItsMind(Paged):
     asked = 0
 
@@ -70,7 +88,7 @@ class CountsDouble(Paged):
     def extend(self, seqs, num_tokens):
         answer = super().extend(seqs, num_tokens)
         if isinstance(answer, Grant) and num_tokens > 1:
-            self._live += 1
+            self._tables.live += 1
         return answer
 
     def check(self):
@@ -145,6 +163,8 @@ class EvictsWhatIsHeld(PrefixCaching):
 
 BROKEN = {
     LeaksOnRefusal: {1, 4},
+    KeepsTheFirst: {1},
+    SharesWhatIsWritten: {5},
     ChangesItsMind: {2},
     SaysNeverWhenBusy: {3},
     ForgetsBlocks: {4},
@@ -158,7 +178,7 @@ BROKEN = {
     TrustsTheHash: {5, 8},
     PublishesTooEarly: {8},
     NeverPublishes: {8},
-    EvictsWhatIsHeld: {4, 5},
+    EvictsWhatIsHeld: {4, 5, 8},
 }
 
 

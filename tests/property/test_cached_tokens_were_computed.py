@@ -46,11 +46,7 @@ class Machine:
     def prefill(self, chunk):
         group = chunk.group
         turn = self.turn.setdefault(group, 0)
-        start = chunk.stored
-        if turn and start == group.request.prompt_len:
-            # A recomputed group's copies of the last prompt block are ordered before that block is computed.
-            start -= start % self.scheduler.policy.block_size
-        self.compute(group.sequences[turn], start, chunk.stored + chunk.new - start)
+        self.compute(group.sequences[turn], chunk.stored, chunk.new)
         if chunk.stored + chunk.new == group.prefill_len:
             self.turn[group] += 1
         if chunk.last:
@@ -88,12 +84,7 @@ def requests(draw):
     return made
 
 
-KNOWN = pytest.mark.xfail(
-    reason="a group of several sequences, recomputed in chunks, copies its last prompt block early"
-)
-
-
-@pytest.mark.parametrize("prefill", [SeparatePrefill, MixedPrefill, pytest.param(ChunkedPrefill, marks=KNOWN)])
+@pytest.mark.parametrize("prefill", [SeparatePrefill, MixedPrefill, ChunkedPrefill])
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     requests(),

@@ -48,6 +48,9 @@ def checked(policy_class):
         def admit(self, seq, num_tokens):
             return self._checked(super().admit(seq, num_tokens))
 
+        def admit_all(self, seqs, num_tokens):
+            return self._checked(super().admit_all(seqs, num_tokens))
+
         def extend(self, seqs, num_tokens):
             return self._checked(super().extend(seqs, num_tokens))
 

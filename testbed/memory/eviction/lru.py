@@ -1,7 +1,7 @@
 """Least recently used."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from testbed.memory.eviction.order import EvictionOrder
 from testbed.memory.prefix_index import Node
@@ -32,12 +32,16 @@ class Lru(EvictionOrder):
         """Nothing to do: its place no longer counts once it is parked again."""
 
     def victim(self) -> Node:
+        return next(self.victims(1))
+
+    def victims(self, count: int) -> Iterator[Node]:
         take = self._queue.popleft
-        while True:
+        while count:
             node = take()
             node.ticket -= 1
             if node.ticket < 0 and node.parked:
-                return node
+                count -= 1
+                yield node
 
     def _shorten(self) -> None:
         """Drop the places that do not count."""

@@ -1,7 +1,7 @@
 """The plug-in API for eviction orders."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from testbed.memory.prefix_index import Node
 
@@ -27,6 +27,11 @@ class EvictionOrder(ABC):
     @abstractmethod
     def victim(self) -> Node:
         """The parked node to evict, of which there is at least one; it leaves the order."""
+
+    def victims(self, count: int) -> Iterator[Node]:
+        """So many victims; each is evicted before the next is asked for."""
+        for _ in range(count):
+            yield self.victim()
 
     @abstractmethod
     def __len__(self) -> int:
