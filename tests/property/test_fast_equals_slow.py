@@ -27,7 +27,7 @@ MAX_LEN = 128
 MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, MAX_LEN)
 GPU = GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9)
 SERVER = ServerSpec("server", GPU, 1)
-COST = AnalyticCost(MODEL, SERVER, Efficiencies(overhead_s=1e-3, copy_s=1e-5))
+COST = AnalyticCost(MODEL, SERVER, Efficiencies(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5))
 
 
 def checked(policy_class):
