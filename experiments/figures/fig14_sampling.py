@@ -6,12 +6,12 @@ from matplotlib.figure import Figure
 from experiments.figures.curves import draw_panels
 
 TITLES = {
-    "opt-13b alpaca parallel 2": "(a) Parallel generation (parallel size = 2)",
-    "opt-13b alpaca parallel 4": "(b) Parallel generation (parallel size = 4)",
-    "opt-13b alpaca parallel 6": "(c) Parallel generation (parallel size = 6)",
-    "opt-13b alpaca beam 2": "(d) Beam search (beam width = 2)",
-    "opt-13b alpaca beam 4": "(e) Beam search (beam width = 4)",
-    "opt-13b alpaca beam width 6": "(f) Beam search (beam width = 6)",
+    "opt-13b alpaca parallel 2": "(a) Parallel generation (size = 2)",
+    "opt-13b alpaca parallel 4": "(b) Parallel generation (size = 4)",
+    "opt-13b alpaca parallel 6": "(c) Parallel generation (size = 6)",
+    "opt-13b alpaca beam 2": "(d) Beam search (width = 2)",
+    "opt-13b alpaca beam 4": "(e) Beam search (width = 4)",
+    "opt-13b alpaca beam width 6": "(f) Beam search (width = 6)",
 }
 
 

@@ -4,11 +4,13 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from experiments.style import RC, new_figure
 
-KERNELS = {"paged": ("Paged, ours", "-", "#1f77b4"), "contiguous": ("Contiguous", "--", "#2ca02c"),
-           "paper": ("Paged, the paper's design", ":", "#7f7f7f")}  # fmt: skip
+KERNELS = {"paged": ("Ours", "-", "#1f77b4"), "contiguous": ("Contiguous", "--", "#2ca02c"),
+           "paper": ("Paper's design", ":", "#7f7f7f")}  # fmt: skip
+LEGEND_ROOM = 1.45
 MARKERS = {8: "o", 32: "s"}
 CURVES = {
     ("opt-13b sharegpt", "vllm"): ("ShareGPT", "#1f77b4", "o"),
@@ -36,18 +38,21 @@ def _kernels(axes: Axes, rows: pd.DataFrame) -> None:
     for system, (label, line, color) in KERNELS.items():
         for batch, marker in MARKERS.items():
             curve = rows[(rows["system"] == system) & (rows["batch"] == batch)].sort_values("context")
-            name = f"{label} (bs {batch})"
+            name = f"{label}, {batch}"
             axes.plot(curve["context"], curve["simulated"], line, color=color, marker=marker, markersize=3, label=name)
-    axes.set_xticks(contexts, [str(context) for context in contexts])
-    axes.set(xlabel="Context length\n(a) Attention kernels, H200", ylabel="Kernel latency (us)", ylim=(0, None))
-    axes.legend(fontsize=6)
+    axes.set_xticks(contexts, [f"{context:g}" for context in contexts])
+    axes.set(xlabel="Context length\n(a) Attention kernels, H200", ylabel="Kernel latency (us)")
+    axes.set_ylim(0, LEGEND_ROOM * rows["simulated"].max())
+    axes.legend(fontsize=6, loc="upper left", ncols=3, title="Kernel, batch size", title_fontsize=6)
 
 
 def draw_curve(axes: Axes, curve: pd.Series, label: str, color: str, marker: str) -> None:
     """Latency over block sizes, one tick a size."""
     axes.plot(curve.index, curve, color=color, marker=marker, markersize=3, label=label)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(curve.index, [str(size) for size in curve.index])
-    axes.minorticks_off()
+    axes.set_xticks(curve.index, [f"{size:g}" for size in curve.index])
     axes.set(ylabel="Normalized latency (s/token)")
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()

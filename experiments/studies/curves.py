@@ -64,10 +64,12 @@ class Curves(Study):
         return [Task(" ".join(load.place), partial(measure, load=load)) for load in loads]
 
     def _load(self, panel: Mapping[str, Any], system: str, num_seeds: int) -> Load:
+        """A panel may have a precision of its own."""
         own = panel.get("systems", {}).get(system, [])
         overrides = (f"+system={system}", *self.common, *panel["overrides"], *own)
         place = panel["figure"], panel["setting"], system
-        return Load(place, overrides, tuple(panel["rates"][system]), self.limit, self.precision, num_seeds)
+        precision = panel.get("precision", self.precision)
+        return Load(place, overrides, tuple(panel["rates"][system]), self.limit, precision, num_seeds)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         rates = table[table["quantity"] == SUSTAINED].pivot_table(
