@@ -12,8 +12,9 @@ EXIT_BAD_INPUT = 2
 
 def one_line(error: BaseException) -> str:
     """The message of an error, with what it is about in front where the message alone would not say."""
-    if isinstance(error, InstantiationException) and error.__cause__ is not None:
-        key, message = _full_key(str(error)), one_line(error.__cause__)
+    cause = error.__cause__
+    if isinstance(error, InstantiationException) and cause is not None and not _is_traceback(cause):
+        key, message = _full_key(str(error)), one_line(cause)
         return message if not key or message.startswith(key) else f"{key}: {message}"
     missing = re.search(r"Missing mandatory value: \S+\s+full_key: (\S+)", str(error))
     if missing:
@@ -25,6 +26,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, ValueError):
         return _flat(str(error))
     return _flat(f"{type(error).__name__}: {error}")
+
+
+def _is_traceback(cause: BaseException) -> bool:
+    """Whether the cause is the text that a worker process sends home instead of what had happened there."""
+    return type(cause).__name__.strip("_") == "RemoteTraceback"
 
 
 def _full_key(message: str) -> str:
