@@ -2,21 +2,33 @@
 
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rich.table import Table
 
 from experiments.arguments import Parser, at_least_one
 from experiments.build import build
+from experiments.cache_speed import cache_speed
 from experiments.console import wide_console
 from experiments.lab import Lab, length_file
 from experiments.point import run
 
 HOUR = ("+system=vllm", "cost=analytic", "arrivals.duration_s=3600")
+BEAMS = (
+    "+system=vllm",
+    "cost=analytic",
+    "trace=alpaca",
+    "arrivals.rate=8",
+    "arrivals.duration_s=900",
+    "workload.num_seqs=6",
+    "workload.beam=true",
+)
 SMALL_BATCH, LARGE_BATCH = 30, 1000
+CACHE_SIZES = (1_000, 10_000, 100_000)
+T = TypeVar("T")
 
 
 class Speed(NamedTuple):
@@ -58,10 +70,13 @@ def main(argv: list[str]) -> None:
     batches = [
         measure(f"batch of {n:,}", batch_setting(n), lengths, options.repeats) for n in (SMALL_BATCH, LARGE_BATCH)
     ]
-    show([*hour, slow, *growing, *batches])
+    beams = measure("beam width 6, 15 minutes of Alpaca at 8 req/s", BEAMS, lengths, options.repeats)
+    show([*hour, slow, *growing, *batches, beams])
     print(f"step by step takes {slow.wall_s / hour[0].wall_s:.0f} times as long")
     print(f"time per request, {options.requests:,} against 7,000 requests: {_ratio(growing):.2f}x")
     print(f"time per request, batch of {LARGE_BATCH:,} against {SMALL_BATCH}: {_ratio(batches):.2f}x")
+    for num_blocks in CACHE_SIZES:
+        print_cache_speed(num_blocks, options.repeats)
 
 
 def batch_setting(max_num_seqs: int) -> Sequence[str]:
@@ -78,13 +93,26 @@ def batch_setting(max_num_seqs: int) -> Sequence[str]:
 
 
 def measure(what: str, overrides: Sequence[str], lengths: tuple[tuple[str, str], ...], repeats: int) -> Speed:
-    """The fastest of some runs, each in a process of its own."""
+    """The fastest of some runs."""
+    speeds = each_alone(what, one_run, (what, overrides, lengths), repeats)
+    return min(speeds, key=lambda speed: speed.wall_s)
+
+
+def each_alone(what: str, work: Callable[..., T], arguments: tuple[Any, ...], repeats: int) -> list[T]:
+    """What some repetitions of the work return, each in a process of its own."""
     print(f"measuring {what}", file=sys.stderr)
-    speeds = []
+    results = []
     for _ in range(repeats):
         with get_context("spawn").Pool(1) as pool:
-            speeds.append(pool.apply(one_run, (what, overrides, lengths)))
-    return min(speeds, key=lambda speed: speed.wall_s)
+            results.append(pool.apply(work, arguments))
+    return results
+
+
+def print_cache_speed(num_blocks: int, repeats: int) -> None:
+    """The fastest of some replays on a prefix cache, least recently used first."""
+    what = f"prefix cache of {num_blocks:,} blocks"
+    speed = min(each_alone(what, cache_speed, (num_blocks,), repeats), key=lambda speed: speed.cpu_s)
+    print(f"{what}: {speed.per_second:,.0f} look-ups and evictions/s, {speed.lookups_per_second:,.0f} look-ups alone")
 
 
 def one_run(what: str, overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) -> Speed:

@@ -18,6 +18,11 @@ class CacheSpeed(NamedTuple):
     cpu_s: float
 
     @property
+    def lookups_per_second(self) -> float:
+        """Look-ups a second, whatever they lead to."""
+        return self.lookups / self.cpu_s
+
+    @property
     def per_second(self) -> float:
         """Look-ups and evictions a second."""
         return (self.lookups + self.evictions) / self.cpu_s

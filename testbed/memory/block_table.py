@@ -34,17 +34,20 @@ class PagedLockstep(Lockstep[BlockTable]):
 
     def enter(self, seq_id: int, holding: BlockTable) -> None:
         self.due[-holding.offset % self.block_size][seq_id] = holding
-        if self.pool.sharers:
-            self.watch_tail(seq_id, holding)
+        partial = self.pool.sharers and holding.num_tokens % self.block_size
+        if partial and self.pool.ref_count(holding.blocks[-1]) > 1:
+            self.tails[seq_id] = holding
 
     def leave(self, seq_id: int, holding: BlockTable) -> None:
         del self.due[-holding.offset % self.block_size][seq_id]
         self.tails.pop(seq_id, None)
 
-    def watch_tail(self, seq_id: int, holding: BlockTable) -> None:
-        """Remember a member whose partial last block is shared."""
-        if holding.num_tokens % self.block_size and self.pool.ref_count(holding.blocks[-1]) > 1:
-            self.tails[seq_id] = holding
+    def forked(self, *seq_ids: int) -> None:
+        """These sequences, members or not, share their last block from now on."""
+        for seq_id in seq_ids:
+            holding = self.members.get(seq_id)
+            if holding is not None and holding.num_tokens % self.block_size:
+                self.tails[seq_id] = holding
 
     def needed(self, num_steps: int) -> int:
         """Blocks that num_steps more steps of all members take, copies on write aside."""

@@ -146,9 +146,7 @@ class Paged(MemoryPolicy):
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         self._tables.fork(parent, child)
         if self._lockstep is not None:
-            for seq in (parent, child):
-                if seq.seq_id in self._lockstep.members:
-                    self._lockstep.watch_tail(seq.seq_id, self._tables[seq.seq_id])
+            self._lockstep.forked(parent.seq_id, child.seq_id)
         return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: Tier) -> Answer:

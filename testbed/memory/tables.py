@@ -63,12 +63,13 @@ class Tables(dict[int, BlockTable]):
         if table.num_tokens != parent.num_tokens:
             raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
         # Sharing begins at the root: the last block that both have in common has only common ones before it.
-        common = len(table.blocks)
-        while common and table.blocks[common - 1] != parent.blocks[common - 1]:
+        own, others = table.blocks, parent.blocks
+        common = len(own)
+        while common and own[common - 1] != others[common - 1]:
             common -= 1
-        self._drop_end(table, table.blocks[common:])
-        self.pool.share(parent.blocks[common:])
-        table.blocks[common:] = parent.blocks[common:]
+        self._drop_end(table, own[common:])
+        own[common:] = others[common:]
+        self.pool.share(own[common:])
 
     def _drop_end(self, table: BlockTable, blocks: list[int]) -> None:
         """Drop these blocks, the end of a table, and the stored tokens of those that nobody else holds."""
