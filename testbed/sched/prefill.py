@@ -29,12 +29,14 @@ class MixedPrefill(IterationScheduler):
 
     def plan(self) -> Plan:
         plan = Plan()
-        if self._next_item() > self.max_num_batched_tokens:
+        prompts = self.waiting or self.partial
+        if prompts and self._next_item() > self.max_num_batched_tokens:
             self._prefill(plan, self.max_num_batched_tokens)
         if not plan.chunks:
             self._decode(plan)
-            self.resume(plan)
-            if not plan.preempted:
+            if self.swapped:
+                self.resume(plan)
+            if prompts and not plan.preempted:
                 self._prefill(plan, self.max_num_batched_tokens - len(self.batch))
         self._complete(plan)
         return plan
