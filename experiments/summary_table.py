@@ -34,7 +34,13 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
             ", ".join(f"{name} {percent(part['per_iteration'])}" for name, part in memory.items()),
         ),
         ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
+        *([("prefix cache", _found(summary["prefix_cache"]))] if "prefix_cache" in summary else []),
     ]
+
+
+def _found(cache: dict[str, int]) -> str:
+    share = cache["hit_blocks"] / cache["blocks"] if cache["blocks"] else None
+    return f"{percent(share)} of {cache['blocks']:,} prompt blocks found, {cache['evictions']:,} evictions"
 
 
 def _spread(values: dict[str, float | None], unit: str) -> str:

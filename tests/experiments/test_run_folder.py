@@ -1,6 +1,7 @@
 """`testbed run` leaves a folder that says everything, and the same bytes every time."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -85,6 +86,17 @@ def test_oversized_requests_are_rejected_with_a_reason(testbed, tmp_path):
     requests = pd.read_csv(tmp_path / "a" / "requests.csv", keep_default_na=False)
     assert code == 0
     assert set(requests["rejected"]) == {"", "2100 tokens are more than the longest sequence of 2048"}
+
+
+def test_a_prefix_cache_says_what_it_found(testbed):
+    options = ("policy=prefix_caching", "trace=chat_histories", "model=llama-3-8b", "arrivals.duration_s=30")
+    code, output, _ = testbed("run", *options, "outputs=summary")
+    assert code == 0
+    shown = re.search(r"([\d.]+)% of ([\d,]+) prompt blocks found, ([\d,]+) evictions", output)
+    found, blocks, evictions = shown.groups()
+    assert 0 < float(found) < 100
+    assert int(blocks.replace(",", "")) > 100
+    assert evictions == "0"
 
 
 def test_a_run_without_requests_is_a_run(testbed, tmp_path):
