@@ -1,4 +1,4 @@
-"""Fits the two constants of the 2023 system that no data sheet has: software overhead and attention efficiency.
+"""Fits the two constants of the 2023 system that no data sheet has: software time of a request, attention efficiency.
 
 python -m experiments.fit_2023 SHAREGPT_LENGTHS.csv.gz [--cost analytic]
 
