@@ -87,12 +87,13 @@ class DecodeInputs:
         ]
 
     def paper(self) -> Calls:
-        """Calls of the paper's kernel; the same memory is taken as interleaved keys."""
+        """Calls of the paper's kernel; the same memory is taken as keys and values in its layout."""
         layers, blocks, heads, block_size, size = self.k_cache.shape
         keys = self.k_cache.view(layers, blocks, heads, size // 8, block_size, 8)
+        values = self.v_cache.view(layers, blocks, heads, size, block_size)
         return [
             lambda i=i: paper_decode(
-                self.out[i], self.q[i], keys[i], self.v_cache[i], self.tables, self.context_lens,
+                self.out[i], self.q[i], keys[i], values[i], self.tables, self.context_lens,
                 max_context_len=self.longest)
             for i in range(layers)
         ]  # fmt: skip

@@ -16,20 +16,23 @@ MAX_GRID = 65_535  # of the second and third grid dimension
 
 
 def write_cache(
-    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, interleaved_k: bool = False,
+    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False,
     check_ids: bool = False,
 ) -> None:  # fmt: skip
     """New keys and values of a mixed batch to their slots (the paper's fused reshape and block write).
 
     k, v: [num_tokens, num_kv_heads, head_size], rows may be strided; slot_mapping: int64 [num_tokens], block id *
-    block_size + offset, negative to skip a token; v_cache: [num_blocks, num_kv_heads, block_size, head_size];
-    k_cache the same, or the paper kernel's layout if `interleaved_k`.
+    block_size + offset, negative to skip a token; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size],
+    or what `paper_decode` takes if `paper_layout`.
     """
     values, new_k, new_v = arrays.view("v_cache", v_cache), arrays.view("k", k), arrays.view("v", v)
     arrays.check(values, (None, None, None, None), HALF, align=16)
     num_blocks, num_kv_heads, block_size, head_size = values.shape
-    plain, interleaved = values.shape, (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
-    arrays.check(arrays.view("k_cache", k_cache), interleaved if interleaved_k else plain, (values.dtype,), align=16)
+    keys_shape: tuple[int, ...] = values.shape
+    if paper_layout:
+        block_size, head_size = head_size, block_size
+        keys_shape = (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
+    arrays.check(arrays.view("k_cache", k_cache), keys_shape, (values.dtype,), align=16)
     if head_size % 8:
         raise ValueError(f"v_cache: head size {head_size} is no multiple of 8")
     for new in (new_k, new_v):
@@ -41,7 +44,7 @@ def write_cache(
         checks.check_slots(slot_mapping, num_blocks * block_size)
     if num_tokens == 0:
         return
-    kernel = _kernel("write_cache", head_size, block_size, interleaved_k)
+    kernel = _kernel("write_cache", head_size, block_size, paper_layout)
     pointers = [arrays.view("", a).pointer for a in (k_cache, v_cache, k, v, slot_mapping)]
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
@@ -102,6 +105,6 @@ def _launch(pool: Any, name: str, pointers: tuple[int, ...], view: arrays.View, 
         _kernel(name)((splits, count, view.shape[0]), (256,), (*pointers, np.int64(view.shape[1]), np.int32(vectors)))
 
 
-def _kernel(name: str, head_size: int = 8, block_size: int = 1, interleaved_k: bool = False) -> Any:
-    constants = {"HEAD_SIZE": head_size, "BLOCK_SIZE": block_size, "INTERLEAVED_K": int(interleaved_k)}
+def _kernel(name: str, head_size: int = 8, block_size: int = 1, paper_layout: bool = False) -> Any:
+    constants = {"HEAD_SIZE": head_size, "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
     return load("cache_ops.cu", name, **constants)

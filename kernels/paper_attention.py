@@ -8,7 +8,7 @@ from kernels import arrays, checks
 from kernels.attention import HEAD_SIZES, MAX_BLOCK_SIZE, check_tables, log2_scale
 from kernels.build import load
 
-SHARED_LIMIT = 200 << 10  # bytes of scores a thread block may hold: 51,200 tokens
+SHARED_LIMIT = 200 << 10  # bytes of scores a thread block may hold: those of 51,200 slots
 
 
 def paper_decode(
@@ -18,7 +18,7 @@ def paper_decode(
     """One warp per block, scores of the whole context in shared memory.
 
     out, q: [num_seqs, num_heads, head_size]; k_cache: [num_blocks, num_kv_heads, head_size / 8, block_size, 8] as
-    `write_cache(interleaved_k=True)` fills it; v_cache: [num_blocks, num_kv_heads, block_size, head_size];
+    `write_cache(paper_layout=True)` fills it; v_cache: [num_blocks, num_kv_heads, head_size, block_size];
     block_tables: int32 [num_seqs, max_blocks]; context_lens: int32 [num_seqs], none above max_context_len.
     """
     queries, values = arrays.view("q", q), arrays.view("v_cache", v_cache)
@@ -27,8 +27,8 @@ def paper_decode(
     if head_size not in HEAD_SIZES:
         raise ValueError(f"q: head size {head_size} is not one of {HEAD_SIZES}")
     arrays.check(arrays.view("out", out), queries.shape, (queries.dtype,), align=16)
-    arrays.check(values, (None, None, None, head_size), (queries.dtype,), align=16)
-    num_blocks, num_kv_heads, block_size, _ = values.shape
+    arrays.check(values, (None, None, head_size, None), (queries.dtype,), align=16)
+    num_blocks, num_kv_heads, _, block_size = values.shape
     keys_shape = (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
     arrays.check(arrays.view("k_cache", k_cache), keys_shape, (queries.dtype,), align=16)
     if num_heads % num_kv_heads:
@@ -36,7 +36,7 @@ def paper_decode(
     arrays.check_range("v_cache: block size", block_size, 1, MAX_BLOCK_SIZE)
     if block_size & (block_size - 1):
         raise ValueError(f"v_cache: this design needs a power of two as block size, got {block_size}")
-    arrays.check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4)
+    arrays.check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
     tables = check_tables(block_tables, context_lens, num_seqs)
     if check_ids:
         checks.check_block_ids(block_tables, context_lens, block_size, num_blocks)
@@ -45,10 +45,11 @@ def paper_decode(
     kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
     pointers = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, block_tables, context_lens)]
     numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, tables.shape[1])))
+    shared_mem = shared_bytes(max_context_len, block_size)
     with arrays.stream_of(q):
-        kernel((num_heads, num_seqs), (128,), (*pointers, *numbers), shared_mem=shared_bytes(max_context_len))
+        kernel((num_heads, num_seqs), (128,), (*pointers, *numbers), shared_mem=shared_mem)
 
 
-def shared_bytes(max_context_len: int) -> int:
-    """Room for the scores; whole vectors, because the compiler reads four weights at once past the last one."""
-    return -(-max_context_len // 16) * 64
+def shared_bytes(max_context_len: int, block_size: int) -> int:
+    """Room for the scores of whole blocks."""
+    return -(-max_context_len // block_size) * block_size * 4

@@ -81,6 +81,11 @@ def interleave_keys(k_cache: Tensor) -> Tensor:
     return k_cache.reshape(blocks, heads, block_size, size // 8, 8).transpose(2, 3).contiguous()
 
 
+def transpose_values(v_cache: Tensor) -> Tensor:
+    """[blocks, heads, block_size, size] -> the paper kernel's [blocks, heads, size, block_size]."""
+    return v_cache.transpose(2, 3).contiguous()
+
+
 def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:
     """New keys or values into [num_blocks, num_kv_heads, block_size, head_size], token by token."""
     for token, slot in enumerate(slot_mapping):

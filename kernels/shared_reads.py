@@ -57,7 +57,7 @@ def launch(kernel: str, table: np.ndarray) -> Callable[[], None]:
     lens = torch.full((num_seqs,), length, dtype=torch.int32, device="cuda")
     if kernel == "paged":
         return lambda: paged_decode(out, q, k, v, tables, lens, max_context_len=length)
-    k = k.view(size[0], NUM_HEADS, HEAD_SIZE // 8, BLOCK_SIZE, 8)
+    k, v = k.view(size[0], NUM_HEADS, HEAD_SIZE // 8, BLOCK_SIZE, 8), v.view(size[0], NUM_HEADS, HEAD_SIZE, BLOCK_SIZE)
     return lambda: paper_decode(out, q, k, v, tables, lens, max_context_len=length)
 
 

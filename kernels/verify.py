@@ -95,9 +95,9 @@ def check_decode(case: Case) -> dict[str, float]:
         ),
     }
     if s.block_size & (s.block_size - 1) == 0:
-        keys = reference.interleave_keys(batch.k_cache)
+        keys, values = reference.interleave_keys(batch.k_cache), reference.transpose_values(batch.v_cache)
         runs["paper_decode"] = lambda out: paper_decode(
-            out, batch.q, keys, *_tensors(batch)[2:], max_context_len=max(lens)
+            out, batch.q, keys, values, batch.block_tables, batch.context_lens, max_context_len=max(lens)
         )
     return {name: reference.relative_error(poisoned(batch.q, run), want) for name, run in runs.items()}
 

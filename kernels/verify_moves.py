@@ -20,7 +20,7 @@ def _size(rng: np.random.Generator) -> tuple[int, int, int]:
 
 
 def check_write(rng: np.random.Generator) -> bool:
-    """Fused reshape and write of strided K and V, some tokens skipped, in both key layouts."""
+    """Fused reshape and write of strided K and V, some tokens skipped, in both layouts."""
     heads, block_size, head_size = _size(rng)
     num_blocks, num_tokens = 40, int(rng.integers(1, 41))
     dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16
@@ -34,9 +34,10 @@ def check_write(rng: np.random.Generator) -> bool:
     reference.write_cache(want_v, qkv[:, 2], slots.tolist())
     write_cache(got_k, got_v, qkv[:, 1], qkv[:, 2], mapping, check_ids=True)
     same = _same(got_k, want_k) and _same(got_v, want_v)
-    paper_k = torch.full_like(reference.interleave_keys(got_k), float("nan"))
-    write_cache(paper_k, got_v, qkv[:, 1], qkv[:, 2], mapping, interleaved_k=True)
-    return same and _same(paper_k, reference.interleave_keys(want_k)) and _same(got_v, want_v)
+    want = reference.interleave_keys(want_k), reference.transpose_values(want_v)
+    got = torch.full_like(want[0], float("nan")), torch.full_like(want[1], float("nan"))
+    write_cache(*got, qkv[:, 1], qkv[:, 2], mapping, paper_layout=True)
+    return same and _same(got[0], want[0]) and _same(got[1], want[1])
 
 
 def check_copy(rng: np.random.Generator) -> bool:

@@ -1,4 +1,4 @@
-// Everything that moves K and V without computing on them; all copies are in 16-byte vectors.
+// Everything that moves K and V without computing on them; copies are in 16-byte vectors.
 //
 // write_cache    fused reshape and block write (paper section 5.1): new K and V of a mixed batch, flattened over
 //                tokens, to their slots. Grid (num_tokens).
@@ -8,7 +8,7 @@
 //                inverse for swap-in. Grid (splits, num_ids, num_planes).
 //
 // A pool is [num_planes, num_blocks, block bytes], with one plane for each layer's K and each layer's V.
-// Compile-time: HEAD_SIZE, BLOCK_SIZE, INTERLEAVED_K (write_cache: K in the paper kernel's layout).
+// Compile-time: HEAD_SIZE, BLOCK_SIZE, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them).
 #define BF16 0
 #include "common.cuh"
 
@@ -16,7 +16,7 @@
 
 extern "C" __global__ void __launch_bounds__(256)
 write_cache(uint4* k_cache,                 // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
-            uint4* v_cache,                 // as k_cache
+            uint4* v_cache,                 // as k_cache; in the paper's layout [num_blocks, num_kv_heads, HEAD_SIZE, BLOCK_SIZE]
             const word16* k,                // [num_tokens, num_kv_heads, HEAD_SIZE], rows of k_stride values
             const word16* v,                // as k, rows of v_stride values
             const long long* slot_mapping,  // [num_tokens]: block id * BLOCK_SIZE + offset; negative: skip the token
@@ -31,8 +31,14 @@ write_cache(uint4* k_cache,                 // [num_blocks, num_kv_heads, BLOCK_
     long long head = block * num_kv_heads + i / VECTORS;
     int vector = i % VECTORS;
     long long at = (head * BLOCK_SIZE + offset) * VECTORS + vector;
-    k_cache[INTERLEAVED_K ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = k_row[i];
-    v_cache[at] = v_row[i];
+    k_cache[PAPER_LAYOUT ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = k_row[i];
+    if (!PAPER_LAYOUT) {
+      v_cache[at] = v_row[i];
+      continue;
+    }
+    word16* column = (word16*)v_cache + (head * HEAD_SIZE + vector * 8) * BLOCK_SIZE + offset;
+#pragma unroll
+    for (int value = 0; value < 8; value++) column[value * BLOCK_SIZE] = ((const word16*)(v_row + i))[value];
   }
 }
 

@@ -1,33 +1,49 @@
-// The decode attention of the PagedAttention paper (section 5.1), kept plain to measure what its design costs: the
-// FasterTransformer kernel reading K and V through a block table, one warp per block.
+// The decode attention of the PagedAttention paper (section 5.1) as its authors' 2023 system has it, kept plain to measure
+// what the design costs: the FasterTransformer kernel reading K and V through a block table, one warp per block.
 //
-// A thread block of 4 warps serves one (query head, sequence). Pass 1: each warp takes every 4th block and, in groups
-// of max(1, 32 / BLOCK_SIZE) lanes per token, writes the scores to shared memory. Then one safe softmax over all of
-// them. Pass 2: each warp takes every 4th block again and adds its tokens' values, lanes across HEAD_SIZE.
-// Consequences by block size: with large blocks few warps have work; with small ones a warp has little in flight.
+// A thread block of 4 warps serves one (query head, sequence). Pass 1: each warp takes every 4th block. The lanes that
+// share a token, max(1, 32 / BLOCK_SIZE) of them, read its key 16 bytes at a time together, and write its score to shared
+// memory. Then one safe softmax over all scores. Pass 2: each warp takes every 4th block again. A lane reads up to 8
+// tokens of one row of the head at a time, and has every V_LANES-th row.
+// Consequences by block size: below 16 a lane's reads are narrow (2 to 4 bytes), so a warp has little in flight; with
+// large blocks and short contexts few warps have work.
 //
-// Layout: K [num_blocks, num_kv_heads, HEAD_SIZE / 8, BLOCK_SIZE, 8], V [num_blocks, num_kv_heads, BLOCK_SIZE,
-// HEAD_SIZE]: the interleaved K lets neighbouring tokens' lanes read neighbouring 16-byte vectors, as in the paper's
-// "layout optimized for block read".
+// Layout: K [num_blocks, num_kv_heads, HEAD_SIZE / 8, BLOCK_SIZE, 8], V [num_blocks, num_kv_heads, HEAD_SIZE,
+// BLOCK_SIZE]: in both, neighbouring lanes read neighbouring vectors (the paper's "layout optimized for block read").
 //
-// Measured (H200, fp16, 40 heads of 128, 32 ragged sequences of mean 400; microseconds by block size): 1: 448, 4: 231,
-// 16: 199, 32: 198, 64: 285, 256: 319; decode.cu takes 86 at 1, 69 from 16 on.
-//
-// Grid (num_heads, num_seqs), 128 threads, shared memory 4 bytes per token of the longest context (dynamic).
+// Grid (num_heads, num_seqs), 128 threads, shared memory 4 bytes per slot of the longest context's blocks (dynamic).
 // Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE (a power of two), BF16.
 #include "common.cuh"
 
 #define NUM_WARPS 4
-#define LANES_PER_TOKEN (BLOCK_SIZE >= 32 ? 1 : 32 / BLOCK_SIZE)
-#define TOKENS_PER_PASS (32 / LANES_PER_TOKEN)
-#define VECTORS (HEAD_SIZE / 8)
-#define DIM_PAIRS ((HEAD_SIZE / 2 + 31) / 32)  // per lane
+#define K_LANES (BLOCK_SIZE >= 32 ? 1 : 32 / BLOCK_SIZE)  // that share a token
+#define K_WIDTH (K_LANES >= 8 ? 1 : 8 / K_LANES)          // values in one read
+#define K_READS ((HEAD_SIZE + K_LANES * K_WIDTH - 1) / (K_LANES * K_WIDTH))
+#define V_WIDTH (BLOCK_SIZE < 8 ? BLOCK_SIZE : 8)  // tokens in one read
+#define V_LANES (BLOCK_SIZE / V_WIDTH)             // that share a row
+#define ROW_STEP (32 / V_LANES)
+#define V_READS ((HEAD_SIZE + ROW_STEP - 1) / ROW_STEP)
+#define KEEPS_ORDER (BLOCK_SIZE == 16 || BLOCK_SIZE == 32)  // reads of 8 and 16 bytes only
 
-DEVICE float dot8(uint4 a, const float* q) {
-  float y = low_float(a.x) * q[0] + high_float(a.x) * q[1];
-  y += low_float(a.y) * q[2] + high_float(a.y) * q[3];
-  y += low_float(a.z) * q[4] + high_float(a.z) * q[5];
-  return y + low_float(a.w) * q[6] + high_float(a.w) * q[7];
+template <int N>
+struct __align__(2 * N) Words {
+  word16 x[N];
+};
+
+// With KEEPS_ORDER, reads stay where they are written: all of a token's, or of a block's rows, before the first is used,
+// so that as many are in flight. Elsewhere the compiler's own order proved faster.
+template <int N>
+DEVICE Words<N> read(const word16* p) {
+  Words<N> y;
+  if (!KEEPS_ORDER) return *(const Words<N>*)p;
+  if (N == 4) {
+    uint2& z = *(uint2*)&y;
+    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(z.x), "=r"(z.y) : "l"(p));
+  } else {
+    uint4& z = *(uint4*)&y;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(z.x), "=r"(z.y), "=r"(z.z), "=r"(z.w) : "l"(p));
+  }
+  return y;
 }
 
 DEVICE float block_reduce(float x, bool maximum) {
@@ -45,44 +61,63 @@ DEVICE float block_reduce(float x, bool maximum) {
 DEVICE float score_block(float* scores, const word16* keys, const float* query, int first, int context_len,
                          float scale_log2, int lane) {
   float top = NEG_INF;
-  for (int token = lane / LANES_PER_TOKEN; token < BLOCK_SIZE; token += TOKENS_PER_PASS) {
-    bool valid = first + token < context_len;
-    float s = 0;
-    if (valid)
-#pragma unroll 4
-      for (int i = lane % LANES_PER_TOKEN; i < VECTORS; i += LANES_PER_TOKEN)
-        s += dot8(__ldg((const uint4*)(keys + (i * BLOCK_SIZE + token) * 8)), query + i * 8);
+#pragma unroll 1
+  for (int pass = 0; pass < (BLOCK_SIZE + 31) / 32; pass++) {  // a count known beforehand keeps the warp together
+    int token = pass * 32 + lane / K_LANES;
+    Words<K_WIDTH> key[K_READS];
 #pragma unroll
-    for (int step = LANES_PER_TOKEN / 2; step; step /= 2) s += __shfl_xor_sync(FULL_MASK, s, step);
-    if (!valid) continue;
-    scores[first + token] = s *= scale_log2;
+    for (int i = 0; i < K_READS; i++) {
+      int at = (i * K_LANES + lane % K_LANES) * K_WIDTH;
+      if (at < HEAD_SIZE) key[i] = read<K_WIDTH>(keys + (at / 8 * BLOCK_SIZE + token) * 8 + at % 8);
+    }
+    float s = 0;
+#pragma unroll
+    for (int i = 0; i < K_READS; i++) {
+      int at = (i * K_LANES + lane % K_LANES) * K_WIDTH;
+      if (at >= HEAD_SIZE) continue;
+#pragma unroll
+      for (int w = 0; w < K_WIDTH; w++) s += to_float(key[i].x[w]) * query[at + w];
+    }
+#pragma unroll
+    for (int step = K_LANES / 2; step; step /= 2) s += __shfl_xor_sync(FULL_MASK, s, step);
+    bool valid = first + token < context_len;
+    scores[first + token] = s = valid ? s * scale_log2 : NEG_INF;
     top = fmaxf(top, s);
   }
   return top;
 }
 
-DEVICE void add_block(float2 (&o)[DIM_PAIRS], const float* weights, const word16* values, int num_tokens, int lane) {
-#pragma unroll 4
-  for (int token = 0; token < num_tokens; token++)
+// Adds a block's weighted values to the lane's rows. Slots from num_tokens on hold anything, even NaN: PARTIAL masks them.
+template <bool PARTIAL>
+DEVICE void add_block(float (&o)[V_READS], const float* weights, const word16* values, int num_tokens, int lane) {
+  int first = lane % V_LANES * V_WIDTH;
+  float weight[V_WIDTH];
+  word16 mask[V_WIDTH];
 #pragma unroll
-    for (int i = 0; i < DIM_PAIRS; i++) {
-      int pair = i * 32 + lane;
-      if (pair >= HEAD_SIZE / 2) continue;
-      unsigned v = __ldg((const unsigned*)(values + token * HEAD_SIZE) + pair);
-      o[i].x += weights[token] * low_float(v), o[i].y += weights[token] * high_float(v);
-    }
+  for (int t = 0; t < V_WIDTH; t++) {
+    bool valid = !PARTIAL || first + t < num_tokens;
+    weight[t] = valid ? weights[first + t] : 0, mask[t] = valid ? 0xffff : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < V_READS; i++) {
+    int row = i * ROW_STEP + lane / V_LANES;
+    if (row >= HEAD_SIZE) continue;
+    Words<V_WIDTH> v = read<V_WIDTH>(values + row * BLOCK_SIZE + first);
+#pragma unroll
+    for (int t = 0; t < V_WIDTH; t++) o[i] += weight[t] * to_float(v.x[t] & mask[t]);
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32)
-paper_decode(word16* out,              // [num_seqs, num_heads, HEAD_SIZE]
-             const word16* q,          // [num_seqs, num_heads, HEAD_SIZE], rows of q_stride values
-             const word16* k_cache,    // [num_blocks, num_kv_heads, HEAD_SIZE / 8, BLOCK_SIZE, 8]
-             const word16* v_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
-             const int* block_tables,  // [num_seqs, max_blocks]
-             const int* context_lens,  // [num_seqs]
-             float scale_log2,         // softmax scale * log2(e)
+paper_decode(word16* __restrict__ out,              // [num_seqs, num_heads, HEAD_SIZE]
+             const word16* __restrict__ q,          // [num_seqs, num_heads, HEAD_SIZE], rows of q_stride values
+             const word16* __restrict__ k_cache,    // [num_blocks, num_kv_heads, HEAD_SIZE / 8, BLOCK_SIZE, 8]
+             const word16* __restrict__ v_cache,    // [num_blocks, num_kv_heads, HEAD_SIZE, BLOCK_SIZE]
+             const int* __restrict__ block_tables,  // [num_seqs, max_blocks]
+             const int* __restrict__ context_lens,  // [num_seqs]
+             float scale_log2,                      // softmax scale * log2(e)
              int q_stride, int num_kv_heads, int max_blocks) {
-  extern __shared__ float scores[];  // [context_len]
+  extern __shared__ float scores[];  // [num_blocks * BLOCK_SIZE]
   __shared__ float query[HEAD_SIZE], o_shared[NUM_WARPS][HEAD_SIZE];
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x, seq = blockIdx.y;
   int context_len = context_lens[seq], num_blocks = (context_len + BLOCK_SIZE - 1) / BLOCK_SIZE;
@@ -100,14 +135,23 @@ paper_decode(word16* out,              // [num_seqs, num_heads, HEAD_SIZE]
   for (int i = threadIdx.x; i < context_len; i += NUM_WARPS * 32) sum += scores[i] = fast_exp2(scores[i] - top);
   sum = block_reduce(sum, false);
 
-  float2 o[DIM_PAIRS] = {};
-  for (int b = warp; b < num_blocks; b += NUM_WARPS) {
+  float o[V_READS] = {};
+  int full = context_len / BLOCK_SIZE;
+  for (int b = warp; b < full; b += NUM_WARPS) {
     long long at = ((long long)table[b] * num_kv_heads + head / GROUP) * BLOCK_SIZE * HEAD_SIZE;
-    add_block(o, scores + b * BLOCK_SIZE, v_cache + at, min(BLOCK_SIZE, context_len - b * BLOCK_SIZE), lane);
+    add_block<false>(o, scores + b * BLOCK_SIZE, v_cache + at, BLOCK_SIZE, lane);
+  }
+  if (full < num_blocks && full % NUM_WARPS == warp) {
+    long long at = ((long long)table[full] * num_kv_heads + head / GROUP) * BLOCK_SIZE * HEAD_SIZE;
+    add_block<true>(o, scores + full * BLOCK_SIZE, v_cache + at, context_len - full * BLOCK_SIZE, lane);
   }
 #pragma unroll
-  for (int i = 0; i < DIM_PAIRS; i++)
-    if (i * 32 + lane < HEAD_SIZE / 2) *(float2*)&o_shared[warp][(i * 32 + lane) * 2] = o[i];
+  for (int i = 0; i < V_READS; i++) {
+#pragma unroll
+    for (int step = V_LANES / 2; step; step /= 2) o[i] += __shfl_xor_sync(FULL_MASK, o[i], step);
+    int row = i * ROW_STEP + lane / V_LANES;
+    if (lane % V_LANES == 0 && row < HEAD_SIZE) o_shared[warp][row] = o[i];
+  }
   __syncthreads();
   for (int i = threadIdx.x; i < HEAD_SIZE / 2; i += NUM_WARPS * 32) {
     float2 total = make_float2(0, 0);

@@ -5,7 +5,7 @@ from functools import cache
 
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, with_swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,13 @@ class AnalyticCost(CostModel):
         num_tokens = work.decode_seqs
         for new, _ in work.prefill:
             num_tokens += new
-        forward = self._linear_ps(num_tokens) + self._software_ps(work.num_requests) if num_tokens else 0
+        forward = self._linear_ps(num_tokens) if num_tokens else 0
+        software = self._software_ps(work.num_requests) if num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
-        attention = read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
-        moved = work.copies or work.swapped_out or work.swapped_in
-        return forward + attention + (self._moves_ps(work) if moved else 0)
+        computing = forward + read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
+        if work.copies or work.swapped_out or work.swapped_in:
+            computing = self._with_moves(computing, work)
+        return computing + software
 
     def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
         attention = self._effective(context, repeated) * self._context_ps
@@ -94,9 +96,10 @@ class AnalyticCost(CostModel):
         flops = 4 * pairs * model.num_heads * model.head_size * model.num_layers
         return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops) * PS)
 
-    def _moves_ps(self, work: Work) -> int:
-        """Block copies read and write device memory; swaps cross the host link, K and V of every layer apart."""
-        token = self.model.kv_bytes_per_token / self._gpus
-        copy_s = 2 * work.copied_tokens * token / self._gpu.memory_bandwidth
-        block_s = 2 * self.model.num_layers * self._eff.copy_s + work.block_size * token / self._gpu.host_bandwidth
-        return round((copy_s + (work.swapped_out + work.swapped_in) * block_s) * PS)
+    def _with_moves(self, computing_ps: int, work: Work) -> int:
+        """Block copies read and write device memory first; swaps cross the host link, K and V of every layer apart."""
+        token, layers = self.model.kv_bytes_per_token / self._gpus, self.model.num_layers
+        copied_ps = round(2 * work.copied_tokens * token / self._gpu.memory_bandwidth * PS)
+        num_copies = 2 * layers * (work.swapped_out + work.swapped_in)
+        piece_s = self._eff.copy_s + work.block_size * token / (2 * layers) / self._gpu.host_bandwidth
+        return with_swaps(copied_ps + computing_ps, round(num_copies * piece_s * PS), num_copies, layers)

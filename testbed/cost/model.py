@@ -57,6 +57,21 @@ class Affine(NamedTuple):
 UNBOUNDED = 1 << 62
 
 
+MAX_PENDING = 1024  # copies that the driver takes before a call waits; measured: kernels/results/h200-overlap.csv
+
+
+def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: int) -> int:
+    """Time of an iteration whose swaps, num_copies calls that take moving_ps by themselves, hide behind computing.
+
+    The 2023 system swaps on a stream of its own, and a layer waits for no blocks but its own: layer by layer, the
+    slower of the two sets the pace, and the other is felt in one layer only. But the host launches no layer before the
+    driver has taken every copy, and it takes MAX_PENDING at a time. `python -m kernels.overlap` measures this.
+    """
+    waiting_ps = moving_ps * (num_copies - MAX_PENDING) // num_copies if num_copies > MAX_PENDING else 0
+    moving_ps -= waiting_ps
+    return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
+
+
 class CostModel(ABC):
     """Prices iterations. A plug-in needs only `iteration`; `decode` makes it fast."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, with_swaps
 from testbed.cost.tables import AllReduce, DecodeTable, Knots, PrefillTable, SizedTable, rows
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -113,8 +113,10 @@ class ProfileCost(CostModel):
         price = self._forward(work.num_tokens, work.decode_seqs + len(work.prefill)) if work.num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
         price += self._curve(work.decode_seqs)(read) if work.decode_seqs else 0
-        price += work.num_requests * self._per_request_ps
-        return price + self._prefill(work.prefill) + self._moves_ps(work)
+        price += self._prefill(work.prefill) + self._copy(work.block_size, copied_blocks(work))
+        if work.swapped_out or work.swapped_in:
+            price = self._with_swaps(price, work)
+        return price + work.num_requests * self._per_request_ps
 
     def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
         curve, context = self._curve(num_seqs), self._effective(context, repeated)
@@ -132,7 +134,14 @@ class ProfileCost(CostModel):
         reduced = 2 * self._model.num_layers * self._reduce(num_tokens * self._model.hidden_size * 2)
         return self._linear(num_tokens) + self._head(num_rows) + self._write(num_tokens) + reduced + self._overhead_ps
 
-    def _moves_ps(self, work: Work) -> int:
-        size = work.block_size
-        copied = max(work.copies, -(-work.copied_tokens // size))
-        return self._copy(size, copied) + self._out(size, work.swapped_out) + self._in(size, work.swapped_in)
+    def _with_swaps(self, computing_ps: int, work: Work) -> int:
+        """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""
+        size, layers = work.block_size, self._model.num_layers
+        moving_ps = self._out(size, work.swapped_out) + self._in(size, work.swapped_in)
+        per_block = 2 * layers if self.choices.swap == "per block" else 1
+        return with_swaps(computing_ps, moving_ps, per_block * (work.swapped_out + work.swapped_in), layers)
+
+
+def copied_blocks(work: Work) -> int:
+    """Copies on the device in blocks; an extent counts as the blocks that it would fill."""
+    return max(work.copies, -(-work.copied_tokens // work.block_size))

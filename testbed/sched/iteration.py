@@ -41,25 +41,35 @@ class IterationScheduler(ResidentScheduler):
                 self.leave(group)
                 self.finish(group)
                 finished.append(group)
-            if self.beam_groups:
-                self._choose_parents()
+            for group in self.beam_groups.values():
+                self._choose_parents(group, group.num_generated + self.batch.steps - group.joined_at)
         first_tokens = [chunk.group for chunk in plan.chunks if chunk.last]
         for group in first_tokens:
             self._prefilled(group, finished)
         for group in plan.resumed:
-            self.join(group)
+            self._resumed(group, finished)
         if self.policy.caches_prefixes and (plan.chunks or plan.resumed):
             self.room_freed()
         return Outcome(first_tokens, finished, growth)
 
-    def _choose_parents(self) -> None:
-        """Every beam group in the batch has new candidates: those that did not survive go on from others' tokens."""
-        for group in self.beam_groups.values():
-            step = group.num_generated + self.batch.steps - group.joined_at - 2
-            for parent, child in group.replacements[step]:
-                ops = self.policy.fork(group.sequences[parent], group.sequences[child])
-                if ops:
-                    self.copies.append(ops)
+    def _choose_parents(self, group: SequenceGroup, num_generated: int) -> None:
+        """A beam group has new candidates: those that did not survive go on from others' tokens."""
+        for parent, child in group.replacements[num_generated - 2]:
+            ops = self.policy.fork(group.sequences[parent], group.sequences[child])
+            if ops:
+                self.copies.append(ops)
+
+    def _resumed(self, group: SequenceGroup, finished: list[SequenceGroup]) -> None:
+        """The group is back from the host, and has taken this step if it had room for its newest token."""
+        if group.num_tokens == group.prefill_len:
+            group.num_generated += 1
+            if group.num_generated == group.request.output_len:
+                self.finish(group)
+                finished.append(group)
+                return
+            if group.request.beam:
+                self._choose_parents(group, group.num_generated)
+        self.join(group)
 
     def _prefilled(self, group: SequenceGroup, finished: list[SequenceGroup]) -> None:
         """The prompt phase of the group is over, and has brought its next output token."""

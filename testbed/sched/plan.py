@@ -25,9 +25,9 @@ class Chunk(NamedTuple):
 class Plan:
     """One iteration, and how often it may be repeated.
 
-    decode_seqs sequences take a step and read decode_context tokens, padding included; resumed groups join them
-    afterwards. horizon is how many further identical steps the policy has promised; while `open`, an arrival would end
-    them. rejected groups could never run.
+    decode_seqs sequences take a step and read decode_context tokens, padding included; those of resumed groups, which
+    come back from the host, are among them where there is room for it. horizon is how many further identical steps the
+    policy has promised; while `open`, an arrival would end them. rejected groups could never run.
     """
 
     decode_seqs: int = 0

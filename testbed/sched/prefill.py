@@ -37,7 +37,7 @@ class MixedPrefill(IterationScheduler):
             if self.swapped:
                 self.resume(plan)
             if prompts and not plan.preempted:
-                self._prefill(plan, self.max_num_batched_tokens - len(self.batch))
+                self._prefill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self._complete(plan)
         return plan
 
@@ -56,7 +56,7 @@ class ChunkedPrefill(IterationScheduler):
         self._decode(plan)
         self.resume(plan)
         if not plan.preempted:
-            self._prefill(plan, self.max_num_batched_tokens - len(self.batch))
+            self._prefill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self._complete(plan)
         return plan
 

@@ -179,7 +179,10 @@ class ResidentScheduler(Scheduler):
         return True
 
     def resume(self, plan: Plan) -> None:
-        """Bring swapped groups back, the earliest first, as far as there is room; none right after a preemption."""
+        """Bring swapped groups back, the earliest first, as far as there is room; none right after a preemption.
+
+        They step with the batch at once.
+        """
         while self.swapped and not plan.preempted and not self.resume_refused:
             group = self.swapped[0]
             answer = self.policy.move(group.sequences, Tier.DEVICE)
@@ -190,6 +193,17 @@ class ResidentScheduler(Scheduler):
             self.arrive(group, SequenceStatus.RUNNING)
             self.order(answer.ops, plan)
             plan.resumed.append(group)
+            self._step(group, plan)
+
+    def _step(self, group: SequenceGroup, plan: Plan) -> None:
+        """One more token for each sequence of a group that is back; without room for it the group only joins."""
+        answer = self.policy.extend(group.sequences, 1)
+        if isinstance(answer, Refusal):
+            return
+        self.order(answer.ops, plan)
+        group.num_tokens += 1
+        plan.decode_seqs += len(group.sequences)
+        plan.decode_context += len(group.sequences) * group.num_tokens
 
     def room_freed(self) -> None:
         """Something was released, moved out or published: whoever was refused may ask again."""

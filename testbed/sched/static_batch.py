@@ -12,20 +12,25 @@ from testbed.sched.residency import ResidentScheduler
 class StaticBatch(ResidentScheduler):
     """Takes up to max_batch_size of the earliest requests and pads their prompts and outputs to the longest of each.
 
-    Padding is paid in time: every sequence passes through every iteration until the last one has its output, and the
-    whole batch is answered then. Nothing is ever preempted, so the policy must reserve whole outputs at admission.
+    A batch ends before the first request with which the longest prompt and the longest output together would be more
+    than max_padded_len tokens: the model has no more positions. Padding is paid in time: every sequence passes through
+    every iteration until the last one has its output, and the whole batch is answered then. Nothing is ever preempted,
+    so the policy must reserve whole outputs at admission.
     """
 
-    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule, max_batch_size: int = 8) -> None:
+    def __init__(
+        self, policy: MemoryPolicy, preemption: PreemptionRule, max_batch_size: int = 8, max_padded_len: int = 2048
+    ) -> None:
         super().__init__(policy, preemption)
         self.max_batch_size = max_batch_size
+        self.max_padded_len = max_padded_len
         self._padded_len = 0
 
     def plan(self) -> Plan:
         if self.running:
             return self._decode()
         plan = Plan()
-        while self.waiting and len(plan.chunks) < self.max_batch_size and self._admit_head(plan):
+        while self.waiting and self._takes(self.waiting[0], plan) and self._admit_head(plan):
             pass
         self._padded_len = max((chunk.new for chunk in plan.chunks), default=0)
         plan.chunks = [chunk._replace(padding=self._padded_len - chunk.new) for chunk in plan.chunks]
@@ -44,6 +49,12 @@ class StaticBatch(ResidentScheduler):
         for group in self.pop_complete():
             self.leave(group)
         return Outcome([chunk.group for chunk in plan.chunks], self._end() if not self.batch else [], growth)
+
+    def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
+        """Whether the batch may grow by `group`; the first of a batch always runs."""
+        batch = [*(chunk.group.request for chunk in plan.chunks), group.request]
+        padded_len = max(r.prompt_len for r in batch) + max(r.output_len for r in batch)
+        return not plan.chunks or (len(batch) <= self.max_batch_size and padded_len <= self.max_padded_len)
 
     def _admit_head(self, plan: Plan) -> bool:
         group = self.waiting[0]

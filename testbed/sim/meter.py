@@ -93,7 +93,8 @@ class SpanMeter(Meter):
             if chunk.last and chunk.group.finish_step >= 0:
                 self._joined(chunk.group)
         for group in plan.resumed:
-            self._joined(group)
+            if group.finish_step >= 0:
+                self._joined(group)
         return sums
 
     def _single(self, duration_ps: int, internal: int) -> tuple[int, ...]:

@@ -30,9 +30,9 @@ def other(source: str, head_size: int, group: int, block_size: int, bf16: int) -
     return source, {"HEAD_SIZE": head_size, "GROUP": group, "BLOCK_SIZE": block_size, "BF16": bf16}
 
 
-def move(block_size: int, interleaved: int) -> tuple[str, dict[str, int]]:
+def move(block_size: int, paper_layout: int) -> tuple[str, dict[str, int]]:
     """A variant of the moves."""
-    return "cache_ops.cu", {"HEAD_SIZE": 128, "BLOCK_SIZE": block_size, "INTERLEAVED_K": interleaved}
+    return "cache_ops.cu", {"HEAD_SIZE": 128, "BLOCK_SIZE": block_size, "PAPER_LAYOUT": paper_layout}
 
 
 # Every head size with every kind of block (below, at, above a tile; none), head tiles of 1, 8 and two, both types.

@@ -75,6 +75,13 @@ def test_interleaved_keys_keep_every_value(rng: np.random.Generator) -> None:
     assert torch.equal(interleaved[1, 0, 5, 9], keys[1, 0, 9, 40:48])
 
 
+def test_transposed_values_keep_every_value(rng: np.random.Generator) -> None:
+    values = torch.randn(3, 2, 16, 64)
+    transposed = reference.transpose_values(values)
+    assert transposed.shape == (3, 2, 64, 16)
+    assert torch.equal(transposed[1, 0, :, 9], values[1, 0, 9])
+
+
 def test_poison_makes_the_error_infinite() -> None:
     want = torch.ones(2, 3, dtype=torch.float64)
     got = want.clone()

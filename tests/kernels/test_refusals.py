@@ -79,12 +79,14 @@ def test_prefill_refuses_wrong_starts_and_lengths() -> None:
 
 
 def test_paper_kernel_refuses_what_its_design_cannot() -> None:
-    keys = FakeArray((5, 2, 8, 16, 8))
-    with pytest.raises(ValueError, match="k_cache: expected shape"):
+    caches = {"k_cache": FakeArray((5, 2, 8, 16, 8)), "v_cache": FakeArray((5, 2, 64, 16))}
+    with pytest.raises(ValueError, match="v_cache: expected shape"):
         paper_decode(**decode_arguments())
+    with pytest.raises(ValueError, match="k_cache: expected shape"):
+        paper_decode(**decode_arguments(v_cache=caches["v_cache"]))
     with pytest.raises(ValueError, match="max_context_len"):
-        paper_decode(**decode_arguments(k_cache=keys, max_context_len=100_000))
-    odd = {"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 24, 64))}
+        paper_decode(**decode_arguments(**caches, max_context_len=100_000))
+    odd = {"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 64, 24))}
     with pytest.raises(ValueError, match="power of two"):
         paper_decode(**decode_arguments(**odd))
 
@@ -99,7 +101,7 @@ def test_cache_write_names_the_argument() -> None:
     with pytest.raises(TypeError, match="slot_mapping: expected int64"):
         write_cache(cache, cache, new, new, FakeArray((7,), "int32"))
     with pytest.raises(ValueError, match="k_cache: expected shape"):
-        write_cache(cache, cache, new, new, slots, interleaved_k=True)
+        write_cache(cache, cache, new, new, slots, paper_layout=True)
 
 
 def test_moves_name_the_argument() -> None:

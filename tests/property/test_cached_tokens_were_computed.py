@@ -35,6 +35,7 @@ class Machine:
         for ops in plan.ops:
             self.memory.perform(ops)
         decoding = list(self.scheduler.batch) if plan.decode_seqs else []
+        decoding += [seq for group in plan.resumed if group.num_tokens == group.prefill_len for seq in group.sequences]
         for chunk in plan.chunks:
             self.prefill(chunk)
         for seq in decoding:
