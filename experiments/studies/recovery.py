@@ -18,12 +18,16 @@ FLAT = 1.10
 
 
 class Recovery(BlockSizes):
-    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`."""
+    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`.
+
+    drawn_share: what the published figure shows of a measured recompute; findings are compared with the figure.
+    """
 
     def __init__(
         self,
         num_tokens: int,
         machines: Mapping[str, Sequence[str]],
+        drawn_share: float,
         swap_ends: Sequence[float],
         swap_tolerance: float,
         **rest: Any,
@@ -31,6 +35,7 @@ class Recovery(BlockSizes):
         super().__init__(**rest)
         self.num_tokens = num_tokens
         self.machines = machines
+        self.drawn_share = drawn_share
         self.swap_ends = swap_ends
         self.swap_tolerance = swap_tolerance
 
@@ -41,7 +46,7 @@ class Recovery(BlockSizes):
         first = next(iter(self.machines))
         prices = table[(table["figure"] == "fig19a") & (table["setting"] == first)]
         ms = prices.pivot_table(index="block_size", columns="system", values="simulated")
-        recompute, swap = ms["recompute"], ms["swap in"] + ms["swap out"]
+        recompute, swap = self.drawn_share * ms["recompute"], ms["swap in"] + ms["swap out"]
         ends = float(swap.iloc[0]), float(swap.iloc[-1])
         near = all(abs(a / b - 1) <= self.swap_tolerance for a, b in zip(ends, self.swap_ends, strict=True))
         sizes = "fig19a", "block sizes 1..256"

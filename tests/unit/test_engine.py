@@ -96,6 +96,16 @@ def test_a_static_batch_is_answered_at_once_after_its_longest_output():
     assert finish[2] == 42 * PS // 1000
 
 
+def test_a_static_batch_ends_before_padding_exceeds_the_longest_sequence():
+    policy = ContiguousMax(PoolSpec(2048, 512))
+    requests = [Request(0, 0, 200, 5), Request(1, 0, 10, 300), Request(2, 0, 10, 313), Request(3, 0, 490, 10)]
+    scheduler = StaticBatch(policy, Recompute(), max_batch_size=4, max_padded_len=512)
+    finish = served(simulate(requests, scheduler, OneMillisecond(), 512))
+    assert finish[0] == finish[1] == 300 * PS // 1000  # 200 + 313 would be 513
+    assert finish[2] == (300 + 313) * PS // 1000  # alone: 490 + 313 are more than 512
+    assert finish[3] == (300 + 313 + 10) * PS // 1000
+
+
 def test_a_cost_model_that_only_prices_iterations_is_right_before_it_is_fast():
     policy = Paged(PoolSpec(2048, 512))
     recorder = simulate([Request(0, 0, 10, 30)], SeparatePrefill(policy, Recompute()), OneMillisecond(), 512)
