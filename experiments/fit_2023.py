@@ -1,4 +1,4 @@
-"""Fits the two constants of the 2023 system that no data sheet has: software time of an iteration and of a request.
+"""Fits the two constants of the 2023 system that no data sheet has: software time of a worker and of a request.
 
 python -m experiments.fit_2023 SHAREGPT_LENGTHS.csv.gz [--cost analytic]
 
@@ -25,7 +25,7 @@ from experiments.scorecard import reference
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]")
 PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
 CONSTANTS = {
-    "sosp23": ("choices.overhead_s", "choices.overhead_per_request_s"),
+    "sosp23": ("choices.overhead_per_worker_s", "choices.overhead_per_request_s"),
     "analytic": ("efficiencies.overhead_per_request_s", "efficiencies.attention_bandwidth"),
 }
 START = {"sosp23": (3e-3, 3.3e-4), "analytic": (3.3e-4, 0.7)}

@@ -16,7 +16,7 @@
 
 extern "C" __global__ void __launch_bounds__(256)
 write_cache(uint4* k_cache,                 // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
-            uint4* v_cache,                 // as k_cache; in the paper's layout [num_blocks, num_kv_heads, HEAD_SIZE, BLOCK_SIZE]
+            uint4* v_cache,                 // as k_cache; PAPER_LAYOUT: HEAD_SIZE before BLOCK_SIZE
             const word16* k,                // [num_tokens, num_kv_heads, HEAD_SIZE], rows of k_stride values
             const word16* v,                // as k, rows of v_stride values
             const long long* slot_mapping,  // [num_tokens]: block id * BLOCK_SIZE + offset; negative: skip the token

@@ -1,15 +1,18 @@
-// The decode attention of the PagedAttention paper (section 5.1) as its authors' 2023 system has it, kept plain to measure
-// what the design costs: the FasterTransformer kernel reading K and V through a block table, one warp per block.
+// The decode attention of the PagedAttention paper (section 5.1) as its authors' 2023 system has it, kept plain to
+// measure what the design costs: FasterTransformer's kernel, with one warp per block reading K and V by a block table.
 //
 // A thread block of 4 warps serves one (query head, sequence). Pass 1: each warp takes every 4th block. The lanes that
-// share a token, max(1, 32 / BLOCK_SIZE) of them, read its key 16 bytes at a time together, and write its score to shared
-// memory. Then one safe softmax over all scores. Pass 2: each warp takes every 4th block again. A lane reads up to 8
-// tokens of one row of the head at a time, and has every V_LANES-th row.
+// share a token, max(1, 32 / BLOCK_SIZE) of them, read its key 16 bytes at a time together, and write its score to
+// shared memory. Then one safe softmax over all scores. Pass 2: each warp takes every 4th block again. A lane reads up
+// to 8 tokens of one row of the head at a time, and has every ROW_STEP-th row.
 // Consequences by block size: below 16 a lane's reads are narrow (2 to 4 bytes), so a warp has little in flight; with
-// large blocks and short contexts few warps have work.
+// large blocks and short contexts few warps have work, and whole blocks are read for a few tokens.
 //
 // Layout: K [num_blocks, num_kv_heads, HEAD_SIZE / 8, BLOCK_SIZE, 8], V [num_blocks, num_kv_heads, HEAD_SIZE,
 // BLOCK_SIZE]: in both, neighbouring lanes read neighbouring vectors (the paper's "layout optimized for block read").
+//
+// Measured (H200, fp16, 40 heads of 128, 32 ragged sequences of mean 400; microseconds by block size): 1: 498, 2: 405,
+// 4: 137, 8: 124, 16: 90, 32: 79, 64: 78, 128: 94, 256: 137; decode.cu takes 86 at 1, 69 from 16 on.
 //
 // Grid (num_heads, num_seqs), 128 threads, shared memory 4 bytes per slot of the longest context's blocks (dynamic).
 // Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE (a power of two), BF16.
@@ -30,8 +33,8 @@ struct __align__(2 * N) Words {
   word16 x[N];
 };
 
-// With KEEPS_ORDER, reads stay where they are written: all of a token's, or of a block's rows, before the first is used,
-// so that as many are in flight. Elsewhere the compiler's own order proved faster.
+// With KEEPS_ORDER, reads stay where they are written: all of a token's, or of a block's rows, before the first is
+// used, so that as many are in flight. Elsewhere the compiler's own order proved faster.
 template <int N>
 DEVICE Words<N> read(const word16* p) {
   Words<N> y;
@@ -87,7 +90,7 @@ DEVICE float score_block(float* scores, const word16* keys, const float* query, 
   return top;
 }
 
-// Adds a block's weighted values to the lane's rows. Slots from num_tokens on hold anything, even NaN: PARTIAL masks them.
+// Adds a block's weighted values to the lane's rows. PARTIAL: slots from num_tokens on may hold anything, even NaN.
 template <bool PARTIAL>
 DEVICE void add_block(float (&o)[V_READS], const float* weights, const word16* values, int num_tokens, int lane) {
   int first = lane % V_LANES * V_WIDTH;

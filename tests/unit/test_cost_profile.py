@@ -72,6 +72,16 @@ def test_more_context_never_costs_less_within_a_piece(num_seqs, mean, more):
     assert span.steps >= 1
 
 
+def test_every_worker_gets_its_input_in_turn():
+    profile = read_profile("h200-opt-66b-tp4")
+    model = ModelSpec(**profile["model"])
+    alone, told = (
+        ProfileCost(model, None, profile, Choices(overhead_per_worker_s=seconds)).iteration(Work(8, 800))
+        for seconds in (0.0, 1e-3)
+    )
+    assert told - alone == 4 * 10**9
+
+
 def test_prices_cover_every_part():
     idle, decode = COST.iteration(Work()), COST.iteration(Work(8, 800))
     assert idle == 0
