@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import kernels
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
 from testbed.cost.model import MAX_PENDING, with_swaps
@@ -16,7 +15,7 @@ from testbed.sched.preemption import Swap
 from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 
 PREFILLS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
-MEASURED = Path(kernels.__file__).parent / "results" / "h200-overlap.csv"
+MEASURED = Path(__file__).parents[2] / "kernels" / "results" / "h200-overlap.csv"
 
 
 def scheduler_of(prefill, policy=Paged):
