@@ -57,7 +57,7 @@ class Affine(NamedTuple):
 UNBOUNDED = 1 << 62
 
 
-MAX_PENDING = 1024  # copies that the driver takes before a call waits; measured: kernels/results/h200-overlap.csv
+MAX_PENDING = 1024  # copies that the driver takes before a call waits; kernels/results/h200-overlap.csv measures it
 
 
 def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: int) -> int:
