@@ -33,9 +33,9 @@ def draw(table: pd.DataFrame) -> Figure:
             **{name: ms[MACHINE][name] for name in ("recompute", "swap in", "swap out")},
             "swap in + out": both[MACHINE],
         }
+        draw_curve(micro, both[f"{MACHINE} fused"], "Swap in + out, fused", "#2ca02c", "D")
         for name, curve in curves.items():
             draw_curve(micro, curve, *PRICES[name])
-        draw_curve(micro, both[f"{MACHINE} fused"], "Swap in + out, fused", "#2ca02c", "D")
         micro.set_yscale("linear")
         micro.set(xlabel="Block size\n(a) Recovery of 256 tokens, A100", ylabel="Time (ms)", ylim=(0, None))
         micro.legend(fontsize=6)
