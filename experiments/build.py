@@ -19,8 +19,8 @@ from testbed.sched.scheduler import Scheduler
 
 ABOVE_ZERO = {
     "attention_bandwidth", "block_size", "fp16_flops", "host_bandwidth", "prefill_flops",
-    "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs", "memory_bandwidth",
-    "num_gpus", "num_seqs", "stop_at_latency",
+    "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs", "max_padded_len",
+    "memory_bandwidth", "num_gpus", "num_seqs", "stop_at_latency",
 }  # fmt: skip
 
 

@@ -4,7 +4,8 @@ python -m experiments.fit_2023 SHAREGPT_LENGTHS.csv.gz [--cost analytic]
 
 They are moved until vLLM's two bars of Figure 13, the two `calibrate` rows of paper/reference.csv, come out: ShareGPT
 at 2 req/s from the file, Alpaca at 30 req/s from the embedded model. Nothing else is fitted to a published number.
-The result stands in conf/cost/sosp23.yaml, which the figures use, or conf/cost/analytic.yaml.
+The result stands in conf/cost/sosp23.yaml, which the figures use, or conf/cost/analytic.yaml, whose two are the
+software time of a request and the attention kernel's share of the memory bandwidth.
 """
 
 import sys
@@ -53,7 +54,7 @@ def fit(lab: Lab, cost: str, pool: ProcessPoolExecutor) -> tuple[float, float]:
     def error(x: Vector) -> Vector:
         constants = float(np.exp(x[0])), float(np.exp(x[1]))
         bars = list(pool.map(partial(batched, cost=cost, constants=constants, lab=lab), PANELS))
-        print(f"{constants[0] * 1e3:.4f} ms, {constants[1]:.4f}: {bars[0]:.2f} {bars[1]:.2f}", flush=True)
+        print(f"{constants[0]:.4g}, {constants[1]:.4g}: {bars[0]:.2f} {bars[1]:.2f}", flush=True)
         return np.log(bars) - np.log(published())
 
     x = np.log(START[cost])
