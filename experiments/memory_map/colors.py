@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.memory_map.slots import CACHED, FREE, INTERNAL, LIVE, PINNED, RESERVED, ROUNDING, SEVERAL
+from experiments.memory_map.slot_grid import CACHED, FREE, INTERNAL, LIVE, PINNED, RESERVED, ROUNDING, SEVERAL
 
 # Hues a golden angle apart in OKLCH, three lightnesses: neighbours in order of arrival never look alike.
 PALETTE = (

@@ -15,8 +15,17 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from experiments.memory_map import colors
 from experiments.memory_map.labels import labels
 from experiments.memory_map.raster import Raster, raster
-from experiments.memory_map.slots import CACHED, INTERNAL, LIVE, PINNED, RESERVED, ROUNDING, device_slots, host_slots
-from experiments.style import RC, new_figure
+from experiments.memory_map.slot_grid import (
+    CACHED,
+    INTERNAL,
+    LIVE,
+    PINNED,
+    RESERVED,
+    ROUNDING,
+    device_slots,
+    host_slots,
+)
+from experiments.paper.style import RC, new_figure
 from testbed.core.request import PS
 from testbed.core.slots import ceil_div
 from testbed.sim.memory_trace import MemoryTrace

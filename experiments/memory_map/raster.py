@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.memory_map.colors import Image, colored
-from experiments.memory_map.slots import Ints, Slots
+from experiments.memory_map.slot_grid import Ints, Slots
 from testbed.sim.memory_trace import Frame, MemoryTrace
 
 MIN_BLOCK_PIXELS = 7

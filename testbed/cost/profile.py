@@ -1,6 +1,6 @@
 """Prices from a measured profile: by counts only, piecewise affine in whole picoseconds.
 
-`python -m kernels.calibrate` writes a profile on a GPU; this module only reads JSON.
+`python -m kernels.measure.calibrate` writes a profile on a GPU; this module only reads JSON.
 """
 
 import json

@@ -6,11 +6,11 @@ import pytest
 
 from testbed.contract import check_policy
 from testbed.core.slots import GRANTED, Grant, Refusal
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.contiguous import ContiguousMax
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
-from testbed.memory.prefix_index import PrefixIndex
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.prefix_cache.prefix_index import PrefixIndex
 
 POOL = PoolSpec(num_slots=400, max_len=256, num_host_slots=200)
 

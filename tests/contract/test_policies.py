@@ -3,15 +3,15 @@
 import pytest
 
 from testbed.contract import check_policy
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
-from testbed.memory.eviction.arc import Arc
-from testbed.memory.eviction.cost_aware import CostAware
-from testbed.memory.eviction.fifo import Fifo
-from testbed.memory.eviction.lfu import Lfu
-from testbed.memory.eviction.s3_fifo import S3Fifo
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.fifo import Fifo
+from testbed.memory.prefix_cache.eviction.lfu import Lfu
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 
 POOL = PoolSpec(num_slots=600, max_len=256, num_host_slots=300)
 TIGHT = PoolSpec(num_slots=130, max_len=80, num_host_slots=60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import dispatch
+from experiments.commands.cli import dispatch
 
 HERE = Path(__file__).parent
 

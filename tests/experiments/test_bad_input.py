@@ -93,7 +93,7 @@ def limit_file_size():
 
 
 def test_a_full_disk_leaves_no_half_written_result(tmp_path):
-    command = [sys.executable, "-m", "experiments.cli", "run", "arrivals.duration_s=600", "hydra.run.dir=out"]
+    command = [sys.executable, "-m", "experiments.commands.cli", "run", "arrivals.duration_s=600", "hydra.run.dir=out"]
     done = subprocess.run(
         command, cwd=tmp_path, preexec_fn=limit_file_size, capture_output=True, text=True, check=False
     )

@@ -26,7 +26,7 @@ def test_a_sweep_goes_through_the_launcher(tmp_path, launcher):
     if not installed(PLUG_INS[launcher]):
         pytest.skip(f'{launcher} is not installed: pip install -e ".[cluster]"')
     sweep = ["-m", "policy=paged,contiguous_max", "arrivals.duration_s=30", "outputs=summary"]
-    command = [sys.executable, "-m", "experiments.cli", "run", *sweep, f"hydra/launcher={launcher}"]
+    command = [sys.executable, "-m", "experiments.commands.cli", "run", *sweep, f"hydra/launcher={launcher}"]
     subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     summaries = list(tmp_path.glob("runs/*/summary.json"))
     assert len(summaries) == 2

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.lab import Lab
-from experiments.studies.curves import interval
-from experiments.studies.knee import bracket, sustained_rate
+from experiments.paper.studies.curves import interval
+from experiments.paper.studies.knee import bracket, sustained_rate
+from experiments.runs.lab import Lab
 
 GRID = [1.0, 2.0, 3.0, 4.0]
 

@@ -9,13 +9,13 @@ from browser import CHROMIUM, Browser
 from omegaconf import OmegaConf
 from tiny_run import tiny_run
 
+from experiments.commands.show_memory import retrace
 from experiments.memory_map.page import page
-from experiments.memory_map.slots import CACHED, FREE, LIVE, NOBODY, PINNED, RESERVED, SEVERAL, device_slots
-from experiments.show_memory import retrace
+from experiments.memory_map.slot_grid import CACHED, FREE, LIVE, NOBODY, PINNED, RESERVED, SEVERAL, device_slots
 from testbed.core.request import PS, Request
 from testbed.cost.model import CostModel
-from testbed.memory.caching import PrefixCaching
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.prefill import SeparatePrefill
 from testbed.sim.memory_trace import trace_memory

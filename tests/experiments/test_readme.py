@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import bench, reproduce
+from experiments.commands import bench, reproduce
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)

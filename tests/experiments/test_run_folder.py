@@ -58,7 +58,7 @@ def test_tables_agree_with_the_summary(testbed, tmp_path):
 def test_config_is_resolved_and_runs_again(testbed, tmp_path):
     testbed("run", *SHORT, "outputs=summary", "policy.block_size=32", "hydra.run.dir=a")
     config = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
-    assert config["policy"] == {"_target_": "testbed.memory.paged.Paged", "block_size": 32, "watermark": 0.01}
+    assert config["policy"] == {"_target_": "testbed.memory.paged.paged.Paged", "block_size": 32, "watermark": 0.01}
     assert config["server"]["name"] == "a100-40gb-x1"
     assert "hydra" not in config
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.scorecard import error, limits, reference, scorecard
-from experiments.studies.study import Finding
+from experiments.paper.scorecard import error, limits, reference, scorecard
+from experiments.paper.studies.study import Finding
 
 
 @pytest.mark.parametrize(

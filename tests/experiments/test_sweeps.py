@@ -26,7 +26,7 @@ def test_a_restarted_sweep_runs_only_what_is_not_complete(testbed, tmp_path):
     assert len(before) == 2
     lost, kept = before
     lost.unlink()
-    command = [sys.executable, "-m", "experiments.cli", *SWEEP, "hydra/launcher=joblib"]
+    command = [sys.executable, "-m", "experiments.commands.cli", *SWEEP, "hydra/launcher=joblib"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     after = summaries(tmp_path)
     assert done.stdout.count("complete already") == 1
@@ -44,7 +44,15 @@ def test_a_changed_input_file_is_another_point(testbed, tmp_path):
 
 def test_a_killed_sweep_loses_no_finished_point(tmp_path):
     rates = ",".join(str(rate / 10) for rate in range(10, 22))
-    command = [sys.executable, "-m", "experiments.cli", "run", "-m", f"arrivals.rate={rates}", "outputs=summary"]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.commands.cli",
+        "run",
+        "-m",
+        f"arrivals.rate={rates}",
+        "outputs=summary",
+    ]
     sweep = subprocess.Popen([*command, "arrivals.duration_s=100"], cwd=tmp_path, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while len(summaries(tmp_path)) < 2 and time.monotonic() < deadline:

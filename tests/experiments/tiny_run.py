@@ -3,7 +3,7 @@
 import sys
 from unittest import mock
 
-from experiments.cli import dispatch
+from experiments.commands.cli import dispatch
 
 LENGTHS = "input_tokens,output_tokens,arrival_s\n7,9,0\n5,6,0.02\n10,14,0.05\n3,20,0.1\n6,9,0.3\n9,12,0.35\n4,4,0.5\n"
 PACE = (

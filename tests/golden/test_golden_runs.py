@@ -9,10 +9,10 @@ import pytest
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import RecomputeSingleSwapGroup
 from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 from testbed.sim.arrivals import Slotted

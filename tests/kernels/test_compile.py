@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from kernels.build import compile_cubin, source_text
-from kernels.plan import CTAS_PER_SM
+from kernels.launch.compile import compile_cubin, source_text
+from kernels.launch.decode_plan import CTAS_PER_SM
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 try:

@@ -9,11 +9,11 @@ if not torch.cuda.is_available():
     pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from kernels.attention import paged_decode  # noqa: E402
-from kernels.batches import Shape, random_batch  # noqa: E402
-from kernels.sanitize import CASES  # noqa: E402
-from kernels.verify import TOLERANCE, Case, cases, check_decode, check_prefill  # noqa: E402
-from kernels.verify_moves import MOVE_CHECKS  # noqa: E402
+from kernels.launch.attention import paged_decode  # noqa: E402
+from kernels.verify.random_batches import Shape, random_batch  # noqa: E402
+from kernels.verify.sanitize import CASES  # noqa: E402
+from kernels.verify.verify_attention import TOLERANCE, Case, cases, check_decode, check_prefill  # noqa: E402
+from kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 
 
 @pytest.mark.parametrize("case", [*CASES, *list(cases(1))[::9]], ids=str)

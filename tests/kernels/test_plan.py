@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.plan import CTAS_PER_SM, MAX_CHUNKS, TILE, plan_decode
+from kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, TILE, plan_decode
 
 
 @given(

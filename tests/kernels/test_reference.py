@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from kernels import reference  # noqa: E402
+from kernels.verify import reference  # noqa: E402
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from fakes import FakeArray, decode_arguments
 
-from kernels import build, checks
-from kernels.attention import contiguous_decode, paged_decode
-from kernels.build import KernelsUnavailable
-from kernels.cache_ops import copy_blocks, gather_blocks, scatter_blocks, write_cache
-from kernels.paper_attention import paper_decode
-from kernels.prefill import paged_prefill
-from kernels.swap import runs, swap_fused
+from kernels.launch import checks, compile
+from kernels.launch.attention import contiguous_decode, paged_decode
+from kernels.launch.cache_ops import copy_blocks, gather_blocks, scatter_blocks, write_cache
+from kernels.launch.compile import KernelsUnavailable
+from kernels.launch.paper_attention import paper_decode
+from kernels.launch.prefill_attention import paged_prefill
+from kernels.launch.swap import runs, swap_fused
 
 WRONG_DECODE = [
     ("q", FakeArray((2, 8)), "expected shape"),
@@ -147,7 +147,7 @@ def test_one_clear_line_without_a_gpu() -> None:
         cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError:
         with pytest.raises(KernelsUnavailable, match="no NVIDIA driver or GPU is usable") as error:
-            build.require_gpu()
+            compile.require_gpu()
         assert "\n" not in str(error.value)
     else:
         pytest.skip("this machine has a GPU")

@@ -9,16 +9,16 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import kernels
-from kernels.bench_kernels import Report
-from kernels.calibrate import dump, variants
-from kernels.shapes import SHIPPED, read_model, shard_shape
-from kernels.sweeps import ragged_lens
+from kernels.measure.bench_kernels import Report
+from kernels.measure.calibrate import dump, variants
+from kernels.measure.shards import SHIPPED, read_model, shard_shape
+from kernels.measure.sweeps import ragged_lens
 from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
 
 
 def test_every_module_loads() -> None:
-    for module in pkgutil.iter_modules(kernels.__path__, "kernels."):
+    for module in pkgutil.walk_packages(kernels.__path__, "kernels."):
         import_module(module.name)
 
 
@@ -65,7 +65,7 @@ def test_the_report_says_what_was_missed(tmp_path, capsys) -> None:
 
 
 def test_variants_of_a_model_are_listed_once(monkeypatch) -> None:
-    monkeypatch.setattr("kernels.calibrate.has_wgmma", lambda head_size: True)
+    monkeypatch.setattr("kernels.measure.calibrate.has_wgmma", lambda head_size: True)
     found = variants(read_model("opt-13b"), 1)
     assert len({repr(variant) for variant in found}) == len(found)
     assert {source for source, _ in found} == {"decode.cu", "paper_decode.cu", "prefill.cu", "prefill_wgmma.cu"}

@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 
 from testbed.contract.memory import TokenMemory
 from testbed.core.request import Request
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.eviction.arc import Arc
-from testbed.memory.eviction.fifo import Fifo
-from testbed.memory.eviction.lru import Lru
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.fifo import Fifo
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 

@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from testbed.core.request import PS, Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
-from testbed.memory.eviction.arc import Arc
-from testbed.memory.eviction.cost_aware import CostAware
-from testbed.memory.eviction.fifo import Fifo
-from testbed.memory.eviction.lru import Lru
-from testbed.memory.eviction.s3_fifo import S3Fifo
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.fifo import Fifo
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 from testbed.sched.static_batch import StaticBatch

@@ -2,8 +2,8 @@
 
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence
-from testbed.memory.caching import PrefixCaching
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.prefill import ChunkedPrefill
 

@@ -6,8 +6,8 @@ from testbed.core.request import PS, Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import Affine, CostModel
-from testbed.memory.contiguous import ContiguousMax, ContiguousOracle
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill

@@ -4,15 +4,15 @@ from random import Random
 
 import pytest
 
-from experiments.cache_speed import branching, cache_speed
-from testbed.memory.eviction.arc import Arc
-from testbed.memory.eviction.belady import Belady
-from testbed.memory.eviction.cost_aware import CostAware
-from testbed.memory.eviction.fifo import Fifo
-from testbed.memory.eviction.lfu import Lfu
-from testbed.memory.eviction.lru import Lru
-from testbed.memory.eviction.s3_fifo import S3Fifo
-from testbed.memory.replay import replay
+from experiments.commands.cache_speed import branching, cache_speed
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.fifo import Fifo
+from testbed.memory.prefix_cache.eviction.lfu import Lfu
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.replay import replay
 
 SIZES = (100, 200, 400, 800)
 GOLDEN = {

@@ -10,10 +10,10 @@ from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent, Refusal, Tier
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.contiguous import ContiguousMax, ContiguousPow2
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousPow2
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.traced import Traced
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.prefill import ChunkedPrefill, SeparatePrefill

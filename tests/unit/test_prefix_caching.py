@@ -6,11 +6,11 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.sequence import OracleError, Sequence
 from testbed.core.slots import Grant, Refusal, Tier
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.eviction.belady import Belady
-from testbed.memory.eviction.fifo import Fifo
 from testbed.memory.policy import PoolSpec, UnsupportedError
-from testbed.memory.prefix_index import PrefixIndex, block_contents
+from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.fifo import Fifo
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.prefix_cache.prefix_index import PrefixIndex, block_contents
 
 POOL = PoolSpec(num_slots=64, max_len=64, num_host_slots=64)
 

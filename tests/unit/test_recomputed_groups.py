@@ -7,10 +7,10 @@ import pytest
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Refusal
-from testbed.memory.caching import PrefixCaching
-from testbed.memory.contiguous import ContiguousMax
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import Recompute
 from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill

@@ -8,14 +8,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from testbed.memory.eviction.arc import Arc
-from testbed.memory.eviction.belady import Belady
-from testbed.memory.eviction.cost_aware import CostAware
-from testbed.memory.eviction.fifo import Fifo
-from testbed.memory.eviction.lfu import Lfu
-from testbed.memory.eviction.lru import Lru
-from testbed.memory.eviction.s3_fifo import S3Fifo
-from testbed.memory.replay import Prompt, prompts_of, replay
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.fifo import Fifo
+from testbed.memory.prefix_cache.eviction.lfu import Lfu
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.replay import Prompt, prompts_of, replay
 from traces.mooncake import MooncakeJsonl
 
 ORDERS = [Lru, Fifo, Lfu, Arc, S3Fifo, CostAware]

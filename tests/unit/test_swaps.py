@@ -8,7 +8,7 @@ import pytest
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
 from testbed.cost.model import MAX_PENDING, with_swaps
-from testbed.memory.paged import Paged
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import Swap

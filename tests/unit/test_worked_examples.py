@@ -3,8 +3,8 @@
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Copy
-from testbed.memory.contiguous import ContiguousMax
-from testbed.memory.paged import Paged
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import pairs
 

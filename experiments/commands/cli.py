@@ -1,0 +1,92 @@
+"""The `testbed` command: finds the subcommand's module; turns every error into one line and exit code 2."""
+
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+COMMANDS = {
+    "run": ("experiments.commands.run", "one simulation, or with -m a sweep; Hydra overrides as arguments"),
+    "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
+    "bench": ("experiments.commands.bench", "how fast the simulator is"),
+    "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can name"),
+    "check": ("experiments.commands.check", "hold a memory policy to the contract: my_module:MyPolicy"),
+    "report": ("experiments.commands.report", "one self-contained HTML page of results"),
+    "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
+    "calibrate": ("kernels.measure.calibrate", "measure a GPU into a cost profile"),
+    "bench-kernels": ("kernels.measure.bench_kernels", "check and time the CUDA kernels"),
+    "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),
+}
+USAGE = "usage: testbed [--debug] COMMAND ..."
+
+
+def main() -> None:
+    """Entry point of the console command."""
+    sys.exit(dispatch(sys.argv[1:]))
+
+
+def dispatch(argv: list[str]) -> int:
+    """Run a subcommand; the exit code. --debug, anywhere, lets tracebacks through."""
+    debug = "--debug" in argv
+    argv = [argument for argument in argv if argument != "--debug"]
+    _put_working_directory_on_path()
+    if not argv or argv[0] in ("-h", "--help"):
+        print(help_text())
+        return 0
+    try:
+        return _call(argv[0], argv[1:])
+    except KeyboardInterrupt:
+        print("testbed: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        from experiments.commands.one_line import EXIT_BAD_INPUT, one_line
+
+        print(f"testbed {argv[0]}: error: {one_line(error)}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def help_text() -> str:
+    """All subcommands that are there."""
+    lines = [f"  {name:<15}{text}" for name, (module, text) in COMMANDS.items() if _exists(module)]
+    return "\n".join(
+        [
+            USAGE,
+            "",
+            "A testbed for KV-cache memory management in LLM serving.",
+            "",
+            *lines,
+            "",
+            "testbed COMMAND --help explains a command. --debug shows the traceback of an error.",
+        ]
+    )
+
+
+def _call(name: str, argv: list[str]) -> int:
+    if name not in COMMANDS or not _exists(COMMANDS[name][0]):
+        from testbed.core.errors import InputError
+
+        raise InputError(f"no such command; choose from {', '.join(COMMANDS)}")
+    return import_module(COMMANDS[name][0]).main(argv) or 0
+
+
+def _exists(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+def _put_working_directory_on_path() -> None:
+    """A plug-in next to the user must import, in this process and in those that a launcher starts."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if here not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, known)])
+
+
+if __name__ == "__main__":
+    main()

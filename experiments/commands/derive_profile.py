@@ -1,0 +1,42 @@
+"""`testbed derive-profile`: carry a measured profile to another GPU's data sheet."""
+
+import json
+from pathlib import Path
+
+from experiments.commands.arguments import Parser
+from experiments.runs.build import make
+from experiments.runs.lab import CONF, composed
+from experiments.runs.whole_files import write_text
+from testbed.core.errors import InputError
+from testbed.core.specs import GpuSpec
+from testbed.cost.derive import derive
+from testbed.cost.profile import read_profile
+
+
+def main(argv: list[str]) -> None:
+    """Write the derived profile; its fingerprint says that it was derived, and from what."""
+    names = ", ".join(known())
+    this = Parser(prog="testbed derive-profile", description=str(__doc__).partition(": ")[2])
+    this.add_argument("--from", dest="source", required=True, metavar="PROFILE", help="a JSON file, or a shipped name")
+    this.add_argument("--to", required=True, metavar="GPU", help=names)
+    this.add_argument("--source-gpu", default="h200", metavar="GPU", help="the one that was measured (default: h200)")
+    this.add_argument("--out", type=Path, metavar="FILE", help="default: the profile's name with the new GPU in front")
+    options = this.parse_args(argv)
+    profile = derive(read_profile(options.source), data_sheet(options.source_gpu), data_sheet(options.to))
+    name = f"{options.to}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
+    out = options.out or Path(name)
+    write_text(out, json.dumps(profile, indent=1) + "\n")
+    print(f"derived profile: {out}")
+
+
+def known() -> list[str]:
+    """GPUs with a data sheet in the config tree."""
+    return sorted(path.stem for path in (CONF / "gpu").glob("*.yaml"))
+
+
+def data_sheet(name: str) -> GpuSpec:
+    """A GPU of the config tree."""
+    if name not in known():
+        raise InputError(f"no GPU {name!r}; choose from {', '.join(known())}")
+    spec: GpuSpec = make(composed(f"gpu/{name}", ()).gpu)
+    return spec

@@ -1,0 +1,85 @@
+"""`testbed run`: one simulation, or with -m a sweep of them."""
+
+import logging
+import os
+import sys
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.commands.console import wide_console
+from experiments.commands.one_line import one_line
+from experiments.runs.identity import run_id
+from experiments.runs.point import complete, run_into
+from experiments.runs.summary_table import summary_table
+from testbed.core.errors import InputError
+
+HYDRA_FLAGS = {
+    "-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-m", "--multirun",
+    "-r", "--run", "-i", "--info", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir",
+    "-sc", "--shell-completion", "--experimental-rerun",
+}  # fmt: skip
+
+OmegaConf.register_new_resolver("run_id", lambda *, _root_: run_id(_root_), replace=True)
+logging.getLogger("hydra").addHandler(logging.NullHandler())  # what Hydra logs before it raises is in the error
+
+
+@hydra.main(version_base="1.3", config_path=str(Path(__file__).parents[1] / "conf"), config_name="run")
+def hydra_run(config: DictConfig) -> None:
+    """One point. Its error must survive the way out of a launcher's process, so it becomes one line here."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    try:
+        _run_point(config, folder)
+    except Exception as error:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise InputError(one_line(error)) from error
+
+
+def _run_point(config: DictConfig, folder: Path) -> None:
+    """Simulate into the folder, unless it is a sweep's and complete already."""
+    job, console = HydraConfig.get(), wide_console()
+    if job.mode != RunMode.MULTIRUN:
+        summary = run_into(config, folder, show=True)
+        console.print(summary_table(summary))
+        console.print(f"run folder: {folder}", highlight=False)
+        return
+    known = complete(folder)
+    summary = known or run_into(config, folder)
+    state = "complete already" if known else "done"
+    console.print(f"{folder.name} {state}: {' '.join(job.overrides.task)}{_headline(summary)}", highlight=False)
+
+
+def _headline(summary: dict[str, Any]) -> str:
+    latency = summary["normalized_latency_s_per_token"]["mean"]
+    return "" if latency is None else f"  ({latency:.3g} s/token)"
+
+
+def main(argv: list[str]) -> None:
+    """Hand the arguments to Hydra, which then raises errors as they are."""
+    for argument in argv:
+        if argument.startswith("-") and argument.partition("=")[0] not in HYDRA_FLAGS:
+            raise InputError(f"unknown option {argument}; see testbed run --help")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv = ["testbed run", *argv]
+    with redirect_stderr(cast(TextIO, OneError(sys.stderr))):
+        hydra_run()
+
+
+class OneError:
+    """Standard error without Hydra's announcement of an error that the command line will report itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Pass on anything else."""
+        return len(text) if text.startswith("Error executing job with overrides") else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

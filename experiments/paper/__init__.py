@@ -1,0 +1,1 @@
+"""The paper's evaluation: studies, figures, fits, and the scorecard."""

@@ -1,0 +1,63 @@
+"""What paging costs: the attention kernels as measured, and end to end by block size (Figure 18)."""
+
+import csv
+import re
+from collections.abc import Iterator
+from functools import partial
+from importlib import resources
+from typing import Any
+
+import pandas as pd
+
+from experiments.paper.studies.blocks import BlockSizes
+from experiments.paper.studies.study import Finding, Row, Task
+from experiments.runs.lab import Lab
+from testbed.core.errors import InputError
+
+CASE = re.compile(r"(\d+)x(\d+)")
+KERNELS = {
+    "paging cost": (("paged", r"([\d.]+) us paged"), ("contiguous", r"([\d.]+) us contiguous")),
+    "the paper's design": (("paper", r"^([\d.]+) us"),),
+}
+
+
+class KernelCost(BlockSizes):
+    """Block sizes, and the table that `testbed bench-kernels` has left in kernels/results."""
+
+    def __init__(self, bench: str, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.bench = bench
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        return [Task("fig18a", partial(measured_kernels, bench=self.bench)), *super().tasks(num_seeds)]
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        times = table[table["figure"] == "fig18a"].pivot_table(
+            index=["batch", "context"], columns="system", values="simulated"
+        )
+        overhead = 100 * (times["paged"] / times["contiguous"] - 1)
+        design = 100 * (times["paper"] / times["contiguous"] - 1)
+        place = "fig18a", "attention kernel batch 8 and 32 context 64..256", "paged vs contiguous", "kernel_overhead"
+        note = f"the paper's design here: {design.min():.0f} to {design.max():.0f}%"
+        return [
+            Finding(*place, tuple(float(value) for value in overhead), note=note),
+            *super().findings(table[table["figure"] == self.figure]),
+        ]
+
+
+def measured_kernels(lab: Lab, bench: str) -> list[Row]:
+    """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured them."""
+    text = (resources.files("kernels") / "results" / bench).read_text(encoding="utf-8")
+    lines = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    found = [row for line in lines for row in _kernel_rows(line)]
+    if not found:
+        raise InputError(f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed bench-kernels")
+    return found
+
+
+def _kernel_rows(line: dict[str, str]) -> Iterator[Row]:
+    case = CASE.fullmatch(line["case"])
+    for kernel, pattern in KERNELS.get(line["what"], ()) if case else ():
+        if case and (time := re.search(pattern, line["measured"])):
+            shape = {"batch": int(case[1]), "context": int(case[2])}
+            yield {"figure": "fig18a", "system": kernel, **shape, "simulated": float(time[1])}

@@ -1,0 +1,59 @@
+"""The plug-in API for an experiment that becomes a figure."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.runs.lab import Lab
+
+Row = dict[str, Any]
+
+
+class Task(NamedTuple):
+    """One unit of parallel work: runs some points in a lab and returns rows of the figure's table."""
+
+    label: str
+    work: Callable[[Lab], list[Row]]
+
+
+class Finding(NamedTuple):
+    """A number to hold against the paper, or several that must all agree with it.
+
+    Where numbers alone cannot say it, `holds` does, and `note` says why.
+    """
+
+    figure: str
+    setting: str
+    system: str
+    quantity: str
+    simulated: float | str | tuple[float, ...]
+    holds: bool | None = None
+    interval: str = ""
+    note: str = ""
+
+
+class Study(ABC):
+    """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers."""
+
+    def __init__(self, name: str, covers: Sequence[str], drawing: str) -> None:
+        self.name = name
+        self.covers = tuple(covers)
+        self.drawing = drawing
+
+    @abstractmethod
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        """What to run; num_seeds None means the study's own default."""
+
+    @abstractmethod
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """What the table says about published numbers, and what belongs beside them."""
+
+    def draw(self, table: Path) -> Figure:
+        """The figure, from nothing but the CSV file of its table."""
+        figure: Figure = import_module(self.drawing).draw(pd.read_csv(table, keep_default_na=True))
+        return figure

@@ -1,0 +1,83 @@
+"""Where the experiments run: composes configs, simulates them, and never simulates one twice."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.runs.identity import run_id
+from experiments.runs.point import complete, run_into
+from testbed.core.errors import InputError
+
+CONF = Path(__file__).parents[1] / "conf"
+FILE_READERS = {
+    "sharegpt": {"_target_": "traces.csv_lengths.CsvLengths"},
+    "alpaca": {"_target_": "traces.csv_lengths.CsvLengths"},
+    "wmt": {"_target_": "traces.wmt.WmtCsv"},
+    "chat": {"_target_": "traces.chat.ChatCsv"},
+    "mooncake": {"_target_": "traces.mooncake.MooncakeJsonl"},
+}
+
+
+class Measured(NamedTuple):
+    """What a run gave, and the name of its folder."""
+
+    summary: dict[str, Any]
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Run folders lie below `folder`; `lengths` are files to replay in place of embedded length models, by name."""
+
+    folder: Path
+    lengths: tuple[tuple[str, str], ...] = ()
+
+    def config(self, overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:
+        """The config of a run by the paper's protocol: Hydra overrides, then single values by dotted key."""
+        config = composed("run", ("+protocol=sosp23", *overrides)).copy()
+        for key, value in (values or {}).items():
+            OmegaConf.update(config, key, value, force_add=False)
+        self._replay(config)
+        return config
+
+    def measure(self, overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> Measured:
+        """The summary of a run, from its folder if it is complete there."""
+        return self.measured(self.config(overrides, values))
+
+    def measured(self, config: DictConfig) -> Measured:
+        """The summary of a run by its whole config."""
+        name = run_id(config)
+        folder = self.folder / name
+        return Measured(complete(folder) or run_into(config, folder), name)
+
+    def _replay(self, config: DictConfig) -> None:
+        """Put a length file in the place of an embedded model of the same name."""
+        files, embedded = dict(self.lengths), str(config.trace.get("model"))
+        if embedded not in files:
+            return
+        kept = {key: value for key, value in config.trace.items() if key not in ("_target_", "model")}
+        config.trace = {**FILE_READERS[embedded], "path": files[embedded], **kept}
+
+
+def length_file(text: str) -> tuple[str, str]:
+    """NAME=FILE, or FILE for sharegpt."""
+    name, equals, path = text.partition("=")
+    if not equals or Path(text).is_file():
+        name, path = "sharegpt", text
+    if name not in FILE_READERS:
+        raise InputError(f"--lengths {text}: no trace {name!r}; choose from {', '.join(FILE_READERS)}")
+    if not Path(path).is_file():
+        raise InputError(f"--lengths {text}: no such file as {path}")
+    return name, path
+
+
+@cache
+def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
+    """A config from the tree; composing is slow, so each is composed once."""
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        return compose(name, overrides=list(overrides))

@@ -1,0 +1,1 @@
+"""Wrappers: check, choose a variant, launch."""

@@ -1,0 +1,103 @@
+"""torch and CuPy arrays seen alike, without a copy, and the checks that the launch wrappers share."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.launch.compile import require_gpu
+
+HALF = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a kernel must know of an array: address, shape, strides in elements, element type."""
+
+    name: str
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    on_gpu: bool
+
+
+def is_torch(array: Any) -> bool:
+    """Whether this is a torch tensor; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def view(name: str, array: Any) -> View:
+    """An array by its address: torch tensors and CuPy arrays directly, anything else through DLPack."""
+    if is_torch(array):
+        return View(
+            name,
+            array.data_ptr(),
+            tuple(array.shape),
+            tuple(array.stride()),
+            str(array.dtype).removeprefix("torch."),
+            array.is_cuda,
+        )
+    if not hasattr(array, "__cuda_array_interface__"):
+        if not hasattr(array, "__dlpack__"):
+            raise TypeError(f"{name}: expected a torch or CuPy array, got {type(array).__name__}")
+        if array.__dlpack_device__()[0] != 2:  # kDLCUDA
+            return View(name, 0, tuple(array.shape), (), str(array.dtype), False)
+        array = require_gpu().from_dlpack(array)
+    strides = tuple(stride // array.dtype.itemsize for stride in array.strides)
+    return View(name, array.data.ptr, tuple(array.shape), strides, str(array.dtype), True)
+
+
+def check(v: View, shape: Sequence[int | None], dtypes: Sequence[str], strided_dims: int = 0, align: int = 0) -> View:
+    """Refuses an array that a kernel would misread; None in `shape` allows any size.
+
+    The first `strided_dims` dimensions may have any stride that keeps rows aligned; the others must be dense.
+    """
+    if len(v.shape) != len(shape) or any(want not in (None, got) for want, got in zip(shape, v.shape, strict=True)):
+        raise ValueError(f"{v.name}: expected shape {_shape_text(shape)}, got {_shape_text(v.shape)}")
+    if v.dtype not in dtypes:
+        raise TypeError(f"{v.name}: expected {' or '.join(dtypes)}, got {v.dtype}")
+    if not v.on_gpu:
+        raise ValueError(f"{v.name}: expected an array in GPU memory, got one in host memory")
+    dense = 1
+    for dim in reversed(range(strided_dims, len(v.shape))):
+        if v.shape[dim] != 1 and v.strides[dim] != dense:
+            raise ValueError(f"{v.name}: dimension {dim} has stride {v.strides[dim]}, expected {dense} (contiguous)")
+        dense *= v.shape[dim]
+    if align and (v.pointer % align or any(s * 2 % align for s in v.strides[:strided_dims])):
+        raise ValueError(f"{v.name}: rows must start at multiples of {align} bytes")
+    return v
+
+
+def check_range(name: str, value: int, low: int, high: int) -> int:
+    """Refuses a number outside low..high."""
+    if not low <= value <= high:
+        raise ValueError(f"{name}: expected {low} to {high}, got {value}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignStream:
+    """A CUDA stream of another library, by its address, as CuPy 14 takes it."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
+def stream_of(array: Any) -> AbstractContextManager[Any]:
+    """The stream that the caller works on: torch's current one for torch tensors, else CuPy's."""
+    cuda = require_gpu().cuda
+    if not is_torch(array):
+        return cuda.get_current_stream()
+    pointer = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+    if hasattr(cuda.Stream, "from_external"):
+        return cuda.Stream.from_external(ForeignStream(pointer))
+    return cuda.ExternalStream(pointer)
+
+
+def _shape_text(shape: Sequence[int | None]) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"

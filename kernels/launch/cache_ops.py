@@ -1,0 +1,110 @@
+"""Launch wrappers of what moves K and V without computing on them; run on the caller's stream, capture-safe.
+
+A pool is one array [num_planes, num_blocks, num_kv_heads, block_size, head_size]: a plane for each layer's K and
+for each layer's V, so that one launch serves all layers. Its planes are the caches that attention takes.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from kernels.launch import arrays, checks
+from kernels.launch.arrays import HALF
+from kernels.launch.compile import load
+
+MAX_GRID = 65_535  # of the second and third grid dimension
+
+
+def write_cache(
+    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False,
+    check_ids: bool = False,
+) -> None:  # fmt: skip
+    """New keys and values of a mixed batch to their slots (the paper's fused reshape and block write).
+
+    k, v: [num_tokens, num_kv_heads, head_size], rows may be strided; slot_mapping: int64 [num_tokens], block id *
+    block_size + offset, negative to skip a token; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size],
+    or what `paper_decode` takes if `paper_layout`.
+    """
+    values, new_k, new_v = arrays.view("v_cache", v_cache), arrays.view("k", k), arrays.view("v", v)
+    arrays.check(values, (None, None, None, None), HALF, align=16)
+    num_blocks, num_kv_heads, block_size, head_size = values.shape
+    keys_shape: tuple[int, ...] = values.shape
+    if paper_layout:
+        block_size, head_size = head_size, block_size
+        keys_shape = (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
+    arrays.check(arrays.view("k_cache", k_cache), keys_shape, (values.dtype,), align=16)
+    if head_size % 8:
+        raise ValueError(f"v_cache: head size {head_size} is no multiple of 8")
+    for new in (new_k, new_v):
+        arrays.check(new, (None, num_kv_heads, head_size), (values.dtype,), strided_dims=1, align=16)
+    num_tokens = new_k.shape[0]
+    arrays.check(new_v, new_k.shape, (values.dtype,), strided_dims=1)
+    arrays.check(arrays.view("slot_mapping", slot_mapping), (num_tokens,), ("int64",))
+    if check_ids:
+        checks.check_slots(slot_mapping, num_blocks * block_size)
+    if num_tokens == 0:
+        return
+    kernel = _kernel("write_cache", head_size, block_size, paper_layout)
+    pointers = [arrays.view("", a).pointer for a in (k_cache, v_cache, k, v, slot_mapping)]
+    numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
+    threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
+    with arrays.stream_of(k):
+        kernel((num_tokens,), (threads,), (*pointers, *numbers))
+
+
+def copy_blocks(pool: Any, pairs: Any, *, check_ids: bool = False) -> None:
+    """Copy-on-write: pairs int32 [num_pairs, 2] of source and target block id, all planes, in one launch.
+
+    No target may appear twice or be a source as well.
+    """
+    view = _check_pool(pool)
+    num_pairs = arrays.check(arrays.view("pairs", pairs), (None, 2), ("int32",)).shape[0]
+    arrays.check_range("pairs: number of copies", num_pairs, 0, MAX_GRID)
+    if check_ids:
+        checks.check_pairs(pairs, view.shape[1])
+    _launch(pool, "copy_blocks", (view.pointer, arrays.view("pairs", pairs).pointer), view, num_pairs)
+
+
+def gather_blocks(staging: Any, pool: Any, ids: Any) -> None:
+    """Blocks `ids` (int32) of all planes to the head of `staging`, [at least num_ids, num_planes, ...block]."""
+    view, staged, num_ids = _check_staging(staging, pool, ids)
+    _launch(pool, "gather_blocks", (staged, view.pointer, arrays.view("ids", ids).pointer), view, num_ids)
+
+
+def scatter_blocks(pool: Any, staging: Any, ids: Any) -> None:
+    """The inverse of `gather_blocks`; ids must differ from each other."""
+    view, staged, num_ids = _check_staging(staging, pool, ids)
+    _launch(pool, "scatter_blocks", (view.pointer, staged, arrays.view("ids", ids).pointer), view, num_ids)
+
+
+def _check_pool(pool: Any) -> arrays.View:
+    view = arrays.check(arrays.view("pool", pool), (None,) * 5, HALF, align=16)
+    if np.prod(view.shape[2:]) % 8:
+        raise ValueError(f"pool: a block of {view.shape[2:]} is no multiple of 16 bytes")
+    arrays.check_range("pool: number of planes", view.shape[0], 1, MAX_GRID)
+    return view
+
+
+def _check_staging(staging: Any, pool: Any, ids: Any) -> tuple[arrays.View, int, int]:
+    view = _check_pool(pool)
+    num_ids = arrays.check(arrays.view("ids", ids), (None,), ("int32",)).shape[0]
+    arrays.check_range("ids: number of blocks", num_ids, 0, MAX_GRID)
+    staged = arrays.view("staging", staging)
+    arrays.check(staged, (None, view.shape[0], *view.shape[2:]), (view.dtype,), align=16)
+    if staged.shape[0] < num_ids:
+        raise ValueError(f"staging: room for {staged.shape[0]} blocks, ids names {num_ids}")
+    return view, staged.pointer, num_ids
+
+
+def _launch(pool: Any, name: str, pointers: tuple[int, ...], view: arrays.View, count: int) -> None:
+    if count == 0:
+        return
+    vectors = int(np.prod(view.shape[2:])) // 8
+    splits = max(1, min(8, vectors // 1024))
+    with arrays.stream_of(pool):
+        _kernel(name)((splits, count, view.shape[0]), (256,), (*pointers, np.int64(view.shape[1]), np.int32(vectors)))
+
+
+def _kernel(name: str, head_size: int = 8, block_size: int = 1, paper_layout: bool = False) -> Any:
+    constants = {"HEAD_SIZE": head_size, "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
+    return load("cache_ops.cu", name, **constants)

@@ -1,0 +1,113 @@
+"""Source file + compile-time constants + architecture -> machine code, kept on disk -> CuPy kernel.
+
+The same path serves a machine without a GPU (tests compile every variant) and the first use on one: NVRTC is called
+with an explicit architecture, which needs neither a driver nor a CUDA header.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+SOURCES = Path(__file__).parents[1] / "src"
+INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
+
+
+class KernelsUnavailable(RuntimeError):
+    """The kernels cannot run here; the message says in one line what is missing."""
+
+
+def require_cupy() -> ModuleType:
+    """CuPy, or an error that names what is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise KernelsUnavailable(f"CuPy is missing ({error}): install cupy-cuda13x (or cupy-cuda12x)") from None
+    return cupy
+
+
+def require_gpu() -> ModuleType:
+    """CuPy on a machine with a driver and a GPU, or an error that names what is missing."""
+    cupy = require_cupy()
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise KernelsUnavailable(f"no NVIDIA driver or GPU is usable: {error}") from None
+    if count < 1:
+        raise KernelsUnavailable("the NVIDIA driver lists no GPU")
+    return cupy
+
+
+def source_text(source: str) -> str:
+    """A .cu file with its own headers put in place, so that one hash covers all of it."""
+    text = (SOURCES / source).read_text()
+    return INCLUDE.sub(lambda match: (SOURCES / match[1]).read_text().replace("#pragma once", ""), text)
+
+
+def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
+    """Machine code of one variant for an architecture such as "sm_90"; no GPU needed."""
+    require_cupy()
+    from cupy.cuda import nvrtc
+
+    options = (f"-arch={arch}", "-std=c++17", *(f"-D{key}={value}" for key, value in sorted(defines.items())))
+    program = nvrtc.createProgram(source_text(source), source, (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        return bytes(nvrtc.getCUBIN(program))
+    except nvrtc.NVRTCError:
+        log = nvrtc.getProgramLog(program)
+        raise RuntimeError(f"{source} with {dict(defines)} does not compile for {arch}:\n{log}") from None
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def cache_dir() -> Path:
+    """Where compiled variants are kept; TESTBED_KERNEL_CACHE overrides it."""
+    return Path(os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed"))
+
+
+def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
+    """The cached machine code of one variant, compiled if it is not there yet."""
+    from cupy.cuda import nvrtc
+
+    identity = repr((source_text(source), sorted(defines.items()), arch, nvrtc.getVersion()))
+    path = cache_dir() / f"{Path(source).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.cubin"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(compile_cubin(source, defines, arch))
+        os.replace(file.name, path)
+    return path
+
+
+def architecture(capability: str) -> str:
+    """NVRTC's name of a compute capability such as "90"; Hopper's own instructions need its "a" target."""
+    return f"sm_{capability}" + ("a" if capability == "90" else "")
+
+
+@cache
+def _load(source: str, name: str, defines: tuple[tuple[str, int], ...], device: int) -> Any:
+    cupy = require_gpu()
+    arch = architecture(cupy.cuda.Device(device).compute_capability)
+    kernel = cupy.RawModule(path=str(cubin_path(source, dict(defines), arch))).get_function(name)
+    kernel.num_regs  # noqa: B018  (loads the module now, so that a launch under graph capture does not)
+    return kernel
+
+
+def load(source: str, name: str, **defines: int) -> Any:
+    """The kernel `name` of a variant on the current device, compiled and loaded at first use."""
+    return _load(source, name, tuple(sorted(defines.items())), require_gpu().cuda.runtime.getDevice())
+
+
+def precompile(variants: Sequence[tuple[str, Mapping[str, int]]], arch: str, processes: int | None = None) -> None:
+    """Fills the cache for many variants at once, in processes that never touch a GPU."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for task in [pool.submit(cubin_path, source, dict(defines), arch) for source, defines in variants]:
+            task.result()

@@ -1,0 +1,71 @@
+"""Launch wrapper of ragged paged prefill: on Hopper by warpgroup products where the head size allows, else by mma."""
+
+from typing import Any
+
+import numpy as np
+
+from kernels.launch import arrays, checks
+from kernels.launch.attention import check_attention, check_tables, log2_scale
+from kernels.launch.compile import load, require_gpu
+
+L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
+SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
+
+
+def paged_prefill(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, query_starts: Any, context_lens: Any, *,
+    max_query_len: int, scale: float | None = None, hopper: bool | None = None, check_ids: bool = False,
+) -> None:  # fmt: skip
+    """All new tokens of a batch, causal, against a paged cache that already holds them (FlashAttention-2 and 3).
+
+    out, q: [num_tokens, num_heads, head_size], sequences one after the other; query_starts: int32 [num_seqs + 1];
+    context_lens: int32 [num_seqs], the new tokens included; caches and block_tables as in `paged_decode`.
+    hopper: which kernel, None for the faster one that can run here.
+    """
+    s = check_attention(out, q, k_cache, v_cache)
+    num_seqs = arrays.view("context_lens", context_lens).shape[0]
+    tables = check_tables(block_tables, context_lens, num_seqs)
+    arrays.check(arrays.view("query_starts", query_starts), (num_seqs + 1,), ("int32",))
+    arrays.check_range("max_query_len", max_query_len, 1, max(1, s.num_rows))
+    if check_ids:
+        checks.check_block_ids(block_tables, context_lens, s.block_size, s.num_blocks)
+    if hopper is None:
+        short = max(max_query_len, tables.shape[1] * s.block_size) <= SHORT
+        hopper = has_wgmma(s.head_size) and not short
+    source, shared = ("prefill_wgmma.cu", wgmma_shared_bytes) if hopper else ("prefill.cu", mma_shared_bytes)
+    kernel = load(source, "prefill", **s.defines, BLOCK_SIZE=s.block_size)
+    shared_bytes = shared(s.head_size)
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    buffers = (out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
+    pointers = [arrays.view("", buffer).pointer for buffer in buffers]
+    numbers = [s.q_stride, s.num_kv_heads, tables.shape[1]]
+    if hopper:
+        tiles, pairs = -(-max_query_len // 128), num_seqs * s.num_heads
+        room = tables.shape[1] * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
+        numbers += [num_seqs, tiles, min(pairs, max(8, L2_SHARE // room))]
+        grid, threads = (tiles * pairs,), (256,)
+    else:
+        grid, threads = (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs), (128,)
+    with arrays.stream_of(q):
+        arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
+        kernel(grid, threads, arguments, shared_mem=shared_bytes)
+
+
+def has_wgmma(head_size: int) -> bool:
+    """Whether prefill_wgmma.cu runs on the current device for this head size."""
+    return head_size in (64, 128) and require_gpu().cuda.Device().compute_capability == "90"
+
+
+def mma_q_rows(head_size: int) -> int:
+    """New tokens per thread block of prefill.cu (its Q_ROWS)."""
+    return 64 if head_size > 128 else 128
+
+
+def mma_shared_bytes(head_size: int) -> int:
+    """Dynamic shared memory of prefill.cu: Q rows and two stages of 64 rows of K and of V, padded."""
+    return (mma_q_rows(head_size) + 4 * 64) * (head_size + 8) * 2
+
+
+def wgmma_shared_bytes(head_size: int) -> int:
+    """Dynamic shared memory of prefill_wgmma.cu: 128 rows of Q and two stages of 128 rows of K and of V."""
+    return 5 * 128 * head_size * 2

@@ -1,0 +1,1 @@
+"""Timing, sweeps, calibration and benches."""

@@ -1,0 +1,149 @@
+"""Inputs of timings: like the layers of one forward pass, calls share block tables and lengths and differ in caches.
+
+Together the caches exceed the L2 cache several times, so that every call reads K and V from device memory.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode
+from kernels.launch.decode_plan import DecodePlan
+from kernels.launch.paper_attention import paper_decode
+from kernels.launch.prefill_attention import paged_prefill
+from kernels.measure.timing import num_rotations
+from kernels.verify.random_batches import Shape
+
+Calls = list[Callable[[], None]]
+
+
+class Pools:
+    """One large random K and one V buffer, cut into layers of caches for each timing; filled once."""
+
+    def __init__(self, num_bytes: int, dtype: torch.dtype = torch.float16) -> None:
+        self.k, self.v = (torch.randn(num_bytes // 4, dtype=dtype, device="cuda") for _ in range(2))
+
+    def caches(self, layers: int, num_blocks: int, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of `layers` layers, [layers, num_blocks, kv heads, block_size, head_size]."""
+        size = (layers, num_blocks, shape.num_kv_heads, shape.block_size, shape.head_size)
+        count = int(np.prod(size))
+        return self.k[:count].view(size), self.v[:count].view(size)
+
+    def blocks(self, shape: Shape) -> int:
+        """Blocks of one layer that fit."""
+        return self.k.numel() // (shape.num_kv_heads * shape.block_size * shape.head_size)
+
+
+def random_tables(rng: np.random.Generator, blocks: np.ndarray, num_blocks: int) -> torch.Tensor:
+    """Block tables with every id used at most once, in random order."""
+    tables = np.zeros((len(blocks), int(blocks.max())), np.int32)
+    tables[np.arange(tables.shape[1]) < blocks[:, None]] = rng.permutation(num_blocks)[: int(blocks.sum())]
+    return torch.from_numpy(tables).cuda()
+
+
+class DecodeInputs:
+    """One decode batch of given context lengths over several layers, paged and contiguous."""
+
+    def __init__(self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.shape, self.lens, self.longest = shape, list(lens), max(lens)
+        blocks = -(-np.array(lens) // shape.block_size)
+        self.kv_bytes = 2 * sum(lens) * shape.num_kv_heads * shape.head_size * 2
+        used = int(blocks.sum())
+        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
+        num_blocks = used * max(1, min(4, pools.blocks(shape) // (used * self.layers)))
+        self.k_cache, self.v_cache = pools.caches(self.layers, num_blocks, shape)
+        self.tables = random_tables(rng, blocks, num_blocks)
+        capacities = blocks * shape.block_size
+        firsts = (np.cumsum(capacities) - capacities) * (num_blocks // used)
+        self.extents = torch.from_numpy(np.stack([firsts, capacities], 1).astype(np.int32)).cuda()
+        self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
+        size = (self.layers, len(lens), shape.num_heads, shape.head_size)
+        self.q = torch.randn(size, dtype=shape.dtype, device="cuda")
+        self.out = torch.empty_like(self.q)
+        self.workspace = decode_workspace(self.q[0], 128 if self.q[0].numel() < 1 << 20 else 32)
+
+    def paged(self, plan: DecodePlan | None = None) -> Calls:
+        """Calls of our paged kernel, one per layer."""
+        options = {"max_context_len": self.longest, "plan": plan, "workspace": self.workspace}
+        return [
+            lambda i=i: paged_decode(
+                self.out[i], self.q[i], self.k_cache[i], self.v_cache[i], self.tables, self.context_lens, **options
+            )
+            for i in range(self.layers)
+        ]
+
+    def contiguous(self, plan: DecodePlan | None = None) -> Calls:
+        """Calls of the contiguous kernel on the same memory."""
+        options = {"max_context_len": self.longest, "plan": plan, "workspace": self.workspace}
+        size = (self.layers, -1, self.shape.num_kv_heads, self.shape.head_size)
+        k, v = self.k_cache.view(size), self.v_cache.view(size)
+        return [
+            lambda i=i: contiguous_decode(
+                self.out[i], self.q[i], k[i], v[i], self.extents, self.context_lens, **options
+            )
+            for i in range(self.layers)
+        ]
+
+    def paper(self) -> Calls:
+        """Calls of the paper's kernel; the same memory is taken as keys and values in its layout."""
+        layers, blocks, heads, block_size, size = self.k_cache.shape
+        keys = self.k_cache.view(layers, blocks, heads, size // 8, block_size, 8)
+        values = self.v_cache.view(layers, blocks, heads, size, block_size)
+        return [
+            lambda i=i: paper_decode(
+                self.out[i], self.q[i], keys[i], values[i], self.tables, self.context_lens,
+                max_context_len=self.longest)
+            for i in range(layers)
+        ]  # fmt: skip
+
+    def sdpa(self) -> Calls:
+        """torch's attention on contiguous memory; equal lengths only."""
+        size = (self.layers, len(self.lens), self.shape.num_kv_heads, self.longest, self.shape.head_size)
+        k, v = (cache.reshape(-1)[: int(np.prod(size))].view(size) for cache in (self.k_cache, self.v_cache))
+        q, gqa = self.q[:, :, :, None], self.shape.num_heads > self.shape.num_kv_heads
+        attention = torch.nn.functional.scaled_dot_product_attention
+        return [lambda i=i: attention(q[i], k[i], v[i], enable_gqa=gqa) for i in range(self.layers)]
+
+
+class PrefillInputs:
+    """One prefill batch of sequences of (new tokens, past tokens) over several layers."""
+
+    def __init__(
+        self, pools: Pools, shape: Shape, news: Sequence[int], pasts: Sequence[int] | None = None, seed: int = 0
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        self.shape, self.news, self.max_new = shape, list(news), max(news)
+        lens = np.array(news) + np.array(pasts if pasts is not None else [0] * len(news))
+        blocks = -(-lens // shape.block_size)
+        num_blocks = int(blocks.sum())
+        layers = num_rotations(int(lens.sum()) * shape.num_kv_heads * shape.head_size * 4)
+        self.layers = min(layers, pools.blocks(shape) // num_blocks)
+        self.k_cache, self.v_cache = pools.caches(self.layers, num_blocks, shape)
+        self.tables = random_tables(rng, blocks, num_blocks)
+        self.context_lens = torch.from_numpy(lens.astype(np.int32)).cuda()
+        self.starts = torch.from_numpy(np.concatenate([[0], np.cumsum(news)]).astype(np.int32)).cuda()
+        self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
+        self.out = torch.empty_like(self.q)
+
+    def paged(self, hopper: bool | None = None) -> Calls:
+        """Calls of the prefill kernel, one per layer."""
+        return [
+            lambda i=i: paged_prefill(
+                self.out, self.q, self.k_cache[i], self.v_cache[i], self.tables, self.starts, self.context_lens,
+                max_query_len=self.max_new, hopper=hopper)
+            for i in range(self.layers)
+        ]  # fmt: skip
+
+    def sdpa(self) -> Calls:
+        """torch's causal attention on contiguous memory; equal lengths without a past only."""
+        size = (len(self.news), self.max_new, -1, self.shape.head_size)
+        q = self.q.view(size).transpose(1, 2)
+        kv = (self.layers, len(self.news), self.shape.num_kv_heads, self.max_new, self.shape.head_size)
+        k, v = (cache.reshape(-1)[: int(np.prod(kv))].view(kv) for cache in (self.k_cache, self.v_cache))
+        attention, gqa = (
+            torch.nn.functional.scaled_dot_product_attention,
+            self.shape.num_heads > self.shape.num_kv_heads,
+        )
+        return [lambda i=i: attention(q, k[i], v[i], is_causal=True, enable_gqa=gqa) for i in range(self.layers)]

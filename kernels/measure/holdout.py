@@ -1,0 +1,78 @@
+"""Tests a profile's prices on decode iterations it never saw: whole layers in one graph, random ragged batches."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernels.launch.attention import decode_workspace, paged_decode
+from kernels.launch.cache_ops import write_cache
+from kernels.measure.bench_inputs import Pools, random_tables
+from kernels.measure.layers import Layers
+from kernels.measure.shards import shard_shape
+from kernels.measure.timing import time_graph
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import Work
+from testbed.cost.profile import Choices, ProfileCost
+
+MAX_MEAN_CONTEXT = 1536
+AXES = ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"]
+
+
+def random_lens(rng: np.random.Generator, longest: int, room: int) -> list[int]:
+    """1 to 256 sequences, mean context 32 to 1536, log-normal spread; cut to what the pool holds."""
+    num_seqs = round(float(np.exp(rng.uniform(0, np.log(256)))))
+    mean = float(np.exp(rng.uniform(np.log(32), np.log(min(MAX_MEAN_CONTEXT, longest)))))
+    mean = min(mean, room / num_seqs)
+    lens = rng.lognormal(np.log(mean) - 0.32, 0.8, num_seqs)
+    return [int(x) for x in np.clip(np.round(lens), 1, longest)]
+
+
+def measure_iteration(layers: Layers, pools: Pools, num_gpus: int, lens: list[int], seed: int) -> float:
+    """Microseconds of a decode iteration: measured layers scaled to all layers, plus the output head."""
+    shape, model, rng = shard_shape(layers.model, num_gpus), layers.model, np.random.default_rng(seed)
+    blocks = -(-np.array(lens) // shape.block_size)
+    num_blocks = int(blocks.sum())
+    count = min(len(layers.layers), pools.blocks(shape) // num_blocks)
+    k_cache, v_cache = pools.caches(count, num_blocks, shape)
+    tables = random_tables(rng, blocks, num_blocks)
+    last = np.array(lens) - 1
+    ids = tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
+    slots = torch.from_numpy(ids * shape.block_size + last % shape.block_size).cuda()
+    context_lens = torch.tensor(lens, dtype=torch.int32).cuda()
+    x = torch.randn(len(lens), model.hidden_size, dtype=torch.float16, device="cuda")
+    out = torch.empty(len(lens), shape.num_heads, shape.head_size, dtype=torch.float16, device="cuda")
+    workspace = decode_workspace(out, 128 if len(lens) <= 32 else 32)
+
+    def run(i: int) -> None:
+        q, k, v = layers.project(x, layers.layers[i])
+        write_cache(k_cache[i], v_cache[i], k, v, slots)
+        paged_decode(
+            out, q, k_cache[i], v_cache[i], tables, context_lens, max_context_len=max(lens), workspace=workspace
+        )
+        layers.feed_forward(x, out, layers.layers[i])
+
+    layer_us = time_graph([lambda i=i: run(i) for i in range(count)], 5, 1000.0).median_us
+    head_us = time_graph([lambda: torch.nn.functional.linear(layers.norm(x), layers.head)], 5, 300.0).median_us
+    return layer_us * model.num_layers + head_us
+
+
+def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batches: int) -> dict[str, Any]:
+    """Relative errors of the profile's prices on `num_batches` random iterations, and the batches themselves."""
+    model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
+    cost = ProfileCost(model, None, profile, Choices(overhead_s=0.0))
+    rng, shape, rows = np.random.default_rng(2023), shard_shape(model, num_gpus), []
+    room = pools.blocks(shape) * shape.block_size // 2
+    for seed in range(num_batches):
+        lens = random_lens(rng, min(model.max_len, 16_384), room)
+        measured = measure_iteration(layers, pools, num_gpus, lens, seed)
+        predicted = cost.iteration(Work(len(lens), sum(lens))) / 1e6
+        rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
+    return {"axes": AXES, **errors_of(rows), "points": rows}
+
+
+def errors_of(rows: list[list[Any]]) -> dict[str, Any]:
+    """Number of batches, median and 95th percentile of the relative error."""
+    errors = np.array([abs(predicted / measured - 1) for *_, measured, predicted in rows])
+    median, p95 = float(np.median(errors)), float(np.percentile(errors, 95))
+    return {"num_batches": len(rows), "median_error": round(median, 5), "p95_error": round(p95, 5)}

@@ -1,0 +1,153 @@
+"""What `calibrate` measures, one function per section of a profile. Every point ends in median, low, high (us)."""
+
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernels.launch.cache_ops import copy_blocks, write_cache
+from kernels.launch.swap import swap_fused, swap_per_block
+from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
+from kernels.measure.layers import Layers
+from kernels.measure.timing import Timing, num_rotations, time_graph, time_stream
+from kernels.verify.random_batches import Shape
+
+Point = list[float | int | str]
+TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896,
+          1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096)  # fmt: skip
+# The library changes its matrix kernels from one token count to the next, by up to 25%: every count of a decode batch.
+LINEAR_TOKENS = sorted({*TOKENS, *range(1, 258), *range(288, 513, 32)})
+NUM_SEQS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+CONTEXTS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384)
+BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+NEW_TOKENS = (1, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+PAST_TOKENS = (0, 128, 512, 1024, 2048, 4096)
+REPLAYS = 7
+
+
+def point(*key: float | int | str, timing: Timing) -> Point:
+    """One measured point."""
+    return [*key, round(timing.median_us, 3), round(timing.low_us, 3), round(timing.high_us, 3)]
+
+
+def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
+    """Log-normal quantiles (sigma 0.8, near the spread of ShareGPT contexts in flight) with that mean, shuffled."""
+    rng = np.random.default_rng(num_seqs * 100_003 + mean)
+    shape, scale = np.exp(0.8 * _normal_quantiles((np.arange(num_seqs) + 0.5) / num_seqs)), float(mean)
+    for _ in range(50):
+        lens = np.clip(np.round(shape * scale), 1, longest)
+        scale *= mean / lens.mean()
+    return [int(x) for x in rng.permutation(lens)]
+
+
+def linear(layers: Layers) -> list[Point]:
+    """Matrix products, norms, residual adds and activation of one layer, by tokens.
+
+    Largest first: after a change of load the clocks take some 100 ms, which small counts would show by up to 10%.
+    """
+    points, model = [], layers.model
+    for count in reversed(LINEAR_TOKENS):
+        x = torch.randn(count, model.hidden_size, dtype=torch.float16, device="cuda")
+        attended = torch.randn(count, layers.q_width, dtype=torch.float16, device="cuda")
+        calls = [lambda layer=layer, x=x, a=attended: layers.linear(x, a, layer) for layer in layers.layers]
+        points.append(point(count, timing=time_graph(calls, REPLAYS)))
+    return sorted(points)
+
+
+def output_head(layers: Layers) -> list[Point]:
+    """Final norm and output projection, by rows (one per sequence)."""
+    points = []
+    for count in reversed([t for t in TOKENS if t <= 512]):
+        x = torch.randn(count, layers.model.hidden_size, dtype=torch.float16, device="cuda")
+        copies = [layers.head] + [layers.head.clone() for _ in range(num_rotations(layers.head.numel() * 2) - 1)]
+        calls = [lambda w=w, x=x: torch.nn.functional.linear(layers.norm(x), w) for w in copies[:4]]
+        points.append(point(count, timing=time_graph(calls, REPLAYS)))
+    return sorted(points)
+
+
+def decode_grid(pools: Pools, shape: Shape, max_len: int, coarse: bool) -> list[tuple[int, int]]:
+    """Numbers of sequences and mean contexts that fit the pool."""
+    seqs = (*NUM_SEQS[::3], 256) if coarse else NUM_SEQS
+    means = [m for m in CONTEXTS if m <= max_len and not (coarse and m in (384, 768, 1536, 4096, 16384))]
+    room = pools.blocks(shape) * shape.block_size // 2
+    return [(n, m) for n in seqs for m in means if n * (m + shape.block_size) <= room and n * m <= 1 << 19]
+
+
+def decode_attention(pools: Pools, shape: Shape, max_len: int, spread: str, kernel: str) -> list[Point]:
+    """One layer's decode attention: block size, spread, sequences, mean context."""
+    points = []
+    for n, mean in decode_grid(pools, shape, max_len, coarse=(shape.block_size, kernel) != (16, "paged")):
+        lens = ragged_lens(n, mean, max_len) if spread == "ragged" else [mean] * n
+        inputs = DecodeInputs(pools, shape, lens)
+        calls = {"paged": inputs.paged, "paper": inputs.paper, "contiguous": inputs.contiguous}[kernel]()
+        points.append(point(shape.block_size, spread, n, sum(lens), timing=time_graph(calls, REPLAYS)))
+    return points
+
+
+def prefill_attention(pools: Pools, shape: Shape, max_len: int) -> list[Point]:
+    """One layer's prefill attention: sequences at once (one, and enough to fill the GPU), new and past tokens each."""
+    points = []
+    for new in NEW_TOKENS:
+        for past in PAST_TOKENS:
+            if new + past > max_len:
+                continue
+            many = int(min(64, max(2, 8192 // new)))
+            for count in (1, many):
+                inputs = PrefillInputs(pools, shape, [new] * count, [past] * count)
+                points.append(point(count, new, past, timing=time_graph(inputs.paged(), REPLAYS, 800.0)))
+    return points
+
+
+def cache_write(pools: Pools, shape: Shape) -> list[Point]:
+    """One layer's cache write, by tokens."""
+    points, num_slots = [], 1 << 14
+    k_cache, v_cache = pools.caches(1, num_slots // shape.block_size, shape)
+    rng = np.random.default_rng(0)
+    for count in TOKENS:
+        size = (8, 2, count, shape.num_kv_heads, shape.head_size)
+        new = torch.randn(size, dtype=shape.dtype, device="cuda")
+        slots = torch.from_numpy(np.stack([rng.permutation(num_slots)[:count] for _ in range(8)])).cuda()
+        calls = [
+            lambda i=i, new=new, slots=slots: write_cache(k_cache[0], v_cache[0], new[i, 0], new[i, 1], slots[i])
+            for i in range(8)
+        ]
+        points.append(point(count, timing=time_graph(calls, REPLAYS)))
+    return points
+
+
+def block_copy(pool: torch.Tensor) -> list[Point]:
+    """Fused copy over all layers: block size, blocks."""
+    points, rng = [], np.random.default_rng(0)
+    for count in (1, 2, 4, 8, 16, 32, 64):
+        if 2 * count > pool.shape[1]:
+            continue
+        ids = torch.from_numpy(rng.permutation(pool.shape[1])[: 2 * count].reshape(-1, 2).astype(np.int32)).cuda()
+        points.append(point(pool.shape[3], count, timing=time_graph([lambda ids=ids: copy_blocks(pool, ids)], REPLAYS)))
+    return points
+
+
+def swap(pool: torch.Tensor, host: torch.Tensor, counts: Sequence[int]) -> list[Point]:
+    """All layers of some blocks to the host and back: method, direction, block size, blocks."""
+    points, rng = [], np.random.default_rng(0)
+    block = pool[:, 0].numel() * 2
+    staging = torch.empty(
+        (max(1, min(host.shape[0], (256 << 20) // block)), *host.shape[1:]), dtype=pool.dtype, device="cuda"
+    )
+    for count in counts:
+        ids = rng.permutation(pool.shape[1])[:count]
+        pairs = list(zip(ids.tolist(), rng.permutation(host.shape[0])[:count].tolist(), strict=True))
+        device_ids = torch.from_numpy(ids.astype(np.int32)).cuda()
+        for direction, out in (("out", True), ("in", False)):
+            run: dict[str, Callable[[], Any]] = {
+                "per block": lambda p=pairs, o=out: swap_per_block(pool, host, p, o),
+                "fused": lambda d=device_ids, p=pairs, o=out: swap_fused(pool, host, d, p, staging, o),
+            }
+            for method, call in run.items():
+                points.append(point(method, direction, pool.shape[3], count, timing=time_stream(call, 3)))
+    return points
+
+
+def _normal_quantiles(probabilities: np.ndarray) -> np.ndarray:
+    return np.array([NormalDist().inv_cdf(float(p)) for p in probabilities])

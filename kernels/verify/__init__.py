@@ -1,0 +1,1 @@
+"""Slow references, random batches, and the comparison of every kernel with them."""

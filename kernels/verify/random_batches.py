@@ -1,0 +1,99 @@
+"""Random ragged batches for checks and timings: caches, shuffled and shared block tables, poison where nobody owns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.verify import reference
+
+UNUSED_ID = 1 << 29  # in table entries past a context: reading through it faults
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Heads and storage of a batch."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    block_size: int = 16
+    dtype: torch.dtype = torch.float16
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One paged batch on the device; lens as Python ints beside their device copy."""
+
+    shape: Shape
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    block_tables: Tensor
+    context_lens: Tensor
+    lens: list[int]
+
+
+def shuffled_tables(
+    rng: np.random.Generator, num_blocks: Sequence[int], spare: int, shared: bool
+) -> tuple[np.ndarray, int]:
+    """A permuted block table and the pool size; if `shared`, sequences start with blocks of the first one."""
+    total = int(sum(num_blocks)) + spare
+    ids = rng.permutation(total)
+    table = np.full((len(num_blocks), max(1, max(num_blocks))), UNUSED_ID, np.int32)
+    start = 0
+    for row, count in enumerate(num_blocks):
+        table[row, :count] = ids[start : start + count]
+        start += count
+        if shared and row and rng.random() < 0.5:
+            common = int(rng.integers(0, min(count, num_blocks[0]) + 1))
+            table[row, :common] = table[0, :common]
+    return table, total
+
+
+def owned_slots(table: np.ndarray, lens: Sequence[int], block_size: int, total: int) -> np.ndarray:
+    """Mask [total, block_size] of the slots that some sequence's context covers."""
+    mask = np.zeros((total, block_size), bool)
+    for row, length in zip(table, lens, strict=True):
+        full, rest = divmod(length, block_size)
+        mask[row[:full]] = True
+        if rest:
+            mask[row[full], :rest] = True
+    return mask
+
+
+def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], num_queries: int | None = None) -> Batch:
+    """A batch whose unowned slots and blocks hold NaN; inputs are rounded to the storage type first."""
+    blocks = [-(-length // shape.block_size) for length in lens]
+    table, total = shuffled_tables(rng, blocks, spare=3, shared=bool(rng.random() < 0.5))
+    mask = torch.from_numpy(owned_slots(table, lens, shape.block_size, total)).cuda()[:, None, :, None]
+    generator = torch.Generator("cuda").manual_seed(int(rng.integers(1 << 62)))
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator, device="cuda").to(shape.dtype)
+
+    size = (total, shape.num_kv_heads, shape.block_size, shape.head_size)
+    k_cache, v_cache = (normal(*size).masked_fill_(~mask, float("nan")) for _ in range(2))
+    q = normal(len(lens) if num_queries is None else num_queries, shape.num_heads, shape.head_size)
+    tables, context_lens = torch.from_numpy(table).cuda(), torch.tensor(list(lens), dtype=torch.int32).cuda()
+    return Batch(shape, q, k_cache, v_cache, tables, context_lens, list(lens))
+
+
+def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The same keys and values in one extent per sequence, with poisoned slack: K pool, V pool, extents."""
+    shape, capacities = batch.shape, [length + 1 + 5 * (i % 2) for i, length in enumerate(batch.lens)]
+    firsts = np.concatenate([[0], np.cumsum(capacities)])
+    pools = []
+    for cache in (batch.k_cache, batch.v_cache):
+        pool = torch.full(
+            (int(firsts[-1]), shape.num_kv_heads, shape.head_size), float("nan"), dtype=shape.dtype, device="cuda"
+        )
+        for i, length in enumerate(batch.lens):
+            rows = reference.gather(cache, batch.block_tables[i], length) if length else cache[:0, :, 0]
+            extent = pool[firsts[i] : firsts[i + 1]].view(shape.num_kv_heads, capacities[i], shape.head_size)
+            extent[:, :length] = rows.transpose(0, 1)
+        pools.append(pool)
+    extents = torch.tensor(list(zip(firsts[:-1].tolist(), capacities, strict=True)), dtype=torch.int32).cuda()
+    return pools[0], pools[1], extents

@@ -1,0 +1,88 @@
+"""Who holds which block: the tables of the sequences on the device, and how many slots store a token."""
+
+from collections.abc import Iterable
+
+from testbed.core.sequence import Sequence
+from testbed.core.slots import NO_OPS, Ops, ceil_div
+from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.block_table import BlockTable
+from testbed.memory.paged.copy_on_write import copy_tails
+
+
+class Tables(dict[int, BlockTable]):
+    """Block tables by sequence id. `live` counts the slots of `pool` that store a token, shared ones once."""
+
+    __slots__ = ("block_size", "live", "pool")
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        super().__init__()
+        self.pool = pool
+        self.block_size = block_size
+        self.live = 0
+
+    def of(self, seq: Sequence) -> BlockTable:
+        """The table of a sequence that is on the device."""
+        try:
+            return self[seq.seq_id]
+        except KeyError:
+            raise KeyError(f"{seq} is not on the device: admit it, or move it back, first") from None
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """`child` holds the parent's blocks, instead of its own if it has any."""
+        table = self.of(parent)
+        if child.seq_id in self:
+            self._replace(self[child.seq_id], table)
+        else:
+            self.pool.share(table.blocks)
+            self[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
+
+    def give_up(self, seq: Sequence, kept: int = 0) -> None:
+        """The sequence leaves the device; its first `kept` blocks remain held."""
+        table = self.of(seq)
+        self._drop_end(table, table.blocks[kept:] if kept else table.blocks)
+        del self[seq.seq_id]
+
+    def copy_tails(self, writers: list[BlockTable]) -> Ops:
+        """Give each writer a last block of its own, from the free ones."""
+        if not writers:
+            return NO_OPS
+        copies, num_tokens = copy_tails(writers, self.pool, self.block_size)
+        self.live += num_tokens
+        return Ops(copies)
+
+    def check(self, pinned: list[BlockTable], kept: Iterable[list[int]]) -> None:
+        """Raise AssertionError where a count is wrong; `pinned` and `kept` hold blocks of the pool too."""
+        tables = [*self.values(), *pinned]
+        self.pool.check([*(table.blocks for table in tables), *kept])
+        assert self.live == stored_tokens(tables, self.block_size), "live slots are miscounted"
+        for seq_id, table in self.items():
+            assert len(table.blocks) == ceil_div(table.num_tokens, self.block_size), f"table of sequence {seq_id}"
+
+    def _replace(self, table: BlockTable, parent: BlockTable) -> None:
+        """`table` becomes the parent's, of equal length; what both share already is left alone."""
+        if table.num_tokens != parent.num_tokens:
+            raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
+        # Sharing begins at the root: the last block that both have in common has only common ones before it.
+        own, others = table.blocks, parent.blocks
+        common = len(own)
+        while common and own[common - 1] != others[common - 1]:
+            common -= 1
+        self._drop_end(table, own[common:])
+        own[common:] = others[common:]
+        self.pool.share(own[common:])
+
+    def _drop_end(self, table: BlockTable, blocks: list[int]) -> None:
+        """Drop these blocks, the end of a table, and the stored tokens of those that nobody else holds."""
+        padding = len(table.blocks) * self.block_size - table.num_tokens
+        if padding and self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1:
+            padding = 0
+        self.live -= self.pool.put(blocks) * self.block_size - padding
+
+
+def stored_tokens(tables: Iterable[BlockTable], block_size: int) -> int:
+    """Slots that store a token in the blocks of these tables, shared ones once."""
+    filled = dict[int, int]()
+    for table in tables:
+        for i, block in enumerate(table.blocks):
+            filled[block] = max(filled.get(block, 0), min(block_size, table.num_tokens - i * block_size))
+    return sum(filled.values())

@@ -1,0 +1,1 @@
+"""Prompts found again by content: chained hashes, eviction orders, untimed replay."""

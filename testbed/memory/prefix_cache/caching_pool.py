@@ -1,0 +1,93 @@
+"""A pool whose unreferenced blocks stay findable by their content until they are evicted."""
+
+from collections.abc import Iterable, Sequence
+
+from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node, PrefixIndex
+
+
+class CachingPool(BlockPool):
+    """Every block is free, held, or parked: held by nobody, but indexed."""
+
+    __slots__ = ("evictions", "index", "num_parked", "order")
+
+    def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf = hash) -> None:
+        super().__init__(num_blocks)
+        self.index = PrefixIndex(num_blocks, hash_of)
+        self.order = order
+        self.num_parked = 0
+        self.evictions = 0
+
+    def hold(self, nodes: Sequence[Node]) -> int:
+        """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were parked."""
+        self.order.hit(nodes)
+        unparked = 0
+        for node in nodes:
+            node.hits += 1
+            if node.parked:
+                node.parked = False
+                unparked += 1
+            else:
+                self.sharers[node.block] = self.sharers.get(node.block, 1) + 1
+                self.num_saved += 1
+        self.num_parked -= unparked
+        return unparked
+
+    def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
+        """Held `blocks` store `contents` behind `node`; returns the last node.
+
+        Content that is there already stays where it is if somebody holds it. If it is parked, the held block takes
+        its place and the parked one becomes free.
+        """
+        return self.index.insert(node, contents, blocks, self._settle)
+
+    def put(self, blocks: list[int]) -> int:
+        if self.sharers:
+            blocks = [block for block in blocks if not self.drop(block)]
+        parked: list[Node] = []
+        free, holder = self.free, self.index.holder
+        for block in reversed(blocks):
+            node = holder[block]
+            if node is None:
+                free.append(block)
+            else:
+                node.parked = True
+                parked.append(node)
+        self.num_parked += len(parked)
+        self.order.park(parked)
+        return len(blocks)
+
+    def evict(self, count: int) -> None:
+        """Free `count` parked blocks, which must be there."""
+        self.free += self.index.drop(self.order.victims(count))
+        self.num_parked -= count
+        self.evictions += count
+
+    def withdraw(self, blocks: Iterable[int]) -> None:
+        """Forget the content of these held blocks: it was never computed."""
+        holder = self.index.holder
+        self.index.drop([node for block in blocks if (node := holder[block])])
+
+    def parked(self) -> list[int]:
+        """The parked blocks, by id."""
+        return [block for block, node in enumerate(self.index.holder) if node is not None and node.parked]
+
+    def check(self, tables: Iterable[list[int]]) -> None:
+        parked = self.parked()
+        assert len(parked) == self.num_parked, "parked blocks are miscounted"
+        assert len(parked) == len(self.order), "the eviction order has lost a block, or keeps one that is held"
+        self.index.check()
+        self._check(tables, parked)
+
+    def _settle(self, node: Node, block: int) -> None:
+        """A held block stores what another one stores, or has stored, already."""
+        if node.parked:
+            self.order.hit([node])
+            node.hits += 1
+            node.parked = False
+            self.num_parked -= 1
+            self.free.append(node.block)
+            self.index.fill(node, block)
+        elif node.block == HOLE:
+            self.index.fill(node, block)

@@ -1,0 +1,47 @@
+"""Belady's optimum: an oracle to compare with."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from testbed.core.sequence import OracleError
+from testbed.memory.prefix_cache.eviction.ranked import Ranked
+from testbed.memory.prefix_cache.prefix_index import Node
+
+NEVER = float("-inf")
+
+
+class Belady(Ranked):
+    """Evicts what will be asked for last, or never again.
+
+    It must be fed: foresee() gives it every prompt's hash chain, and asked() moves its clock. Every use of a block is a
+    use of its predecessors too, so it never leaves a block without them, and is a bound for every order where whole
+    requests come and go one by one (testbed.memory.prefix_cache.replay says why). In a timed run it is one more
+    heuristic.
+    """
+
+    reads_future = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._uses: dict[int, deque[int]] | None = None
+
+    def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
+        self._uses = {}
+        for time, chain in enumerate(prompts):
+            for code in chain:
+                self._uses.setdefault(code, deque()).append(time)
+
+    def asked(self, chain: Sequence[int]) -> None:
+        uses = self._future()
+        for code in chain:
+            if waiting := uses.get(code):
+                waiting.popleft()
+
+    def rank(self, node: Node) -> float:
+        uses = self._future().get(node.code)
+        return -uses[0] if uses else NEVER
+
+    def _future(self) -> dict[int, deque[int]]:
+        if self._uses is None:
+            raise OracleError("Belady's order reads the future: feed it with foresee() before the first prompt")
+        return self._uses

@@ -1,0 +1,46 @@
+"""The plug-in API for eviction orders."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+
+from testbed.memory.prefix_cache.prefix_index import Node
+
+
+class EvictionOrder(ABC):
+    """Chooses among parked nodes: findable blocks that nobody holds.
+
+    An order sees that nodes are parked and hit, and names victims; it has no clock and no random numbers. What it must
+    remember of a node it may keep in node.memo, which is None whenever the node is new to the cache. node.hits counts
+    the prompts that have found the node; node.parked says whether it may be a victim.
+    """
+
+    reads_future = False
+
+    @abstractmethod
+    def park(self, nodes: Sequence[Node]) -> None:
+        """Nobody holds these nodes any more; the end of a sequence comes before its beginning."""
+
+    @abstractmethod
+    def hit(self, nodes: Sequence[Node]) -> None:
+        """A prompt has found these nodes, of which some may be parked until now, and holds them."""
+
+    @abstractmethod
+    def victim(self) -> Node:
+        """The parked node to evict, of which there is at least one; it leaves the order."""
+
+    def victims(self, count: int) -> Iterator[Node]:
+        """So many victims; each is evicted before the next is asked for."""
+        for _ in range(count):
+            yield self.victim()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Parked nodes."""
+
+    def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
+        """The future, for an order that declares reads_future: the hash chain of every prompt, in order of asking."""
+        raise TypeError(f"{type(self).__name__} does not read the future")
+
+    def asked(self, chain: Sequence[int]) -> None:
+        """The next prompt of the future is being asked for now."""
+        raise TypeError(f"{type(self).__name__} does not read the future")

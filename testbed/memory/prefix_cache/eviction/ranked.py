@@ -1,0 +1,60 @@
+"""Orders that evict the parked node of the lowest rank."""
+
+import heapq
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.prefix_index import Node
+
+NO_TICKET = -1
+
+
+class Ranked(EvictionOrder):
+    """A heap by rank, which is fixed while a node is parked; ties go to the one that was parked first.
+
+    A node that is hit leaves a stale entry behind, whose ticket is no longer the node's.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, int, Node]] = []
+        self._tickets = count()
+        self._num_parked = 0
+
+    @abstractmethod
+    def rank(self, node: Node) -> Any:
+        """The rank of a node that is parked now."""
+
+    def __len__(self) -> int:
+        return self._num_parked
+
+    def park(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._push(node, self.rank(node))
+        self._num_parked += len(nodes)
+        if len(self._heap) > 64 + 2 * self._num_parked:
+            self._heap = [entry for entry in self._heap if entry[1] == entry[2].ticket]
+            heapq.heapify(self._heap)
+
+    def hit(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            if node.parked:
+                node.ticket = NO_TICKET
+                self._num_parked -= 1
+
+    def victim(self) -> Node:
+        self._num_parked -= 1
+        return self._pop()
+
+    def _push(self, node: Node, rank: Any) -> None:
+        node.ticket = next(self._tickets)
+        heapq.heappush(self._heap, (rank, node.ticket, node))
+
+    def _pop(self) -> Node:
+        while True:
+            _, ticket, node = heapq.heappop(self._heap)
+            if ticket == node.ticket:
+                node.ticket = NO_TICKET
+                return node

@@ -1,0 +1,75 @@
+"""Untimed replay: what a prefix cache of a given size and eviction order finds, without scheduler and clock.
+
+Requests come one by one, in order of the trace. Each looks up its prompt, holds what it finds, takes a block for every
+other full block of its prompt, evicting where none is free, publishes them, and gives all back. Generated tokens and
+the partial last block take no room. A prompt of more full blocks than the cache has leaves out its end.
+
+Here Belady's order is a bound for all. Blocks are of one size and every request needs all of its blocks at once, so
+this is paging with sets of pages, where evicting what is needed last loses the fewest hits even if a hit did not need
+its predecessors. That it does need them can only lower the hits of other orders. It does not lower Belady's: whoever
+asks for a block asks for its predecessors too, so their next use is never later, and among equals the end of a chain
+goes first; the cache always holds whole chains from the root.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from testbed.core.request import Rows
+from testbed.memory.prefix_cache.caching_pool import CachingPool
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.prefix_index import Content, HashOf, block_contents
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The contents of a prompt's full blocks, and its blocks with a partial last one."""
+
+    contents: Sequence[Content]
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Blocks found for each prompt, all blocks of all prompts, and evictions."""
+
+    hits: list[int]
+    num_blocks: int
+    evictions: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of all prompt blocks, partial ones included, that were found."""
+        return sum(self.hits) / self.num_blocks if self.num_blocks else 0.0
+
+
+def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
+    """The prompts of a trace that names their content."""
+    for ids, each, prompt_len in rows.prompts():
+        yield Prompt(block_contents(ids, each, prompt_len, block_size), -(-prompt_len // block_size))
+
+
+def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrder, hash_of: HashOf = hash) -> Replayed:
+    """Serve the prompts one by one from a cache of num_blocks blocks; None: as many as there are."""
+    asked = list(prompts)
+    total = sum(prompt.num_blocks for prompt in asked)
+    pool = CachingPool(total if num_blocks is None else num_blocks, order, hash_of)
+    chains = [prompt.contents for prompt in asked]
+    if max(map(len, chains), default=0) > pool.num_blocks:
+        chains = [contents[: pool.num_blocks] for contents in chains]
+    if order.reads_future:
+        order.foresee(pool.index.chain(contents) for contents in chains)
+    return Replayed([serve(pool, contents) for contents in chains], total, pool.evictions)
+
+
+def serve(pool: CachingPool, contents: Sequence[Content]) -> int:
+    """One prompt comes and goes; returns how many of its blocks were found."""
+    if pool.order.reads_future:
+        pool.order.asked(pool.index.chain(contents))
+    nodes = pool.index.match(contents)
+    pool.hold(nodes)
+    missing = len(contents) - len(nodes)
+    pool.evict(max(missing - len(pool.free), 0))
+    new = pool.take(missing)
+    pool.publish(nodes[-1] if nodes else pool.index.root, contents[len(nodes) :], new)
+    pool.put([node.block for node in nodes] + new)
+    return len(nodes)
