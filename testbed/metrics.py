@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from testbed.core.request import PS
 from testbed.sim.recorder import Recorder
 from testbed.sim.rows import PackedRows
-from testbed.sim.totals import Totals
+from testbed.sim.totals import Measures, Totals
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
@@ -39,18 +39,24 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
 
 def memory_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
     """Section 3.1's split of the pool, averaged over iterations and over time, as fractions of num_slots slots."""
-    by_iteration = _split((totals.live, totals.reserved, totals.internal), num_slots * totals.iterations)
-    by_time = _split((totals.live_time, totals.reserved_time, totals.internal_time), num_slots * elapsed_ps)
+    by_iteration = _split(totals.per_iteration, num_slots * totals.iterations)
+    by_time = _split(totals.over_time, num_slots * elapsed_ps)
     return {kind: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, kind in enumerate(KINDS)}
+
+
+def free_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
+    """Of the pool: findable blocks that nobody holds, and the largest run that one sequence could get."""
+    by_iteration = _free(totals.per_iteration, num_slots, totals.iterations)
+    by_time = _free(totals.over_time, num_slots, elapsed_ps)
+    names = "cached", "largest_free"
+    return {name: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, name in enumerate(names)}
 
 
 def saving(totals: Totals) -> dict[str, float | None]:
     """Slots that sharing saves, as a fraction of those that would be held without it (Figure 15)."""
-    held = totals.live + totals.reserved + totals.internal
-    held_time = totals.live_time + totals.reserved_time + totals.internal_time
     return {
-        "per_iteration": _ratio(totals.saved, held + totals.saved),
-        "over_time": _ratio(totals.saved_time, held_time + totals.saved_time),
+        "per_iteration": _ratio(totals.per_iteration.saved, _held(totals.per_iteration) + totals.per_iteration.saved),
+        "over_time": _ratio(totals.over_time.saved, _held(totals.over_time) + totals.over_time.saved),
     }
 
 
@@ -67,12 +73,14 @@ def summarize(recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | N
             "output_tokens_per_s": _ratio(totals.generated, seconds),
         },
         "batch": {
-            "mean_per_iteration": _ratio(averaged.running, averaged.iterations),
-            "mean_over_time": _ratio(averaged.running_time, elapsed_ps),
+            "mean_per_iteration": _ratio(averaged.per_iteration.running, averaged.iterations),
+            "mean_over_time": _ratio(averaged.over_time.running, elapsed_ps),
         },
         "memory": memory_shares(averaged, num_slots, elapsed_ps),
+        "memory_free": free_shares(averaged, num_slots, elapsed_ps),
         "memory_saving": saving(averaged),
         "preemptions": {"swap": totals.swaps, "recompute": totals.recomputes},
+        "copies": totals.copies,
         "iterations": totals.iterations,
         "simulated_s": seconds,
     }
@@ -89,8 +97,19 @@ def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Tota
     return totals.since(start.totals), end_ps - start.time_ps
 
 
-def _split(used: tuple[int, int, int], whole: int) -> list[float | None]:
-    return [_ratio(part, whole) for part in (*used, whole - sum(used))]
+def _held(sums: Measures) -> int:
+    return sums.live + sums.reserved + sums.internal
+
+
+def _split(sums: Measures, whole: int) -> list[float | None]:
+    parts = sums.live, sums.reserved, sums.internal, whole - _held(sums)
+    return [_ratio(part, whole) for part in parts]
+
+
+def _free(sums: Measures, num_slots: int, times: int) -> list[float | None]:
+    whole = num_slots * times
+    largest_free = whole - _held(sums) - sums.rounding - sums.scattered
+    return [_ratio(part, whole) for part in (sums.cached, largest_free)]
 
 
 def _ratio(part: float, whole: float) -> float | None:

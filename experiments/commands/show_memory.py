@@ -80,7 +80,7 @@ def retrace(config: DictConfig, start_s: float, stop_s: float | None) -> MemoryT
     ends = [UNBOUNDED if stop_s is None else round(stop_s * PS), *(setup.window_ps or ())[1:]]
     trace = trace_memory(
         setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
-        start_ps=round(start_s * PS), stop_ps=min(ends), fast_forward=setup.fast_forward,
+        start_ps=round(start_s * PS), stop_ps=min(ends), fast_forward=setup.fast_forward, beams=setup.beams,
     )  # fmt: skip
     if not trace.frames:
         raise InputError(f"nothing to draw from {start_s:g} s on: the run ends at {trace.end_ps / PS:g} s")

@@ -2,7 +2,7 @@
 
 python -m experiments.paper.fit_beams
 
-The result stands as `beams.concentration` in conf/scheduler/*.yaml; beams of 4 and 6 are predictions.
+The result stands as `beams.concentration` in conf/run.yaml; beams of 4 and 6 are predictions.
 """
 
 import sys
@@ -23,7 +23,7 @@ def saving(lab: Lab, concentration: float) -> float:
     figure = composed("figure/fig15", ()).figure
     panel = next(panel for panel in figure.panels if panel.setting == SETTING)
     overrides = ("+system=vllm", *figure.common, *panel.overrides)
-    summary = lab.measure(overrides, {"scheduler.beams.concentration": concentration}).summary
+    summary = lab.measure(overrides, {"beams.concentration": concentration}).summary
     return 100 * float(summary["memory_saving"]["per_iteration"])
 
 

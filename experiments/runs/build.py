@@ -12,9 +12,10 @@ from omegaconf import DictConfig
 from experiments.runs.identity import SIMULATOR, plain
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Rows, Workload
-from testbed.core.specs import GIB, ModelSpec
+from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.memory.policy import PoolSpec
+from testbed.memory.policy import PoolSpec, host
+from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
 
 ABOVE_ZERO = {
@@ -30,6 +31,7 @@ class Setup:
 
     workload: Workload
     scheduler: Scheduler
+    beams: BeamModel
     cost: CostModel
     model: ModelSpec
     pool: PoolSpec
@@ -44,19 +46,19 @@ def build(config: DictConfig) -> Setup:
     check_options(values)
     check_values(values)
     model, server = make(config.model), make(config.server)
-    host_bytes = int(config.swap_space_gib * GIB) * server.num_gpus
-    pool = PoolSpec(server.kv_slots(model), model.max_len, host_bytes // model.kv_bytes_per_token)
+    pool = make_pool(model, server, config.swap_space_gib)
     policy = make(config.policy, pool)
-    scheduler = make(config.scheduler, policy, make(config.preemption))
     cost = make(config.cost, model, server)
+    scheduler = make(config.scheduler, policy, make(config.preemption, cost))
     workload = make_workload(config)
     if workload.rows.prefix and policy.shares:
         policy.register_prefix(workload.rows.prefix)
     if getattr(policy, "reads_future", False):
-        policy.foresee(workload.rows.prompts())
+        policy.foresee_prompts(workload.rows.prompts())
     return Setup(
         workload,
         scheduler,
+        make(config.beams),
         cost,
         model,
         pool,
@@ -64,6 +66,14 @@ def build(config: DictConfig) -> Setup:
         bool(config.fast_forward),
         values["stop_at_latency"],
     )
+
+
+def make_pool(model: ModelSpec, server: ServerSpec, swap_space_gib: float) -> PoolSpec:
+    """The device's pool and the host's; swap_space_gib is that of each GPU."""
+    host_slots = int(swap_space_gib * GIB) * server.num_gpus // model.kv_bytes_per_token
+    layer_bytes = model.kv_bytes_per_token // model.num_layers
+    tiers = host(host_slots, server.gpu.host_bandwidth)
+    return PoolSpec(server.kv_slots(model), model.max_len, tiers, layer_bytes, model.num_layers, server.num_gpus)
 
 
 def make(node: DictConfig, *first: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from testbed.core.request import PS, Workload
+from testbed.core.request import PS, Request, Workload
 from testbed.core.sequence import SequenceGroup
 from testbed.sim.recorder import Recorder
 
@@ -38,10 +38,9 @@ class WatchfulRecorder(Recorder):
         self._latency_ps = self._gone_weight = self._gone_birth = 0.0
         self._looks = 0
 
-    def served(self, group: SequenceGroup, now_ps: int) -> None:
+    def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """Record the request, and look at the bound now and then."""
-        super().served(group, now_ps)
-        request = group.request
+        super().served(request, group, now_ps)
         weight = 1 / request.output_len
         self._latency_ps += (now_ps - request.arrival_ps) * weight
         self._gone_weight += weight

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +42,15 @@ def run(setup: Setup, *, show: bool = False) -> Run:
         try:
             simulate(
                 setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
-                recorder=recorder, fast_forward=setup.fast_forward, **options,
+                recorder=recorder, fast_forward=setup.fast_forward, beams=setup.beams, **options,
             )  # fmt: skip
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps)
-    extra = {STOPPED: overloaded, "cost_profile": getattr(setup.cost, "fingerprint", None), **cache_counts(setup)}
+    counters = dict(setup.scheduler.policy.counters())
+    extra = {STOPPED: overloaded, "cost_profile": getattr(setup.cost, "fingerprint", None), "counters": counters}
     return Run(recorder, {**summary, **extra}, wall_s)
-
-
-def cache_counts(setup: Setup) -> dict[str, Any]:
-    """What a prefix cache was asked for and found, where the policy is one."""
-    policy = setup.scheduler.policy
-    if not policy.caches_prefixes or not hasattr(policy, "counts"):
-        return {}
-    return {"prefix_cache": {**asdict(policy.counts), "evictions": policy.evictions}}
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:

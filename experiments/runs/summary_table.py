@@ -17,7 +17,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, rates, batch = summary["requests"], summary["throughput"], summary["batch"]
-    memory, preemptions = summary["memory"], summary["preemptions"]
+    memory, preemptions, counters = summary["memory"], summary["preemptions"], summary["counters"]
     return [
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
         ("simulated time", f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations"),
@@ -34,13 +34,16 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
             ", ".join(f"{name} {percent(part['per_iteration'])}" for name, part in memory.items()),
         ),
         ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
-        *([("prefix cache", _found(summary["prefix_cache"]))] if "prefix_cache" in summary else []),
+        *([("counted by the policy", _counted(counters))] if counters else []),
     ]
 
 
-def _found(cache: dict[str, int]) -> str:
-    share = cache["hit_blocks"] / cache["blocks"] if cache["blocks"] else None
-    return f"{percent(share)} of {cache['blocks']:,} prompt blocks found, {cache['evictions']:,} evictions"
+def _counted(counters: dict[str, float]) -> str:
+    """A policy's own counts; where it looks for blocks, the share that it found comes first."""
+    counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counters.items())
+    if not counters.get("blocks") or "hit_blocks" not in counters:
+        return counts
+    return f"{percent(counters['hit_blocks'] / counters['blocks'])} of all prompt blocks found; {counts}"
 
 
 def _spread(values: dict[str, float | None], unit: str) -> str:

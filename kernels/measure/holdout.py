@@ -66,7 +66,7 @@ def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batc
     for seed in range(num_batches):
         lens = random_lens(rng, min(model.max_len, 16_384), room)
         measured = measure_iteration(layers, pools, num_gpus, lens, seed)
-        predicted = cost.iteration(Work(len(lens), sum(lens))) / 1e6
+        predicted = cost.iteration(Work(len(lens), sum(lens), max(lens))) / 1e6
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
     return {"axes": AXES, **errors_of(rows), "points": rows}
 

@@ -1,53 +1,113 @@
-"""The persistent decode batch: sequences that advance in lockstep, one token a step."""
+"""The persistent decode batch: sequences that advance in lockstep, and the one clock that they live on."""
 
-from collections.abc import Iterator
-from typing import Protocol
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from testbed.core.sequence import Sequence
+if TYPE_CHECKING:
+    from testbed.core.sequence import Sequence
 
 
-class BatchObserver(Protocol):
-    """Somebody who keeps an index on a batch, so that a step need not walk it."""
+class BatchIndex(ABC):
+    """What a policy keeps on a batch, so that a step need not walk it."""
 
-    def joined(self, seq: Sequence) -> None:
-        """`seq` steps with the batch from now on."""
+    @abstractmethod
+    def joined(self, seq: "Sequence") -> None:
+        """`seq` is a member from now on, with its `room` on the batch's clock."""
 
-    def left(self, seq: Sequence) -> None:
-        """`seq` no longer steps with the batch; called before it is released or moved."""
+    @abstractmethod
+    def left(self, seq: "Sequence") -> None:
+        """`seq` is about to be no member; called before it is released or moved."""
+
+
+I = TypeVar("I", bound=BatchIndex)  # noqa: E741
 
 
 class Batch:
-    """Sequences in order of joining, with the sum of their lengths and a common step counter."""
+    """Sequences in order of joining.
 
-    __slots__ = ("context", "observers", "sequences", "steps")
+    Two facts move here for all members at once: `extended` counts the steps that they have room for, `steps` those
+    that have run. A member's own counts are offsets from these. context is the sum of the members' rooms.
+    """
+
+    __slots__ = ("_longest", "context", "extended", "indexes", "sequences", "steps")
 
     def __init__(self) -> None:
+        self.extended = 0
         self.steps = 0
         self.context = 0
         self.sequences: dict[int, Sequence] = {}
-        self.observers: list[BatchObserver] = []
+        self.indexes: dict[object, BatchIndex] = {}
+        self._longest: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> "Iterator[Sequence]":
         return iter(self.sequences.values())
 
-    def join(self, seq: Sequence, num_tokens: int) -> None:
-        """Add a sequence that stores num_tokens tokens."""
-        self.sequences[seq.seq_id] = seq
-        self.context += num_tokens
-        for observer in self.observers:
-            observer.joined(seq)
+    @property
+    def longest(self) -> int:
+        """The most tokens that a member has room for; 0 for an empty batch."""
+        heap, members = self._longest, self.sequences
+        while heap:
+            offset, seq_id = heap[0]
+            seq = members.get(seq_id)
+            if seq is not None and seq.room_offset == -offset:
+                return self.extended - offset
+            heapq.heappop(heap)  # left since
+        return 0
 
-    def leave(self, seq: Sequence, num_tokens: int) -> None:
-        """Take out a sequence that stores num_tokens tokens by now."""
+    def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
+        """The index that `owner` keeps here; made when it is asked for first."""
+        index = self.indexes.get(owner)
+        if index is None:
+            index = self.indexes[owner] = make(self)
+            for seq in self:
+                index.joined(seq)
+        return cast(I, index)
+
+    def join(self, seq: "Sequence") -> None:
+        """Add a sequence, which runs on this clock from now on."""
+        self.sequences[seq.seq_id] = seq
+        self.context += seq.room_offset
+        seq.room_offset -= self.extended
+        seq.stored_offset -= self.steps
+        seq.batch = self
+        heapq.heappush(self._longest, (-seq.room_offset, seq.seq_id))
+        for index in self.indexes.values():
+            index.joined(seq)
+
+    def leave(self, seq: "Sequence") -> None:
+        """Take a sequence out; its counts are its own again."""
+        for index in self.indexes.values():
+            index.left(seq)
         del self.sequences[seq.seq_id]
-        self.context -= num_tokens
-        for observer in self.observers:
-            observer.left(seq)
+        seq.batch = None
+        seq.room_offset += self.extended
+        seq.stored_offset += self.steps
+        self.context -= seq.room_offset
+
+    def extend(self, num_tokens: int) -> None:
+        """Every member has room for so many tokens more."""
+        self.extended += num_tokens
+        self.context += num_tokens * len(self.sequences)
 
     def advance(self, steps: int) -> None:
-        """Every sequence has stored `steps` more tokens."""
+        """Every member has stored so many tokens more."""
         self.steps += steps
-        self.context += steps * len(self.sequences)
+
+
+def passing_batch(seqs: "Iterable[Sequence]") -> Batch:
+    """A batch for one call: whoever makes it takes the sequences out again by `disband`."""
+    batch = Batch()
+    for seq in seqs:
+        batch.join(seq)
+    return batch
+
+
+def disband(batch: Batch) -> None:
+    """All members leave."""
+    for seq in list(batch):
+        batch.leave(seq)

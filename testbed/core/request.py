@@ -13,13 +13,28 @@ PS = 10**12
 Column = NDArray[np.int64]
 
 
-class Request(NamedTuple):
-    """One row of a trace.
+class Incoming(NamedTuple):
+    """What is known of a request when it comes in: everything but how long its output will be.
 
-    output_len is the true number of output tokens of each of its num_seqs sequences; only an oracle may read it
-    beforehand. prompt_ids names the prompt's content, one id for each tokens_per_id tokens (1: token ids; 512: the
-    hash ids of Mooncake traces); None means content that nobody else has. prefix is the length of the leading part
-    of the prompt that the provider has registered, 0 for none.
+    It asks for num_seqs sequences, which are a beam or parallel samples. prompt_ids names the prompt's content, one id
+    for each tokens_per_id tokens (1: token ids; 512: the hash ids of Mooncake traces); None means content that nobody
+    else has. prefix is the length of the leading part of the prompt that the provider has registered, 0 for none.
+    """
+
+    request_id: int
+    arrival_ps: int
+    prompt_len: int
+    num_seqs: int = 1
+    beam: bool = False
+    prefix: int = 0
+    prompt_ids: tuple[int, ...] | None = None
+    tokens_per_id: int = 1
+
+
+class Request(NamedTuple):
+    """One row of a trace: what is known when it comes in, and output_len, the true output tokens of each sequence.
+
+    Only an engine holds requests; schedulers and policies see them as `incoming`.
     """
 
     request_id: int
@@ -31,6 +46,14 @@ class Request(NamedTuple):
     prefix: int = 0
     prompt_ids: tuple[int, ...] | None = None
     tokens_per_id: int = 1
+
+    @property
+    def incoming(self) -> Incoming:
+        """What everybody may know of it."""
+        r = self
+        return Incoming(
+            r.request_id, r.arrival_ps, r.prompt_len, r.num_seqs, r.beam, r.prefix, r.prompt_ids, r.tokens_per_id
+        )
 
     @property
     def final_len(self) -> int:

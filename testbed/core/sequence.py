@@ -1,9 +1,10 @@
 """A token stream being generated, and the streams of one request."""
 
-from collections.abc import Sequence as Seq
 from enum import Enum
+from typing import NamedTuple
 
-from testbed.core.request import Request
+from testbed.core.batch import Batch
+from testbed.core.request import Incoming
 
 
 class SequenceStatus(Enum):
@@ -16,58 +17,87 @@ class SequenceStatus(Enum):
     FINISHED = "finished"
 
 
-class OracleError(RuntimeError):
-    """A policy that does not declare `reads_output_len` asked for a true output length."""
-
-
 class Sequence:
-    """One token stream, as a memory policy sees it.
+    """One token stream, as a memory policy sees it. How long it will be is nowhere in it.
 
-    The output length is the future: reading `final_len` raises OracleError unless the policy declares that it does.
+    room: slots that it may write; `admit`, `extend` and `fork` move it. stored: its tokens whose K and V are there; an
+    iteration moves it when it has run, and a grant that found tokens. Both stand here while it is at rest, and on the
+    batch's clock while it is a member. num_preemptions counts how often it had to give its room back.
     """
 
-    __slots__ = ("_final_len", "_oracle", "content", "prefix", "prompt_len", "request_id", "seq_id", "tokens_per_id")
+    __slots__ = (
+        "batch",
+        "content",
+        "num_preemptions",
+        "prefix",
+        "prompt_len",
+        "request_id",
+        "room_offset",
+        "seq_id",
+        "stored_offset",
+        "tokens_per_id",
+    )
 
-    def __init__(self, seq_id: int, request: Request, *, oracle: bool = False) -> None:
+    def __init__(self, seq_id: int, request: Incoming) -> None:
         self.seq_id = seq_id
         self.request_id = request.request_id
         self.prompt_len = request.prompt_len
         self.content = request.prompt_ids
         self.tokens_per_id = request.tokens_per_id
         self.prefix = request.prefix
-        self._final_len = request.prompt_len + request.output_len
-        self._oracle = oracle
+        self.num_preemptions = 0
+        self.batch: Batch | None = None
+        self.room_offset = 0
+        self.stored_offset = 0
 
     @property
-    def final_len(self) -> int:
-        """Prompt and output tokens together, known beforehand only to an oracle."""
-        if not self._oracle:
-            raise OracleError("only a policy with reads_output_len = True may read a sequence's final_len")
-        return self._final_len
+    def room(self) -> int:
+        """Tokens that it has room for."""
+        return self.room_offset if self.batch is None else self.room_offset + self.batch.extended
+
+    @room.setter
+    def room(self, num_tokens: int) -> None:
+        self.room_offset = self._at_rest(num_tokens)
+
+    @property
+    def stored(self) -> int:
+        """Tokens of it whose K and V are there."""
+        return self.stored_offset if self.batch is None else self.stored_offset + self.batch.steps
+
+    @stored.setter
+    def stored(self, num_tokens: int) -> None:
+        self.stored_offset = self._at_rest(num_tokens)
+
+    def _at_rest(self, num_tokens: int) -> int:
+        if self.batch is not None:
+            raise ValueError(f"{self} moves with its batch: nobody else may set its counts")
+        return num_tokens
 
     def __repr__(self) -> str:
         return f"Sequence({self.seq_id})"
 
 
+class Item(NamedTuple):
+    """What a prompt phase has yet to compute: `new` tokens of a sequence behind `stored` ones."""
+
+    seq: Sequence
+    new: int
+    stored: int
+
+
 class SequenceGroup:
     """The sequences of one request: scheduled, preempted and resumed together.
 
-    resident lists those that hold room: before the fork at the end of the prompt phase only the first. Each holds room
-    for num_tokens tokens and has num_generated output tokens; a decoding sequence stores one token fewer than it has,
-    because the newest token's K and V are written by the next iteration. While the group is in a lockstep batch both
-    are as of batch step `joined_at`. todo lists what its prompt phase has yet to compute: (new tokens, tokens stored
-    before them). replacements is what the beam model said of a beam request, step by step.
+    resident lists those that hold room: before the fork at the end of the prompt phase only the first, where memory is
+    shared. Each sequence has num_generated output tokens; a decoding one stores one token fewer than it has, because
+    the newest token's K and V are written by the next iteration. todo lists what the prompt phase has yet to compute.
     """
 
     __slots__ = (
-        "finish_step",
-        "first_ps",
-        "joined_at",
-        "num_generated",
+        "_batch",
+        "_generated",
         "num_recomputes",
         "num_swaps",
-        "num_tokens",
-        "replacements",
         "request",
         "resident",
         "sequences",
@@ -75,25 +105,46 @@ class SequenceGroup:
         "todo",
     )
 
-    def __init__(self, request: Request, sequences: list[Sequence]) -> None:
+    def __init__(self, request: Incoming, sequences: list[Sequence]) -> None:
         self.request = request
         self.sequences = sequences
         self.status = SequenceStatus.WAITING
         self.resident: list[Sequence] = []
-        self.todo: list[tuple[int, int]] = []
-        self.replacements: Seq[tuple[tuple[int, int], ...]] = ()
-        self.num_tokens = 0
-        self.num_generated = 0
-        self.joined_at = 0
-        self.finish_step = -1
-        self.first_ps = -1
+        self.todo: list[Item] = []
         self.num_swaps = 0
         self.num_recomputes = 0
+        self._generated = 0
+        self._batch: Batch | None = None
+
+    @property
+    def num_generated(self) -> int:
+        """Output tokens of each sequence."""
+        return self._generated if self._batch is None else self._generated + self._batch.steps
 
     @property
     def prefill_len(self) -> int:
         """Tokens of each sequence that a prompt phase must store: after recompute also what was generated."""
         return self.request.prompt_len + self.num_generated
+
+    def generate(self) -> None:
+        """Each sequence has one output token more, by an iteration that was not a step of its batch."""
+        assert self._batch is None, "a decoding group generates by the batch's clock"
+        self._generated += 1
+
+    def join(self, batch: Batch) -> None:
+        """All sequences decode with the batch from the next step on."""
+        self._batch = batch
+        self._generated -= batch.steps
+        for seq in self.sequences:
+            batch.join(seq)
+
+    def leave(self) -> None:
+        """The group no longer decodes; its counts are its own again."""
+        batch, self._batch = self._batch, None
+        assert batch is not None, "only a group that decodes can leave its batch"
+        self._generated += batch.steps
+        for seq in self.sequences:
+            batch.leave(seq)
 
     def __repr__(self) -> str:
         return f"SequenceGroup({self.request.request_id}, {self.status.value})"

@@ -1,11 +1,12 @@
 """A roofline of a data sheet (section 2.2's arithmetic), with named efficiencies."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, with_swaps
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, extra_ps, transfers, with_swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Efficiencies:
     token of a shared block costs that another sequence reads too, as a share of a first read. weight_bandwidth,
     linear_flops: shares of memory bandwidth and peak that matrix products reach; layer_s: what the dependent kernels
     of a layer take beyond that. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy
-    between host and device. all_reduce_s: latency of one all-reduce.
+    between host and device. all_reduce_s: latency of one all-reduce. extra_s: seconds of each thing that a policy
+    counts by name.
     """
 
     overhead_s: float = 0.0
@@ -30,6 +32,7 @@ class Efficiencies:
     prefill_flops: float = 1.0
     copy_s: float = 0.0
     all_reduce_s: float = 0.0
+    extra_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class AnalyticCost(CostModel):
@@ -58,14 +61,14 @@ class AnalyticCost(CostModel):
         software = self._software_ps(work.num_requests) if num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
         computing = forward + read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
-        if work.copies or work.swapped_out or work.swapped_in:
+        if work.copies or work.moves:
             computing = self._with_moves(computing, work)
-        return computing + software
+        return computing + software + (extra_ps(work.extra, self._eff.extra_s) if work.extra else 0)
 
-    def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
-        attention = self._effective(context, repeated) * self._context_ps
-        first = self._linear_ps(num_seqs) + self._software_ps(num_requests) + attention
-        return Affine(first, num_seqs * self._context_ps, UNBOUNDED)
+    def decode(self, work: Work) -> Affine:
+        attention = self._effective(work.decode_context, work.decode_repeated) * self._context_ps
+        first = self._linear_ps(work.decode_seqs) + self._software_ps(work.num_requests) + attention
+        return Affine(first, work.decode_seqs * self._context_ps, UNBOUNDED)
 
     def _software_ps(self, num_requests: int) -> int:
         return self._overhead_ps + num_requests * self._per_request_ps
@@ -99,7 +102,12 @@ class AnalyticCost(CostModel):
     def _with_moves(self, computing_ps: int, work: Work) -> int:
         """Block copies read and write device memory first; swaps cross the host link, K and V of every layer apart."""
         token, layers = self.model.kv_bytes_per_token / self._gpus, self.model.num_layers
-        copied_ps = round(2 * work.copied_tokens * token / self._gpu.memory_bandwidth * PS)
-        num_copies = 2 * layers * (work.swapped_out + work.swapped_in)
-        piece_s = self._eff.copy_s + work.block_size * token / (2 * layers) / self._gpu.host_bandwidth
-        return with_swaps(copied_ps + computing_ps, round(num_copies * piece_s * PS), num_copies, layers)
+        copied = sum(length * count for length, count in work.copies)
+        copied_ps = round(2 * copied * token / self._gpu.memory_bandwidth * PS)
+        counts, moved_ps = dict[int, int](), 0
+        for (_, length), count in transfers(work.moves).items():
+            counts[length] = counts.get(length, 0) + 2 * layers * count
+        for length, count in counts.items():
+            piece_s = self._eff.copy_s + length * token / (2 * layers) / self._gpu.host_bandwidth
+            moved_ps += round(count * piece_s * PS)
+        return with_swaps(copied_ps + computing_ps, moved_ps, sum(counts.values()), layers)

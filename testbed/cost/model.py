@@ -1,30 +1,44 @@
 """What an iteration does, and the plug-in API for what it costs."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from math import isqrt
 from typing import NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.core.slots import DEVICE, HOST
+
+
+class Moved(NamedTuple):
+    """num_transfers transfers of `length` slots each from one tier to another."""
+
+    source: str
+    target: str
+    length: int
+    num_transfers: int
 
 
 class Work(NamedTuple):
     """What one iteration does, in counts; never in block ids.
 
-    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included); of these,
-    decode_repeated lie in shared blocks that another sequence of the iteration reads too. prefill
-    lists (new tokens, tokens already stored) of every sequence in its prompt phase. num_requests requests are resident:
-    what software does for each of them costs time too. The rest counts blocks, or for contiguous memory extents: copied
-    on the device, moved to the host and back, with the tokens in them.
+    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included), the
+    longest of them decode_longest; of these tokens, decode_repeated lie in shared blocks that another sequence of the
+    iteration reads too. prefill lists (new tokens, tokens already stored) of every sequence in its prompt phase;
+    decodes and prompts run together. num_requests requests are resident: what software does for each costs time too.
+    copies lists (length in slots, how many) on the device, moves those between tiers, extra whatever else a policy
+    counts by name.
     """
 
     decode_seqs: int = 0
     decode_context: int = 0
-    prefill: tuple[tuple[int, int], ...] = ()
+    decode_longest: int = 0
     decode_repeated: int = 0
+    prefill: tuple[tuple[int, int], ...] = ()
     num_requests: int = 0
-    copies: int = 0
-    copied_tokens: int = 0
-    swapped_out: int = 0
-    swapped_in: int = 0
-    block_size: int = 16
+    copies: tuple[tuple[int, int], ...] = ()
+    moves: tuple[Moved, ...] = ()
+    extra: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -55,8 +69,6 @@ class Affine(NamedTuple):
 
 
 UNBOUNDED = 1 << 62
-
-
 MAX_PENDING = 1024  # copies that the driver takes before a call waits; kernels/results/h200-overlap.csv measures it
 
 
@@ -72,18 +84,42 @@ def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: i
     return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
 
 
+def transfers(moves: tuple[Moved, ...]) -> dict[tuple[str, int], int]:
+    """How many transfers of each length leave the device for the host ("out") and come back ("in").
+
+    The built-in cost models know this link only.
+    """
+    counts = dict[tuple[str, int], int]()
+    for source, target, length, count in moves:
+        if {source, target} != {DEVICE, HOST}:
+            raise InputError(f"the cost model has no price for transfers from {source} to {target}")
+        key = ("out" if source == DEVICE else "in", length)
+        counts[key] = counts.get(key, 0) + count
+    return counts
+
+
+def extra_ps(extra: tuple[tuple[str, int], ...], prices_s: Mapping[str, float]) -> int:
+    """Picoseconds of what a policy counts by name, at so many seconds each; a name without a price is refused."""
+    total = 0
+    for name, count in extra:
+        if name not in prices_s:
+            known = ", ".join(prices_s) or "none"
+            raise InputError(f"the policy counts {name!r}, which the cost model has no price for (it knows {known})")
+        total += count * round(prices_s[name] * PS)
+    return total
+
+
 class CostModel(ABC):
     """Prices iterations. A plug-in needs only `iteration`; `decode` makes it fast."""
 
     @abstractmethod
     def iteration(self, work: Work) -> int:
-        """Picoseconds of one iteration."""
+        """Picoseconds of one iteration, a whole number above 0."""
 
-    def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
-        """Prices of the next decode iterations of num_seqs sequences, the first of which reads `context` tokens.
+    def decode(self, work: Work) -> Affine:
+        """Prices of the next decode iterations, the first of which is `work` (no prompts, copies, moves or extra).
 
-        Each later one reads num_seqs tokens more; `repeated` and num_requests stay. Must equal `iteration` step by
+        In each later one every sequence reads one token more; all other counts stay. Must equal `iteration` step by
         step, as far as it says. By default it says one step only.
         """
-        work = Work(num_seqs, context, decode_repeated=repeated, num_requests=num_requests)
         return Affine(self.iteration(work), 0, 1)

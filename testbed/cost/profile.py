@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, with_swaps
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, extra_ps, transfers, with_swaps
 from testbed.cost.tables import AllReduce, DecodeTable, Knots, PrefillTable, SizedTable, rows
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -45,6 +45,7 @@ class Choices:
     attention_scale: decode attention takes that many times as long;
     repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
     (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
+    extra_s: seconds of each thing that a policy counts by name.
     """
 
     block_size: int = 16
@@ -56,6 +57,7 @@ class Choices:
     overhead_per_request_s: float = 0.0
     attention_scale: float = 1.0
     repeated_read: float = 0.5
+    extra_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def decode_section(self) -> str:
@@ -116,16 +118,18 @@ class ProfileCost(CostModel):
         price = self._forward(work.num_tokens, work.decode_seqs + len(work.prefill)) if work.num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
         price += self._curve(work.decode_seqs)(read) if work.decode_seqs else 0
-        price += self._prefill(work.prefill) + self._copy(work.block_size, copied_blocks(work))
-        if work.swapped_out or work.swapped_in:
+        price += self._prefill(work.prefill) + sum(self._copy(length, count) for length, count in work.copies)
+        if work.moves:
             price = self._with_swaps(price, work)
+        price += extra_ps(work.extra, self.choices.extra_s) if work.extra else 0
         return price + work.num_requests * self._per_request_ps
 
-    def decode(self, num_seqs: int, context: int, repeated: int = 0, num_requests: int = 0) -> Affine:
-        curve, context = self._curve(num_seqs), self._effective(context, repeated)
+    def decode(self, work: Work) -> Affine:
+        num_seqs = work.decode_seqs
+        curve, context = self._curve(num_seqs), self._effective(work.decode_context, work.decode_repeated)
         end = curve.end(context)
         steps = UNBOUNDED if end == UNBOUNDED else -(-(end - context) // num_seqs)
-        first = self._forward(num_seqs, num_seqs) + num_requests * self._per_request_ps + curve(context)
+        first = self._forward(num_seqs, num_seqs) + work.num_requests * self._per_request_ps + curve(context)
         return Affine(first, num_seqs * curve.slopes[curve.segment(context)], steps)
 
     def _effective(self, context: int, repeated: int) -> int:
@@ -139,12 +143,8 @@ class ProfileCost(CostModel):
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
         """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""
-        size, layers = work.block_size, self._model.num_layers
-        moving_ps = self._out(size, work.swapped_out) + self._in(size, work.swapped_in)
+        layers, tables = self._model.num_layers, {"out": self._out, "in": self._in}
+        counts = transfers(work.moves)
+        moving_ps = sum(tables[way](length, count) for (way, length), count in counts.items())
         per_block = 2 * layers if self.choices.swap == "per block" else 1
-        return with_swaps(computing_ps, moving_ps, per_block * (work.swapped_out + work.swapped_in), layers)
-
-
-def copied_blocks(work: Work) -> int:
-    """Copies on the device in blocks; an extent counts as the blocks that it would fill."""
-    return max(work.copies, -(-work.copied_tokens // work.block_size))
+        return with_swaps(computing_ps, moving_ps, per_block * sum(counts.values()), layers)

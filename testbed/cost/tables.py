@@ -113,7 +113,10 @@ class PrefillTable:
 
 
 class SizedTable:
-    """Times by block size and number of blocks; between measured block sizes they are blended."""
+    """Times by block size and number of blocks; between measured block sizes they are blended.
+
+    A longer extent counts as the blocks of the largest measured size that it would fill.
+    """
 
     def __init__(self, points: Iterable[tuple[tuple[int, int], int]]) -> None:
         by_size: dict[int, list[tuple[int, int]]] = {}
@@ -125,6 +128,8 @@ class SizedTable:
     def __call__(self, block_size: int, num_blocks: int) -> int:
         if num_blocks == 0:
             return 0
+        if block_size > self._sizes[-1]:
+            block_size, num_blocks = self._sizes[-1], num_blocks * -(-block_size // self._sizes[-1])
         if block_size in self._tables:
             return self._tables[block_size](num_blocks)
         i = min(max(1, bisect_right(self._sizes, block_size)), len(self._sizes) - 1)

@@ -1,7 +1,6 @@
 """Beam search (section 4.4, Fig. 9): which candidates survive a step, and which of them go on in two."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence as Seq
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -21,14 +20,14 @@ EXTRA_TOKENS = 4  # a stick is broken into k pieces and these: few of the best k
 
 
 class BeamModel(ABC):
-    """Chooses parents; a plug-in. A real engine would take them from the model's own scores."""
+    """Chooses parents; a plug-in of the simulator. A real engine takes them from the model's own scores."""
 
     @abstractmethod
-    def replacements(self, request: Request) -> Seq[tuple[Replacement, ...]]:
-        """For every step from the second output token on: (parent, child) pairs, by candidate.
+    def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
+        """(parent, child) pairs, by candidate, once each has num_generated output tokens, at least 2.
 
         Each child is a candidate that did not survive and goes on from the parent's tokens. Candidates that are not
-        named as a child go on from their own. At least output_len - 1 steps.
+        named as a child go on from their own.
         """
 
 
@@ -48,13 +47,9 @@ class SyntheticBeams(BeamModel):
         self.concentration = concentration
         self.seed = seed
 
-    def replacements(self, request: Request) -> Seq[tuple[Replacement, ...]]:
+    def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
         steps = search(request.num_seqs, self.concentration, self.seed)
-        start, end = request.request_id * STRIDE % len(steps), request.output_len - 1
-        found = steps[start : start + end]
-        while len(found) < end:
-            found += steps[: end - len(found)]
-        return found
+        return steps[(request.request_id * STRIDE + num_generated - 2) % len(steps)]
 
 
 @lru_cache(16)

@@ -1,20 +1,23 @@
 """What a scheduler hands to an engine, and what it gets back."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import NO_GROWTH, Growth, Ops
-from testbed.cost.model import Work
+from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.slots import Growth, Ops
+from testbed.cost.model import Moved, Work
+from testbed.sched.beams import Replacement
 
 
 class Chunk(NamedTuple):
-    """`new` tokens of one of a group's sequences behind `stored` ones; `last` completes the group's prompt phase.
+    """`new` tokens of a group's sequence `seq` behind `stored` ones; `last` completes the group's prompt phase.
 
     padding tokens are computed and thrown away.
     """
 
     group: SequenceGroup
+    seq: Sequence
     new: int
     stored: int
     last: bool
@@ -25,13 +28,15 @@ class Chunk(NamedTuple):
 class Plan:
     """One iteration, and how often it may be repeated.
 
-    decode_seqs sequences take a step and read decode_context tokens, padding included; those of resumed groups, which
-    come back from the host, are among them where there is room for it. horizon is how many further identical steps the
-    policy has promised; while `open`, an arrival would end them. rejected groups could never run.
+    decode_seqs sequences take a step and read decode_context tokens, the longest of them decode_longest, padding
+    included; those of resumed groups, which come back from the host, are among them where there is room for it.
+    horizon is how many further identical steps the policy has promised; while `open`, an arrival would end them.
+    rejected groups could never run.
     """
 
     decode_seqs: int = 0
     decode_context: int = 0
+    decode_longest: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     ops: list[Ops] = field(default_factory=list)
     resumed: list[SequenceGroup] = field(default_factory=list)
@@ -54,33 +59,52 @@ class Plan:
         return bool(self.decode_seqs) and not (self.chunks or self.ops or self.resumed)
 
 
+class Results(NamedTuple):
+    """What the model said in the iterations of a plan; an engine knows it only when they have run.
+
+    ended: the requests that have their whole output now, in order. parents: of each beam request that took a step, the
+    candidates that did not survive, as (parent, child).
+    """
+
+    ended: tuple[int, ...] = ()
+    parents: Mapping[int, tuple[Replacement, ...]] = {}
+
+
 class Outcome(NamedTuple):
     """What an iteration brought: groups that have their first token, groups that are done, room taken meanwhile."""
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
-    growth: Growth = NO_GROWTH
+    growth: Growth = ()
 
 
-def work_of(plan: Plan, block_size: int, repeated: int, num_requests: int) -> Work:
-    """The counts by which a plan is priced.
-
-    block_size is that of its swapped blocks; repeated counts shared slots, num_requests resident requests.
-    """
-    repeated = min(repeated, plan.decode_context)
-    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
-    if not plan.ops:
-        return Work(plan.decode_seqs, plan.decode_context, prefill, repeated, num_requests)
-    copies = [copy for ops in plan.ops for copy in ops.copies]
+def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
+    """The counts by which a plan is priced; repeated counts shared slots, num_requests resident requests."""
+    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks]) if plan.chunks else ()
     return Work(
-        decode_seqs=plan.decode_seqs,
-        decode_context=plan.decode_context,
-        decode_repeated=repeated,
-        prefill=prefill,
-        num_requests=num_requests,
-        copies=len(copies),
-        copied_tokens=sum(copy.length for copy in copies),
-        swapped_out=sum(len(ops.swap_out) for ops in plan.ops),
-        swapped_in=sum(len(ops.swap_in) for ops in plan.ops),
-        block_size=block_size,
+        plan.decode_seqs,
+        plan.decode_context,
+        plan.decode_longest,
+        min(repeated, plan.decode_context),
+        prefill,
+        num_requests,
+        *(summed(plan.ops) if plan.ops else ()),
     )
+
+
+def summed(
+    ops: list[Ops],
+) -> tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]:
+    """Copies by length, moves by tiers and length, and what policies count by name; each kind in order."""
+    copies, moves, extra = dict[int, int](), dict[tuple[str, str, int], int](), dict[str, int]()
+    for one in ops:
+        for copy in one.copies:
+            copies[copy.length] = copies.get(copy.length, 0) + 1
+        for move in one.moves:
+            for copy in move.copies:
+                key = move.source, move.target, copy.length
+                moves[key] = moves.get(key, 0) + 1
+        for name, count in one.extra:
+            extra[name] = extra.get(name, 0) + count
+    moved = tuple(Moved(*key, count) for key, count in sorted(moves.items()))
+    return tuple(sorted(copies.items())), moved, tuple(sorted(extra.items()))

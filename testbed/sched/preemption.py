@@ -1,9 +1,12 @@
-"""Whom to preempt, and how the victim comes back (section 4.5)."""
+"""Whom to preempt, and how the victim comes back (section 4.5): all-or-nothing, the whole group of a request."""
 
 from abc import ABC, abstractmethod
 from enum import Enum
 
+from testbed.core.batch import Batch
+from testbed.core.foresight import Foresight
 from testbed.core.sequence import SequenceGroup
+from testbed.cost.model import CostModel
 
 
 class Recovery(Enum):
@@ -13,11 +16,20 @@ class Recovery(Enum):
     RECOMPUTE = "recompute"
 
 
-class PreemptionRule(ABC):
-    """Victim order and recovery; always the whole group or nothing of it."""
+class PreemptionRule(Foresight, ABC):
+    """Victim order and recovery; always the whole group or nothing of it (gang scheduling of a request's sequences).
 
-    def victim(self, running: dict[int, SequenceGroup]) -> SequenceGroup:
-        """The resident group to preempt. First come, first served admits in order of arrival: the last came last."""
+    `cost` is the run's cost model, for a rule that compares prices.
+    """
+
+    def __init__(self, cost: CostModel | None = None) -> None:
+        self.cost = cost
+
+    def victim(self, running: dict[int, SequenceGroup], batch: Batch) -> SequenceGroup:
+        """The resident group to preempt, from their live counts. First come, first served: the last that came.
+
+        `running` holds the resident groups by request id, in order of admission; `batch` those that decode.
+        """
         return next(reversed(running.values()))
 
     @abstractmethod

@@ -4,40 +4,107 @@ from abc import ABC, abstractmethod
 from collections import deque
 from itertools import count
 
-from testbed.core.batch import Batch
-from testbed.core.request import Request
+from testbed.core.foresight import Foresight
+from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.slots import Growth
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.plan import Outcome, Plan
+from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.preemption import PreemptionRule
+from testbed.sched.prompts import Prompts
+from testbed.sched.residents import Residents
 
 
-class Scheduler(ABC):
+class Scheduler(Foresight, ABC):
     """Decides what the next iteration does; an engine does it and calls `commit`.
 
-    waiting: not resident, first come first served, preempted groups in front. running: resident, in order of arrival.
-    swapped: on the host. batch: the sequences of running groups that decode in lockstep.
+    It has `residents`, the moves of groups, and need only say in `plan` which of them happen, and in which order.
     """
 
-    def __init__(self, policy: MemoryPolicy) -> None:
-        self.policy = policy
-        self.waiting: deque[SequenceGroup] = deque()
-        self.running: dict[int, SequenceGroup] = {}
-        self.swapped: deque[SequenceGroup] = deque()
-        self.batch = Batch()
+    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
+        self.residents = Residents(policy, preemption)
         self._seq_ids = count()
 
-    def add(self, request: Request) -> SequenceGroup:
+    @property
+    def policy(self) -> MemoryPolicy:
+        """The memory policy that it asks."""
+        return self.residents.policy
+
+    def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived."""
-        oracle = self.policy.reads_output_len
-        sequences = [Sequence(next(self._seq_ids), request, oracle=oracle) for _ in range(request.num_seqs)]
+        sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
-        self.waiting.append(group)
+        self.residents.waiting.append(group)
         return group
+
+    def choose_order(self, waiting: deque[SequenceGroup]) -> None:
+        """Put the queue into the order of service before a plan; first come, first served leaves it as it is."""
 
     @abstractmethod
     def plan(self) -> Plan:
         """Ask the policy for room, pick victims, and say what the next iteration does; a false plan means: nothing."""
 
-    @abstractmethod
-    def commit(self, plan: Plan, steps: int) -> Outcome:
-        """The plan was carried out `steps` times, at most 1 + plan.horizon."""
+    def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
+        """The plan was carried out `steps` times, at most 1 + plan.horizon, with these results."""
+        residents, ended = self.residents, results.ended
+        growth: Growth = ()
+        finished: list[SequenceGroup] = []
+        if plan.decode_seqs:
+            if steps > 1:
+                growth = residents.extend_promised(steps - 1).growth
+            residents.batch.advance(steps)
+            for request_id in ended:
+                group = residents.running[request_id]
+                if group.sequences[0].batch is not None:
+                    residents.leave(group)
+                    residents.finish(group)
+                    finished.append(group)
+            for request_id, group in residents.beams.items():
+                residents.choose_parents(group, results.parents[request_id])
+        first_tokens = []
+        for chunk in plan.chunks:
+            chunk.seq.stored = max(chunk.seq.stored, chunk.stored + chunk.new)
+            if chunk.last:
+                first_tokens.append(chunk.group)
+                self._prefilled(chunk.group, ended, finished)
+        for group in plan.resumed:
+            self._resumed(group, results, finished)
+        return Outcome(first_tokens, finished, growth)
+
+    def offer(self, plan: Plan, prompts: Prompts) -> None:
+        """Offer further identical steps where only an end or an arrival matters.
+
+        An arrival matters where the queue is empty, or where it might come to stand at its head.
+        """
+        r = self.residents
+        if not plan.repeats or plan.preempted or r.beams or len(r.batch.sequences) != r.num_seqs:
+            return
+        keeps_order = type(self).choose_order is Scheduler.choose_order
+        plan.open = not r.swapped and not (r.waiting and keeps_order)
+        if not r.waiting or r.swapped or prompts.stands(r.waiting[0]) or prompts.is_full_with(r.waiting[0]):
+            plan.horizon = self.policy.horizon(r.batch)
+
+    def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
+        """The prompt phase of the group is over, and has brought its next output token."""
+        group.generate()
+        if group.request.request_id in ended:
+            self.residents.finish(group)
+            finished.append(group)
+            return
+        if len(group.sequences) > 1 and group.num_generated == 1:
+            self.residents.fork(group)
+        self.residents.join(group)
+
+    def _resumed(self, group: SequenceGroup, results: Results, finished: list[SequenceGroup]) -> None:
+        """The group is back from the host, and has taken this step if it had room for its newest token."""
+        if group.sequences[0].room > group.sequences[0].stored:
+            group.generate()
+            for seq in group.sequences:
+                seq.stored = seq.room
+            if group.request.request_id in results.ended:
+                self.residents.finish(group)
+                finished.append(group)
+                return
+            if group.request.beam:
+                self.residents.choose_parents(group, results.parents[group.request.request_id])
+        self.residents.join(group)

@@ -6,14 +6,18 @@ from typing import Any
 
 import simpy
 
+from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
+from testbed.core.slots import Usage
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.sched.plan import Outcome, Plan, work_of
-from testbed.sched.residency import PolicyError
 from testbed.sched.scheduler import Scheduler
+from testbed.sim.audit import check_balance, check_prices, check_usage
 from testbed.sim.meter import Meter
+from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
+from testbed.sim.totals import Sums
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
@@ -21,9 +25,9 @@ ProcessGenerator = Generator[simpy.Event, Any, None]
 class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
-    It may carry out many identical iterations at once, at most max_steps, but ends a span at the first iteration
-    boundary at or after the next mark and, where an arrival could change the next decision, the next event of anybody
-    else. With max_steps 1 it goes step by step; both give the same, bit for bit.
+    It may carry out many identical iterations at once, at most max_steps, but ends a span where a request ends, at the
+    first iteration boundary at or after the next mark and, where an arrival could change the next decision, the next
+    event of anybody else. With max_steps 1 it goes step by step; both give the same, bit for bit.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Engine:
     ) -> None:
         self.env = env
         self.scheduler = scheduler
+        self.outputs: Outputs = meter.outputs
         self.cost = cost
         self.meter = meter
         self.recorder = recorder
@@ -47,7 +52,6 @@ class Engine:
         self.max_steps = max_steps
         self._stop_ps = stop_ps
         self._marks = sorted({*marks_ps, stop_ps} - {UNBOUNDED}, reverse=True)
-        self._block_size: int = getattr(scheduler.policy, "block_size", 1)
         self._closed = False
         self._wake: simpy.Event | None = None
 
@@ -58,7 +62,8 @@ class Engine:
         if reason:
             self.recorder.rejected(request, reason)
             return
-        self.scheduler.add(request)
+        self.outputs.arrived(request)
+        self.scheduler.add(request.incoming)
         self._rouse()
 
     def close(self) -> None:
@@ -68,27 +73,32 @@ class Engine:
 
     def serve(self) -> ProcessGenerator:
         """The process to hand to SimPy."""
-        env, scheduler = self.env, self.scheduler
+        env, scheduler, residents = self.env, self.scheduler, self.scheduler.residents
         while env.now < self._stop_ps:
             if self._marks:
                 self._pass_marks()
             plan = scheduler.plan()
             for group in plan.rejected:
-                self.recorder.rejected(group.request, "the memory policy can never hold it")
+                request = self.outputs.left(group.request.request_id)
+                self.recorder.rejected(request, "the memory policy can never hold it")
             if plan:
                 used = scheduler.policy.usage()
+                check_usage(scheduler.policy, used)
                 self.meter.open(plan, used)
-                prices, steps = self._price(plan, used.saved)
+                prices, steps = self._price(plan, used)
                 duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
-                queues = len(scheduler.waiting), len(scheduler.swapped)
+                queues = len(residents.waiting), len(residents.swapped)
                 yield env.timeout(duration_ps)
-                outcome = scheduler.commit(plan, steps)
+                outcome = scheduler.commit(plan, steps, self.outputs.results(plan, steps))
+                if plan.chunks or plan.resumed:
+                    self.outputs.follow(plan, outcome)
                 sums = self.meter.close(plan, prices, steps, outcome)
                 self._record(plan, steps, duration_ps, outcome, sums, queues)
+                check_balance(scheduler, self.recorder.totals, sums)
             elif plan.rejected:
                 continue
-            elif scheduler.waiting or scheduler.swapped:
-                raise PolicyError(f"{type(scheduler.policy).__name__} refuses {self._stuck()} though nothing runs")
+            elif residents.waiting or residents.swapped:
+                raise PlugInError(f"{type(scheduler.policy).__name__} refuses {self._stuck()} though nothing runs")
             elif self._closed:
                 break
             else:
@@ -98,15 +108,18 @@ class Engine:
         self.recorder.settle()
         self._pass_marks()
 
-    def _price(self, plan: Plan, repeated: int) -> tuple[Affine, int]:
+    def _price(self, plan: Plan, used: Usage) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
-        resident = len(self.scheduler.running)
+        work = work_of(plan, used.saved, len(self.scheduler.residents.running))
         if not plan.repeats:
-            return Affine(self.cost.iteration(work_of(plan, self._block_size, repeated, resident)), 0, 1), 1
-        repeated = min(repeated, plan.decode_context)
-        prices = self.cost.decode(plan.decode_seqs, plan.decode_context, repeated, resident)
+            prices = Affine(self.cost.iteration(work), 0, 1)
+            check_prices(self.cost, prices)
+            return prices, 1
+        prices = self.cost.decode(work)
+        check_prices(self.cost, prices)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
+            steps = min(steps, self.outputs.steps_to_end())
             bound: float = self._marks[-1] if self._marks else inf
             if plan.open:
                 bound = min(bound, self.env.peek())
@@ -115,17 +128,17 @@ class Engine:
         return prices, steps
 
     def _record(
-        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: tuple[int, ...], queues: tuple[int, int]
+        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: Sums, queues: tuple[int, int]
     ) -> None:
         totals, now_ps = self.recorder.totals, self._now_ps()
         self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, sums)
         for group in outcome.first_tokens:
-            if group.first_ps < 0:
-                group.first_ps = now_ps
+            self.recorder.first_token(group.request.request_id, now_ps)
         for group in outcome.finished:
+            request = self.outputs.left(group.request.request_id)
             totals.finished += 1
-            totals.generated += group.request.output_len * group.request.num_seqs
-            self.recorder.served(group, now_ps)
+            totals.generated += request.output_len * request.num_seqs
+            self.recorder.served(request, group, now_ps)
         if not (plan.preempted or plan.ops):
             return
         for group in plan.preempted:
@@ -139,7 +152,7 @@ class Engine:
         """Why the request could never run to its end, if so."""
         if request.final_len > self.max_len:
             return f"{request.final_len} tokens are more than the longest sequence of {self.max_len}"
-        if not self.scheduler.policy.fits(request.prompt_len, request.output_len, request.num_seqs):
+        if request.final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
             return f"{request.num_seqs} x {request.final_len} tokens do not fit the empty pool"
         return None
 
@@ -156,5 +169,6 @@ class Engine:
             self.recorder.mark(self._marks.pop(), self._now_ps())
 
     def _stuck(self) -> str:
-        group = (self.scheduler.swapped or self.scheduler.waiting)[0]
+        residents = self.scheduler.residents
+        group = (residents.swapped or residents.waiting)[0]
         return f"request {group.request.request_id} ({group.prefill_len} tokens)"

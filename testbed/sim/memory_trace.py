@@ -11,9 +11,10 @@ from testbed.core.slots import Unowned
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.memory.policy import MemoryPolicy
 from testbed.memory.traced import Held, Traced
+from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.recorder import Recorder
-from testbed.sim.simulation import answers_waste, simulate
+from testbed.sim.simulation import says_footprints, simulate
 
 MAX_FRAMES = 1500
 BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
@@ -108,6 +109,11 @@ def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: in
     return origin - (origin - start_ps) // gap_ps * gap_ps < end_ps
 
 
+def picture_block_size(policy: MemoryPolicy) -> int:
+    """Slots of a block as a picture draws them: the policy's own, where it has one."""
+    return int(getattr(policy, "block_size", BLOCK_SIZE))
+
+
 def trace_memory(
     requests: Iterable[Request],
     scheduler: Scheduler,
@@ -117,17 +123,18 @@ def trace_memory(
     start_ps: int = 0,
     stop_ps: int = UNBOUNDED,
     fast_forward: bool = True,
+    beams: BeamModel | None = None,
     max_frames: int = MAX_FRAMES,
 ) -> MemoryTrace:
     """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between."""
     env = simpy.Environment()
-    trace = MemoryTrace(scheduler.policy.usage().total, getattr(scheduler.policy, "block_size", BLOCK_SIZE), start_ps)
+    trace = MemoryTrace(scheduler.policy.usage().total, picture_block_size(scheduler.policy), start_ps)
     tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
-    fast_forward = fast_forward and answers_waste(scheduler)
-    scheduler.policy = cast(MemoryPolicy, tracer.policy)
+    fast_forward = fast_forward and says_footprints(scheduler.policy)
+    scheduler.residents.policy = cast(MemoryPolicy, tracer.policy)
     recorder = simulate(
         tracer.noted(requests), scheduler, cost, max_len,
-        marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, recorder=Recorder(), env=env,
+        marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, beams=beams, recorder=Recorder(), env=env,
     )  # fmt: skip
     tracer.finish(recorder.end_ps)
     return trace

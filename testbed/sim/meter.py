@@ -4,68 +4,91 @@ import heapq
 from abc import ABC, abstractmethod
 from itertools import count
 
-from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import NO_GROWTH, Growth, Usage, Waste
+from testbed.core.errors import PlugInError
+from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.slots import Footprint, Growth, Usage
 from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
+from testbed.sim.outputs import Outputs
+from testbed.sim.totals import CACHED, INTERNAL, LIVE, NUM_MEASURES, RESERVED, Sums
 
 
 class Meter(ABC):
     """Sees every plan before it runs, and every outcome before the next plan."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
+        self.policy = scheduler.policy
+        self.residents = scheduler.residents
+        self.outputs = outputs
 
     @abstractmethod
     def open(self, plan: Plan, used: Usage) -> None:
         """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own account of it."""
 
     @abstractmethod
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> tuple[int, ...]:
-        """The values of SpanSums over the `steps` iterations that were carried out."""
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> Sums:
+        """The measures over the `steps` iterations that were carried out."""
+
+
+def seen(running: int, used: Usage, internal: int) -> list[int]:
+    """What one iteration sees, in the order of Measures, of a pool with `internal` slots that will never be used."""
+    _, live, held, allocated, cached, free, largest_free, saved = used
+    return [
+        running,
+        live,
+        held - live - internal,
+        internal,
+        saved,
+        cached,
+        allocated - held,
+        free + cached - largest_free,
+    ]
 
 
 class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
     def open(self, plan: Plan, used: Usage) -> None:
-        policy, internal = self.scheduler.policy, 0
-        for group in self.scheduler.running.values():
+        internal = 0
+        for group in self.residents.running.values():
+            final_len = self.outputs.requests[group.request.request_id].final_len
             for seq in group.resident:
-                slots = sum(extent.length for extent in policy.table(seq))
-                internal += max(0, slots - group.request.final_len)
-        reserved = used.held - used.live - internal
-        self._seen = len(self.scheduler.running), used.live, reserved, internal, used.saved
+                slots = sum(extent.length for extent in self.policy.table(seq))
+                internal += max(0, slots - final_len)
+        self._seen = seen(len(self.residents.running), used, internal)
 
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> tuple[int, ...]:
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> Sums:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return *self._seen, *(value * prices.first_ps for value in self._seen)
+        return self._seen + [value * prices.first_ps for value in self._seen]
 
 
 class Tracked:
-    """A resident group's never-used slots; they count from from_len tokens on, and `alive` until the group leaves."""
+    """A resident group's never-used slots: `active` ones by now, and (from_len, slots) of those to come.
 
-    __slots__ = ("active", "alive", "from_len", "slots")
+    They count until the group leaves: `alive` is false then.
+    """
 
-    def __init__(self, waste: Waste, num_seqs: int, num_tokens: int) -> None:
-        self.slots = waste.slots * num_seqs
-        self.from_len = waste.from_len
-        self.active = num_tokens >= waste.from_len
+    __slots__ = ("active", "alive", "later")
+
+    def __init__(self, footprint: Footprint, final_len: int, num_seqs: int, num_tokens: int) -> None:
+        waste = [(from_len, slots * num_seqs) for from_len, slots in footprint.waste(final_len)]
+        self.active = sum(slots for from_len, slots in waste if from_len <= num_tokens)
+        self.later = [(from_len, slots) for from_len, slots in waste if from_len > num_tokens]
         self.alive = True
 
 
 class SpanMeter(Meter):
-    """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that answer `waste`.
+    """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say their footprints.
 
-    The never-used slots of a decoding group start to count at a known step of the batch; `_starts` orders these steps.
+    The never-used slots of a decoding group start to count at known steps of the batch; `_starts` orders these steps.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler)
+    def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
+        super().__init__(scheduler, outputs)
         self._tracked: dict[int, Tracked] = {}
-        self._starts: list[tuple[int, int, Tracked]] = []
+        self._starts: list[tuple[int, int, int, Tracked]] = []
         self._serial = count()
         self._internal = 0
 
@@ -77,64 +100,59 @@ class SpanMeter(Meter):
         for group in plan.resumed:
             self._track(group)
         self._used = used
-        self._running = len(self.scheduler.running)
-        self._growing = len(self.scheduler.batch.sequences)
+        self._running = len(self.residents.running)
+        self._growing = len(self.residents.batch.sequences)
 
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> tuple[int, ...]:
-        started = self._start(self.scheduler.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
+    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> Sums:
+        started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else ()
+        new = sum([slots for _, slots in started]) if started else 0
         if steps == 1:
-            sums = self._single(prices.first_ps, self._internal + started.slots)
+            now, first_ps = seen(self._running, self._used, self._internal + new), prices.first_ps
+            sums = now + [value * first_ps for value in now]
         else:
             sums = self._span(prices, steps, started, outcome.growth)
-        self._internal += started.slots
+        self._internal += new
         for group in outcome.finished:
             self._forget(group)
-        for chunk in plan.chunks:
-            if chunk.last and chunk.group.finish_step >= 0:
-                self._joined(chunk.group)
+        for group in outcome.first_tokens:
+            if group.status is SequenceStatus.RUNNING:
+                self._joined(group)
         for group in plan.resumed:
-            if group.finish_step >= 0:
+            if group.status is SequenceStatus.RUNNING:
                 self._joined(group)
         return sums
 
-    def _single(self, duration_ps: int, internal: int) -> tuple[int, ...]:
-        running, live = self._running, self._used.live
-        reserved = self._used.held - live - internal
-        saved = self._used.saved
-        times = running * duration_ps, live * duration_ps, reserved * duration_ps, internal * duration_ps
-        return running, live, reserved, internal, saved, *times, saved * duration_ps
-
-    def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> tuple[int, ...]:
-        first_ps, growth_ps, _ = prices
-        t1 = steps * (steps - 1) // 2
-        t2 = (steps - 1) * steps * (2 * steps - 1) // 6
-        duration, ramp = steps * first_ps + growth_ps * t1, first_ps * t1 + growth_ps * t2
-        used, n = self._used, self._growing
-        live = used.live * steps + n * t1
-        live_time = used.live * duration + n * ramp
-
-        # The policy counts from the second step of the span: an event of its step t happened at step t + 1.
-        w0, w1, w2 = growth
-        held = (used.held + w0) * steps - w1 - w0
-        held_time = (used.held + w0) * duration - first_ps * (w1 + w0) - growth_ps * ((w2 + w1) // 2)
-        w0, w1, w2 = started
-        internal = (self._internal + w0) * steps - w1
-        internal_time = (self._internal + w0) * duration - first_ps * w1 - growth_ps * ((w2 - w1) // 2)
-        sums = self._running * steps, live, held - live - internal, internal, used.saved * steps
-        reserved_time = held_time - live_time - internal_time
-        times = self._running * duration, live_time, reserved_time, internal_time, used.saved * duration
-        return *sums, *times
+    def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> Sums:
+        """The first iteration's measures, times the steps, and what changes on the way."""
+        now, duration = seen(self._running, self._used, self._internal), prices.total_ps(steps)
+        sums = [value * steps for value in now] + [value * duration for value in now]
+        live, live_time = ramp(self._growing, prices, steps)
+        held, held_time = from_steps(growth, 1, prices, steps, duration)
+        internal, internal_time = from_steps(started, 0, prices, steps, duration)
+        sums[LIVE] += live
+        sums[LIVE + NUM_MEASURES] += live_time
+        sums[INTERNAL] += internal
+        sums[INTERNAL + NUM_MEASURES] += internal_time
+        sums[RESERVED] += held - live - internal
+        sums[RESERVED + NUM_MEASURES] += held_time - live_time - internal_time
+        if self._used.cached:
+            evicted = from_steps(taken_from_cache(growth, self._used.free), 1, prices, steps, duration)
+            sums[CACHED] -= evicted[0]
+            sums[CACHED + NUM_MEASURES] -= evicted[1]
+        return sums
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""
-        if group.request.request_id in self._tracked:
-            self._forget(group)
-        waste = self.scheduler.policy.waste(group.sequences[0], group.request.final_len)
-        if waste is None:
-            raise ValueError(f"{type(self.scheduler.policy).__name__} does not answer waste(): use the plain meter")
-        tracked = self._tracked[group.request.request_id] = Tracked(waste, len(group.resident), group.num_tokens)
-        if tracked.active:
-            self._internal += tracked.slots
+        request_id, first = group.request.request_id, group.sequences[0]
+        self._forget(group)
+        footprint = self.policy.footprint(first)
+        if footprint is None:
+            name = type(self.policy).__name__
+            raise PlugInError(f"{name} has no footprint for {first}: answer for all, or leave footprint() out")
+        final_len = self.outputs.requests[request_id].final_len
+        tracked = Tracked(footprint, final_len, len(group.resident), first.room)
+        self._tracked[request_id] = tracked
+        self._internal += tracked.active
         return tracked
 
     def _joined(self, group: SequenceGroup) -> None:
@@ -142,28 +160,58 @@ class SpanMeter(Meter):
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:
             tracked = self._track(group)
-        if not tracked.active:
-            step = group.joined_at + tracked.from_len - group.num_tokens - 1
-            heapq.heappush(self._starts, (step, next(self._serial), tracked))
+        joined_at, num_tokens = self.residents.batch.steps, group.sequences[0].room
+        for from_len, slots in tracked.later:
+            heapq.heappush(self._starts, (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked))
 
     def _forget(self, group: SequenceGroup) -> None:
         tracked = self._tracked.pop(group.request.request_id, None)
         if tracked is not None:
             tracked.alive = False
-            self._internal -= tracked.slots if tracked.active else 0
+            self._internal -= tracked.active
 
     def _start(self, end: int, steps: int) -> Growth:
-        """Begin to count what starts in the `steps` steps before batch step `end`."""
+        """What begins to count in the `steps` steps before batch step `end`, as (step of the span, slots)."""
         starts = self._starts
         if not starts or starts[0][0] >= end:
-            return NO_GROWTH
-        slots = first = second = 0
+            return ()
+        events: list[tuple[int, int]] = []
         while starts and starts[0][0] < end:
-            step, _, tracked = heapq.heappop(starts)
+            step, _, slots, tracked = heapq.heappop(starts)
             if tracked.alive:
-                tracked.active = True
-                late = step - (end - steps)
-                slots += tracked.slots
-                first += tracked.slots * late
-                second += tracked.slots * late * late
-        return Growth(slots, first, second)
+                tracked.active += slots
+                events.append((step - (end - steps), slots))
+        return tuple(events)
+
+
+def ramp(slope: int, prices: Affine, steps: int) -> tuple[int, int]:
+    """Sum over the iterations, and integral over their time, of a count that grows from 0 by `slope` with each."""
+    first_ps, growth_ps, _ = prices
+    t1 = steps * (steps - 1) // 2
+    t2 = (steps - 1) * steps * (2 * steps - 1) // 6
+    return slope * t1, slope * (first_ps * t1 + growth_ps * t2)
+
+
+def from_steps(events: Growth, late: int, prices: Affine, steps: int, duration_ps: int) -> tuple[int, int]:
+    """The same of a count that grows by so many slots from each event's iteration on, `late` iterations after it."""
+    if not events:
+        return 0, 0
+    slots = first = second = 0  # moments: slots, slots * step, slots * step * step
+    for step, taken in events:
+        weighted = taken * (step + late)
+        slots += taken
+        first += weighted
+        second += weighted * (step + late)
+    first_ps, growth_ps, _ = prices
+    return slots * steps - first, slots * duration_ps - first * first_ps - growth_ps * ((second - first) // 2)
+
+
+def taken_from_cache(growth: Growth, free: int) -> Growth:
+    """The part of what an extend took that free slots did not suffice for."""
+    taken = 0
+    events: list[tuple[int, int]] = []
+    for step, slots in growth:
+        before, taken = max(taken - free, 0), taken + slots
+        if taken > free:
+            events.append((step, taken - free - before))
+    return tuple(events)

@@ -8,7 +8,7 @@ from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
 from testbed.sim.rows import BATCH, PackedRows
-from testbed.sim.totals import SpanSums, Totals
+from testbed.sim.totals import NUM_MEASURES, Measures, Sums, Totals, plus
 
 NOT_YET = -1
 SHAPE = (
@@ -21,7 +21,7 @@ SHAPE = (
     "waiting",
     "swapped",
 )
-SLOTS = ("live", "reserved", "internal", "saved")
+SLOTS = Measures._fields[1:]
 
 
 class Mark(NamedTuple):
@@ -47,13 +47,18 @@ class Recorder:
         self.totals = Totals()
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
+        self._first_ps: dict[int, int] = {}
         self._unsettled: list[tuple[int, ...]] = []
 
-    def served(self, group: SequenceGroup, now_ps: int) -> None:
-        """The request of `group` was answered at now_ps."""
-        r = group.request
+    def first_token(self, request_id: int, now_ps: int) -> None:
+        """The request has output tokens from now_ps on; after recompute that is nothing new."""
+        self._first_ps.setdefault(request_id, now_ps)
+
+    def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
+        """The request, whose sequences are `group`, was answered at now_ps."""
+        r = request
         lengths = r.prompt_len, r.output_len, r.num_seqs
-        times = r.arrival_ps, group.first_ps, now_ps
+        times = r.arrival_ps, self._first_ps.pop(r.request_id), now_ps
         self.requests.append((r.request_id, *times, *lengths, group.num_swaps, group.num_recomputes))
 
     def rejected(self, request: Request, reason: str) -> None:
@@ -65,12 +70,12 @@ class Recorder:
         self.requests.append((r.request_id, *times, r.prompt_len, r.output_len, r.num_seqs, 0, 0))
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], sums: tuple[int, ...]
+        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], sums: Sums
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        row = (start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues, *sums)
-        self._unsettled.append(row)
+        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues
+        self._unsettled.append((*shape, *sums))
         if len(self._unsettled) == BATCH:
             self.settle()
 
@@ -83,9 +88,11 @@ class Recorder:
         shape, sums = columns[: len(SHAPE)], columns[len(SHAPE) :]
         self.totals.busy_ps += sum(shape[1])
         self.totals.iterations += sum(shape[2])
-        self.totals.add(SpanSums(*map(sum, sums)))
+        added = list(map(sum, sums))
+        self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*added[:NUM_MEASURES]))
+        self.totals.over_time = plus(self.totals.over_time, Measures(*added[NUM_MEASURES:]))
         steps = np.array(shape[2])
-        running, *slots = (np.array(column) for column in sums[: len(sums) // 2])
+        running, *slots = (np.array(column) for column in sums[:NUM_MEASURES])
         self.spans.extend([*map(np.array, shape), running // steps, *(column / steps for column in slots)])
 
     def mark(self, asked_ps: int, now_ps: int) -> None:

@@ -6,10 +6,13 @@ import simpy
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.memory.policy import MemoryPolicy
+from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import open_loop
 from testbed.sim.engine import Engine
 from testbed.sim.meter import Meter, PlainMeter, SpanMeter
+from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
 
 
@@ -22,18 +25,24 @@ def simulate(
     marks_ps: Iterable[int] = (),
     stop_ps: int = UNBOUNDED,
     fast_forward: bool = True,
+    beams: BeamModel | None = None,
     recorder: Recorder | None = None,
     env: simpy.Environment | None = None,
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
-    Without fast_forward every iteration is one event and the pool is measured by walking every table; the result is
-    the same. A recorder or an environment given from outside can be watched while the run goes on.
+    `beams` says which candidates of a beam survive; by default SyntheticBeams(). Without fast_forward every iteration
+    is one event and the pool is measured by walking every table; the result is the same. A recorder or an environment
+    given from outside can be watched while the run goes on.
     """
     env = env or simpy.Environment(0)
     recorder = recorder or Recorder()
-    spans = fast_forward and answers_waste(scheduler)
-    meter: Meter = SpanMeter(scheduler) if spans else PlainMeter(scheduler)
+    outputs = Outputs(scheduler.residents, beams or SyntheticBeams())
+    for reader in (scheduler, scheduler.policy, scheduler.residents.preemption):
+        if reader.reads_output_len:
+            reader.foresee(outputs.lengths)
+    spans = fast_forward and says_footprints(scheduler.policy)
+    meter: Meter = SpanMeter(scheduler, outputs) if spans else PlainMeter(scheduler, outputs)
     max_steps = UNBOUNDED if spans else 1
     engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, max_steps)
     env.process(open_loop(env, engine, requests))
@@ -41,8 +50,6 @@ def simulate(
     return recorder
 
 
-def answers_waste(scheduler: Scheduler) -> bool:
-    """Whether the policy has its own `waste`, so that its memory can be measured over whole spans."""
-    from testbed.memory.policy import MemoryPolicy
-
-    return type(scheduler.policy).waste is not MemoryPolicy.waste
+def says_footprints(policy: MemoryPolicy) -> bool:
+    """Whether the policy has footprints of its own, so that its memory can be measured over whole spans."""
+    return type(policy).footprint is not MemoryPolicy.footprint

@@ -1,32 +1,47 @@
 """Exact sums over iterations and over time, from which every average comes."""
 
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple, TypeAlias
 
 
-class SpanSums(NamedTuple):
-    """What the iterations of a span saw, summed over them and, as `_time`, integrated over picoseconds.
+class Measures(NamedTuple):
+    """What an iteration sees; a new measure is one line here and one in the meter.
 
-    running: resident requests. The rest splits the pool as section 3.1 does, in slots: live ones store K and V,
-    reserved ones are held and will be used by the same request, internal ones are held and never used. What is left
-    of the pool is external fragmentation and others. saved: slots that would be held on top without sharing.
+    running: resident requests. The rest is in slots. live ones store K and V (token states), reserved ones are held
+    and will be used by the same request, internal ones are held and never used (section 3.1); what is left of the pool
+    is external fragmentation and others. saved: slots that would be held on top without sharing. cached: unreferenced
+    but findable. rounding: not held, yet unusable, by an allocator's rounding. scattered: free or cached, but outside
+    the largest run that one sequence could get.
     """
 
-    running: int
-    live: int
-    reserved: int
-    internal: int
-    saved: int
-    running_time: int
-    live_time: int
-    reserved_time: int
-    internal_time: int
-    saved_time: int
+    running: int = 0
+    live: int = 0
+    reserved: int = 0
+    internal: int = 0
+    saved: int = 0
+    cached: int = 0
+    rounding: int = 0
+    scattered: int = 0
+
+
+NUM_MEASURES = len(Measures._fields)
+LIVE, RESERVED, INTERNAL, CACHED = map(Measures._fields.index, ("live", "reserved", "internal", "cached"))
+Sums: TypeAlias = list[int]  # the measures summed over the iterations of a span, then integrated over its picoseconds
+
+
+def plus(a: Measures, b: Measures) -> Measures:
+    """The sum of two, measure by measure."""
+    return Measures(*[x + y for x, y in zip(a, b, strict=True)])
+
+
+def minus(a: Measures, b: Measures) -> Measures:
+    """The difference of two, measure by measure."""
+    return Measures(*[x - y for x, y in zip(a, b, strict=True)])
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start: counts, and SpanSums over all spans.
+    """Sums since the start: counts, and measures over all iterations and over all time.
 
     All are whole numbers of any size, so that adding step by step and adding spans give the same.
     """
@@ -40,16 +55,8 @@ class Totals:
     swaps: int = 0
     recomputes: int = 0
     copies: int = 0
-    running: int = 0
-    live: int = 0
-    reserved: int = 0
-    internal: int = 0
-    saved: int = 0
-    running_time: int = 0
-    live_time: int = 0
-    reserved_time: int = 0
-    internal_time: int = 0
-    saved_time: int = 0
+    per_iteration: Measures = field(default_factory=Measures)
+    over_time: Measures = field(default_factory=Measures)
 
     def copy(self) -> "Totals":
         """As they stand now."""
@@ -57,20 +64,6 @@ class Totals:
 
     def since(self, earlier: "Totals") -> "Totals":
         """What was added since `earlier`."""
-        return Totals(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
-
-    def add(self, sums: SpanSums) -> None:
-        """Add a span's sums."""
-        running, live, reserved, internal, saved, running_time, live_time, reserved_time, internal_time, saved_time = (
-            sums
-        )
-        self.running += running
-        self.live += live
-        self.reserved += reserved
-        self.internal += internal
-        self.saved += saved
-        self.running_time += running_time
-        self.live_time += live_time
-        self.reserved_time += reserved_time
-        self.internal_time += internal_time
-        self.saved_time += saved_time
+        later = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)[:-2]}
+        per_iteration = minus(self.per_iteration, earlier.per_iteration)
+        return Totals(**later, per_iteration=per_iteration, over_time=minus(self.over_time, earlier.over_time))

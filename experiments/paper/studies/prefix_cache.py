@@ -87,7 +87,7 @@ class PrefixCache(Study):
         pool_bytes = (sizes[step] * block_size + 1) * model.kv_bytes_per_token
         OmegaConf.update(config, "server.kv_memory_gib", {model.name: pool_bytes / GIB}, force_add=True)
         summary, run = lab.measured(config)
-        counts = summary["prefix_cache"]
+        counts = summary["counters"]
         found = {
             "hit_rate": counts["hit_blocks"] / counts["blocks"],
             "token_hit_rate": counts["hit_tokens"] / counts["tokens"],

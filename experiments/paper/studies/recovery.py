@@ -11,8 +11,8 @@ from experiments.paper.studies.study import Finding, Row, Task
 from experiments.runs.build import make
 from experiments.runs.lab import Lab
 from testbed.core.request import PS
-from testbed.core.slots import ceil_div
-from testbed.cost.model import Work
+from testbed.core.slots import DEVICE, HOST, ceil_div
+from testbed.cost.model import Moved, Work
 
 FLAT = 1.10
 
@@ -82,8 +82,8 @@ def _prices(lab: Lab, machine: str, overrides: Sequence[str], size: int, num_tok
     blocks = ceil_div(num_tokens, size)
     works = {
         "recompute": Work(prefill=((num_tokens, 0),)),
-        "swap in": Work(swapped_in=blocks, block_size=size),
-        "swap out": Work(swapped_out=blocks, block_size=size),
+        "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
+        "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
     }
     base = {"figure": "fig19a", "setting": machine, "block_size": size}
     return [{**base, "system": name, "simulated": cost.iteration(work) / PS * 1e3} for name, work in works.items()]

@@ -1,1 +1,1 @@
-"""One contiguous reservation per sequence (section 3.1), over a buddy allocator."""
+"""Contiguous memory (section 3.1): one reservation per sequence, over a buddy allocator."""

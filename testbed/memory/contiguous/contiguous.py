@@ -2,51 +2,63 @@
 
 import heapq
 from abc import abstractmethod
-from collections.abc import Iterable
+from bisect import bisect_right
+from functools import cache
+from typing import NamedTuple
 
-from testbed.core.batch import Batch
+from testbed.core.batch import Batch, BatchIndex
 from testbed.core.sequence import Sequence
-from testbed.core.slots import GRANTED, Answer, Copy, Extent, Ops, Refusal, Unowned, Usage, Waste, ceil_div
+from testbed.core.slots import (
+    GRANTED,
+    Answer,
+    Answers,
+    Extent,
+    Fixed,
+    Footprint,
+    Refusal,
+    Unowned,
+    Usage,
+    ceil_div,
+)
 from testbed.memory.contiguous.buddy import BuddyAllocator
-from testbed.memory.lockstep import Holding, Lockstep
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
-class Reservation(Holding):
-    """A buddy range of 2^order blocks of which `slots` slots were asked for."""
+class Reservation(NamedTuple):
+    """A buddy range of 2^order blocks from `block` on, of which `slots` slots were asked for."""
 
-    __slots__ = ("block", "order", "slots")
-
-    def __init__(self, num_tokens: int, block: int, order: int, slots: int) -> None:
-        super().__init__(num_tokens)
-        self.block = block
-        self.order = order
-        self.slots = slots
+    seq: Sequence
+    block: int
+    order: int
+    slots: int
 
 
-class ContiguousLockstep(Lockstep[Reservation]):
-    """Knows at which step the first reservation of the batch is full; stale heap entries are dropped on sight."""
+class FullAt(BatchIndex):
+    """Knows at which step the first reservation of a batch is full; stale heap entries are dropped on sight."""
 
-    def __init__(self, batch: Batch, holdings: dict[int, Reservation]) -> None:
+    def __init__(self, batch: Batch, reservations: dict[int, Reservation]) -> None:
+        self.batch = batch
+        self.reservations = reservations
         self._full: list[tuple[int, int]] = []
-        super().__init__(batch, holdings)
 
-    def enter(self, seq_id: int, holding: Reservation) -> None:
-        heapq.heappush(self._full, (holding.slots - holding.offset, seq_id))
+    def joined(self, seq: Sequence) -> None:
+        heapq.heappush(self._full, (self._step(seq), seq.seq_id))
 
-    def leave(self, seq_id: int, holding: Reservation) -> None:
+    def left(self, seq: Sequence) -> None:
         """Nothing to do: the entry is stale from now on."""
 
-    def room(self) -> int | None:
+    def steps(self) -> int | None:
         """Steps until a member's reservation is full; None for an empty batch."""
-        full = self._full
-        while full:
-            step, seq_id = full[0]
-            holding = self.members.get(seq_id)
-            if holding is not None and holding.slots - holding.offset == step:
-                return step - self.clock.steps
-            heapq.heappop(full)
+        while self._full:
+            step, seq_id = self._full[0]
+            seq = self.batch.sequences.get(seq_id)
+            if seq is not None and self._step(seq) == step:
+                return step - self.batch.extended
+            heapq.heappop(self._full)
         return None
+
+    def _step(self, seq: Sequence) -> int:
+        return self.reservations[seq.seq_id].slots - seq.room_offset
 
 
 class Contiguous(MemoryPolicy):
@@ -59,46 +71,47 @@ class Contiguous(MemoryPolicy):
         self.block_size = block_size
         self.max_len = pool.max_len
         self._buddy = BuddyAllocator(pool.num_slots // block_size)
-        self._largest_order = self._buddy.max_order
-        self._holdings: dict[int, Reservation] = {}
-        self._lockstep: ContiguousLockstep | None = None
+        self._reservations: dict[int, Reservation] = {}
         self._live = 0
         self._held = 0
+        self._longest = cache(self._longest_of)
 
-    def admit(self, seq: Sequence, num_tokens: int) -> Answer:
-        output_len = seq.final_len - seq.prompt_len if self.reads_output_len else 0
-        slots = max(self.reservation(seq.prompt_len, output_len), num_tokens)
+    @abstractmethod
+    def reservation(self, prompt_len: int, output_len: int) -> int:
+        """Slots to reserve for such a sequence; output_len is 0 unless the policy declares that it reads it."""
+
+    def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        first = seqs[0]
+        output_len = self.output_len[first.request_id] if self.reads_output_len else 0
+        slots = max(self.reservation(first.prompt_len, output_len), num_tokens)
         order = self._order(slots)
-        if order > self._largest_order:
+        if len(seqs) > self._buddy.num_units >> order:
             return Refusal.NEVER
-        block = self._buddy.allocate(order)
-        if block is None:
+        blocks = self._allocate(len(seqs), order)
+        if not blocks:
             return Refusal.LATER
-        self._holdings[seq.seq_id] = Reservation(num_tokens, block, order, slots)
-        self._live += num_tokens
-        self._held += slots
-        return GRANTED
+        for seq, block in zip(seqs, blocks, strict=True):
+            self._reservations[seq.seq_id] = Reservation(seq, block, order, slots)
+        self._live += num_tokens * len(seqs)
+        self._held += slots * len(seqs)
+        return [GRANTED] * len(seqs)
 
-    def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
-        if isinstance(seqs, Batch):
-            return self._extend_batch(self._index(seqs), num_tokens)
-        holdings = [self._holdings[seq.seq_id] for seq in seqs]
-        if any(h.num_tokens + num_tokens > h.slots for h in holdings):
+    def extend(self, batch: Batch, num_tokens: int) -> Answer:
+        steps = batch.index(self, self._index).steps()
+        if steps is not None and steps < num_tokens:
             return Refusal.NEVER
-        for holding in holdings:
-            holding.offset += num_tokens
-        self._live += num_tokens * len(holdings)
+        self._live += num_tokens * len(batch)
         return GRANTED
 
     def release(self, seq: Sequence) -> None:
-        holding = self._holdings.pop(seq.seq_id)
-        self._live -= holding.num_tokens
-        self._held -= holding.slots
-        self._buddy.free(holding.block, holding.order)
+        held = self._reservations.pop(seq.seq_id)
+        self._live -= seq.room
+        self._held -= held.slots
+        self._buddy.free(held.block, held.order)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        holding = self._holdings[seq.seq_id]
-        return [Extent(holding.block * self.block_size, holding.slots)]
+        held = self._reservations[seq.seq_id]
+        return [Extent(held.block * self.block_size, held.slots)]
 
     def usage(self) -> Usage:
         size, buddy = self.block_size, self._buddy
@@ -106,61 +119,58 @@ class Contiguous(MemoryPolicy):
         total = buddy.num_units * size
         return Usage(total, self._live, self._held, total - free, 0, free, buddy.largest_free() * size)
 
-    def horizon(self, seqs: Iterable[Sequence], limit: int) -> int:
-        if isinstance(seqs, Batch):
-            room = self._index(seqs).room()
-        else:
-            room = min((h.slots - h.num_tokens for h in map(self._holding, seqs)), default=None)
-        return limit if room is None else min(room, limit)
+    def horizon(self, batch: Batch) -> int:
+        return batch.index(self, self._index).steps() or 0
 
-    def waste(self, seq: Sequence, final_len: int) -> Waste:
-        return Waste(0, max(self._holdings[seq.seq_id].slots - final_len, 0))
+    def footprint(self, seq: Sequence) -> Footprint | None:
+        return Fixed(self._reservations[seq.seq_id].slots)
 
-    def fits(self, prompt_len: int, output_len: int, num_seqs: int) -> bool:
-        slots = self.reservation(prompt_len, output_len)
-        return num_seqs <= self._buddy.num_units >> self._order(slots)
-
-    @abstractmethod
-    def reservation(self, prompt_len: int, output_len: int) -> int:
-        """Slots to reserve for such a sequence; output_len is 0 unless the policy declares that it reads it."""
-
-    def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        source, target = self._holdings[parent.seq_id], self._holdings[child.seq_id]
-        size = self.block_size
-        return Ops((Copy(source.block * size, target.block * size, source.num_tokens),))
+    def longest(self, prompt_len: int, num_seqs: int) -> int:
+        return self._longest(prompt_len, num_seqs)
 
     def unowned(self) -> Unowned:
-        size = self.block_size
-        ends = ((h.block * size + h.slots, (size << h.order) - h.slots) for h in self._holdings.values())
+        size, held = self.block_size, self._reservations.values()
+        ends = ((r.block * size + r.slots, (size << r.order) - r.slots) for r in held)
         return Unowned(rounding=tuple(Extent(end, length) for end, length in ends if length))
 
     def check(self) -> None:
         self._buddy.check()
-        used = sum(1 << h.order for h in self._holdings.values())
+        held = self._reservations.values()
+        used = sum(1 << r.order for r in held)
         assert used + self._buddy.num_free == self._buddy.num_units, "blocks were lost or counted twice"
-        assert self._live == sum(h.num_tokens for h in self._holdings.values()), "live slots are miscounted"
-        assert self._held == sum(h.slots for h in self._holdings.values()), "held slots are miscounted"
-        for seq_id, h in self._holdings.items():
-            assert h.num_tokens <= h.slots <= self.block_size << h.order, f"sequence {seq_id} overran its reservation"
+        assert self._live == sum(r.seq.room for r in held), "live slots are miscounted"
+        assert self._held == sum(r.slots for r in held), "held slots are miscounted"
+        for r in held:
+            assert r.seq.room <= r.slots <= self.block_size << r.order, f"{r.seq} overran its reservation"
+
+    def _longest_of(self, prompt_len: int, num_seqs: int) -> int:
+        """See `longest`; reservations do not shrink as outputs grow, so the last that fits is found by halves."""
+        units = self._buddy.num_units
+
+        def is_too_long(output_len: int) -> bool:
+            return num_seqs > units >> self._order(self.reservation(prompt_len, output_len))
+
+        outputs = range(1, max(self.max_len - prompt_len, 1) + 1)
+        fitting = bisect_right(outputs, False, key=is_too_long)
+        return prompt_len + outputs[fitting - 1] if fitting else 0
+
+    def _allocate(self, count: int, order: int) -> list[int]:
+        """`count` ranges of 2^order blocks, or none."""
+        blocks = list[int]()
+        while len(blocks) < count:
+            block = self._buddy.allocate(order)
+            if block is None:
+                for taken in blocks:
+                    self._buddy.free(taken, order)
+                return []
+            blocks.append(block)
+        return blocks
 
     def _order(self, slots: int) -> int:
         return (ceil_div(slots, self.block_size) - 1).bit_length()
 
-    def _holding(self, seq: Sequence) -> Reservation:
-        return self._holdings[seq.seq_id]
-
-    def _index(self, batch: Batch) -> ContiguousLockstep:
-        if self._lockstep is None or self._lockstep.batch is not batch:
-            self._lockstep = ContiguousLockstep.on(batch, self._holdings) or ContiguousLockstep(batch, self._holdings)
-        return self._lockstep
-
-    def _extend_batch(self, index: ContiguousLockstep, num_tokens: int) -> Answer:
-        room = index.room()
-        if room is not None and room < num_tokens:
-            return Refusal.NEVER
-        index.clock.steps += num_tokens
-        self._live += num_tokens * len(index.members)
-        return GRANTED
+    def _index(self, batch: Batch) -> FullAt:
+        return FullAt(batch, self._reservations)
 
 
 class ContiguousMax(Contiguous):

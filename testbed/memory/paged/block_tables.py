@@ -1,12 +1,22 @@
-"""Who holds which block: the tables of the sequences on the device, and how many slots store a token."""
+"""Block tables, and the count of slots that store a token."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from testbed.core.sequence import Sequence
 from testbed.core.slots import NO_OPS, Ops, ceil_div
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_table import BlockTable
 from testbed.memory.paged.copy_on_write import copy_tails
+
+
+class BlockTable:
+    """The blocks of one sequence in order, as many as its room needs; the first `pinned` are a registered prefix."""
+
+    __slots__ = ("blocks", "pinned", "seq")
+
+    def __init__(self, seq: Sequence, blocks: list[int], pinned: int = 0) -> None:
+        self.seq = seq
+        self.blocks = blocks
+        self.pinned = pinned
 
 
 class Tables(dict[int, BlockTable]):
@@ -34,7 +44,7 @@ class Tables(dict[int, BlockTable]):
             self._replace(self[child.seq_id], table)
         else:
             self.pool.share(table.blocks)
-            self[child.seq_id] = BlockTable(table.num_tokens, list(table.blocks))
+            self[child.seq_id] = BlockTable(child, list(table.blocks), table.pinned)
 
     def give_up(self, seq: Sequence, kept: int = 0) -> None:
         """The sequence leaves the device; its first `kept` blocks remain held."""
@@ -42,26 +52,29 @@ class Tables(dict[int, BlockTable]):
         self._drop_end(table, table.blocks[kept:] if kept else table.blocks)
         del self[seq.seq_id]
 
-    def copy_tails(self, writers: list[BlockTable]) -> Ops:
+    def copy_tails(self, writers: Collection[BlockTable]) -> Ops:
         """Give each writer a last block of its own, from the free ones."""
         if not writers:
             return NO_OPS
-        copies, num_tokens = copy_tails(writers, self.pool, self.block_size)
-        self.live += num_tokens
+        copies = copy_tails(writers, self.pool, self.block_size)
+        self.live += sum(table.seq.room % self.block_size for table in writers)
         return Ops(copies)
 
-    def check(self, pinned: list[BlockTable], kept: Iterable[list[int]]) -> None:
-        """Raise AssertionError where a count is wrong; `pinned` and `kept` hold blocks of the pool too."""
-        tables = [*self.values(), *pinned]
-        self.pool.check([*(table.blocks for table in tables), *kept])
-        assert self.live == stored_tokens(tables, self.block_size), "live slots are miscounted"
+    def check(self, pinned: dict[int, list[int]], kept: Iterable[list[int]]) -> None:
+        """Raise AssertionError where a count is wrong.
+
+        `pinned` holds the blocks of registered prefixes by length; `kept` what swapped sequences still hold.
+        """
+        self.pool.check([*(table.blocks for table in self.values()), *pinned.values(), *kept])
+        stored = [(table.seq.room, table.blocks) for table in self.values()]
+        assert self.live == stored_tokens([*stored, *pinned.items()], self.block_size), "live slots are miscounted"
         for seq_id, table in self.items():
-            assert len(table.blocks) == ceil_div(table.num_tokens, self.block_size), f"table of sequence {seq_id}"
+            assert len(table.blocks) == ceil_div(table.seq.room, self.block_size), f"table of sequence {seq_id}"
 
     def _replace(self, table: BlockTable, parent: BlockTable) -> None:
         """`table` becomes the parent's, of equal length; what both share already is left alone."""
-        if table.num_tokens != parent.num_tokens:
-            raise ValueError(f"a beam of {table.num_tokens} tokens cannot go on with {parent.num_tokens} of another")
+        if table.seq.room != parent.seq.room:
+            raise ValueError(f"a beam of {table.seq.room} tokens cannot go on with {parent.seq.room} of another")
         # Sharing begins at the root: the last block that both have in common has only common ones before it.
         own, others = table.blocks, parent.blocks
         common = len(own)
@@ -73,16 +86,16 @@ class Tables(dict[int, BlockTable]):
 
     def _drop_end(self, table: BlockTable, blocks: list[int]) -> None:
         """Drop these blocks, the end of a table, and the stored tokens of those that nobody else holds."""
-        padding = len(table.blocks) * self.block_size - table.num_tokens
+        padding = len(table.blocks) * self.block_size - table.seq.room
         if padding and self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1:
             padding = 0
         self.live -= self.pool.put(blocks) * self.block_size - padding
 
 
-def stored_tokens(tables: Iterable[BlockTable], block_size: int) -> int:
-    """Slots that store a token in the blocks of these tables, shared ones once."""
+def stored_tokens(tables: Iterable[tuple[int, list[int]]], block_size: int) -> int:
+    """Slots that store a token in tables of so many tokens and these blocks, shared ones once."""
     filled = dict[int, int]()
-    for table in tables:
-        for i, block in enumerate(table.blocks):
-            filled[block] = max(filled.get(block, 0), min(block_size, table.num_tokens - i * block_size))
+    for num_tokens, blocks in tables:
+        for i, block in enumerate(blocks):
+            filled[block] = max(filled.get(block, 0), min(block_size, num_tokens - i * block_size))
     return sum(filled.values())

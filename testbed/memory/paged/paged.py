@@ -1,41 +1,41 @@
 """Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between tiers."""
 
-from collections.abc import Iterable
 from math import ceil
 
 from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
+    DEVICE,
     GRANTED,
+    HOST,
     NO_OPS,
     Answer,
     Answers,
     Extent,
+    Footprint,
     Grant,
-    Growth,
+    Granular,
     Ops,
     Refusal,
-    Tier,
     Unowned,
     Usage,
-    Waste,
     ceil_div,
 )
+from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_table import BlockTable, PagedLockstep, first_step, moments
-from testbed.memory.paged.block_tables import Tables, stored_tokens
+from testbed.memory.paged.block_tables import BlockTable, Tables, stored_tokens
 from testbed.memory.paged.copy_on_write import copying_writers
 from testbed.memory.paged.registered_prefixes import RegisteredPrefixes
 from testbed.memory.paged.swap_space import SwapSpace, distinct
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
 class Paged(MemoryPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool free.
 
     The watermark (section 4.5; the artifact's 1%) is waived when nothing is resident, so that a pool that could hold
-    a request always admits it in the end. `order` lists the block ids in the order in which a fresh pool hands them
-    out. Refuses NEVER where the tokens would not fit an empty pool less the registered prefixes.
+    a request always admits it in the end. `blocks` is the pool to take blocks from, by default a fresh one. Refuses
+    NEVER where the tokens would not fit an empty pool less the registered prefixes.
     """
 
     shares = True
@@ -43,72 +43,58 @@ class Paged(MemoryPolicy):
     max_block_size = 256
 
     def __init__(
-        self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, order: Iterable[int] | None = None
+        self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, blocks: BlockPool | None = None
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
             raise ValueError(f"block_size is {block_size}; it must be from 1 to {self.max_block_size} tokens")
         if not 0 <= watermark < 1:
             raise ValueError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
         self.block_size = block_size
-        self._pool = BlockPool(pool.num_slots // block_size, order)
+        self._max_len = pool.max_len
+        self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
         self._watermark = ceil(watermark * self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
-        self._host = SwapSpace(pool.num_host_slots // block_size, block_size)
+        self._host = SwapSpace(pool.slots_of(HOST) // block_size, block_size)
         self._prefixes = RegisteredPrefixes(block_size)
-        self._lockstep: PagedLockstep | None = None
 
-    def admit(self, seq: Sequence, num_tokens: int) -> Answer:
-        return self._admit(seq, num_tokens, 0)
-
-    def admit_all(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        """The whole blocks of the prompt are shared, as they would be after a fork and a first write.
+    def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        """Several sequences share the whole blocks of their prompt, as they would after a fork and a first write.
 
         Its partial last block is everybody's own, and computed by everybody: a copy would come before the iteration,
-        when there is nothing to copy yet.
+        when there is nothing to copy yet. A registered prefix is there as a whole, however little is asked for.
         """
-        first, *others = seqs
-        shared = first.prompt_len // self.block_size * self.block_size
-        own = ceil_div(num_tokens - shared, self.block_size)
-        answer = self._admit(first, shared, len(seqs) * own)
-        if isinstance(answer, Refusal):
-            return answer
-        for child in others:
-            self.fork(first, child)
-        self.extend(seqs, num_tokens - shared)
-        return [answer, *[Grant(shared)] * len(others)]
-
-    def _admit(self, seq: Sequence, num_tokens: int, more: int) -> Answer:
-        """Room for num_tokens tokens, if `more` blocks are left behind that for what comes next."""
-        shared = self._prefixes.shared(seq, num_tokens)
-        needed = ceil_div(num_tokens, self.block_size) - len(shared)
-        if needed + more > self._capacity():
+        first, size = seqs[0], self.block_size
+        prefix = self._prefixes.whole(first) if self._prefixes else []
+        room = max(num_tokens, first.prefix) if prefix else num_tokens
+        each, common, total = self._asked(seqs, room)
+        if total - len(prefix) > self._capacity():
             return Refusal.NEVER
-        if not self._make_room(needed, more + self._reserve()):
+        if not self._make_room(total - len(prefix), self._reserve()):
             return Refusal.LATER
-        table = BlockTable(num_tokens, shared + self._pool.take(needed))
-        self._tables[seq.seq_id] = table
-        self._tables.live += num_tokens - len(shared) * self.block_size
-        return self._prefixes.hit(seq, table, self._pool) if seq.prefix in self._prefixes else GRANTED
+        self._pool.share(prefix)
+        self._seat(seqs, each, common, prefix)
+        self._tables.live += room + (len(seqs) - 1) * (room - common * size) - len(prefix) * size
+        if not prefix:
+            return behind(GRANTED, seqs, common * size)
+        for seq in seqs:
+            self._tables[seq.seq_id].pinned = len(prefix)
+        ops = self._prefixes.remainder(first, self._tables[first.seq_id].blocks)
+        return behind(Grant(first.prefix, ops), seqs, common * size)
 
-    def extend(self, seqs: Iterable[Sequence], num_tokens: int) -> Answer:
-        if isinstance(seqs, Batch):
-            index = self._lockstep
-            if index is None or index.batch is not seqs:
-                index = self._index(seqs)
-            return self._extend_batch(index, num_tokens)
-        tables = [self._tables.of(seq) for seq in seqs]
-        writers = copying_writers(tables, self._pool, self.block_size)
-        missing = [ceil_div(t.num_tokens + num_tokens, self.block_size) - len(t.blocks) for t in tables]
-        if not self._make_room(sum(missing) + len(writers)):
+    def extend(self, batch: Batch, num_tokens: int) -> Answer:
+        index, num_seqs = batch.index(self, self._index), len(batch.sequences)
+        writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
+        at_most = (num_tokens // self.block_size + 1) * num_seqs + len(writers)
+        if at_most > len(self._pool.free) and not self._make_room(index.needed(num_tokens) + len(writers)):
             return Refusal.LATER
+        self._tables.live += num_tokens * num_seqs
+        if not index.tails:
+            growth = index.grow(num_tokens)
+            return Grant(0, NO_OPS, growth) if growth else GRANTED
         ops = self._tables.copy_tails(writers)
-        events = [(len(writers), 0, 0)]
-        for table, count in zip(tables, missing, strict=True):
-            events.append(moments(-table.num_tokens % self.block_size, count, self.block_size))
-            table.blocks.extend(self._pool.take(count))
-            table.offset += num_tokens
-        self._tables.live += num_tokens * len(tables)
-        return Grant(0, ops, Growth(*(self.block_size * sum(column) for column in zip(*events, strict=True))))
+        index.tails.clear()  # nobody shares a last block from now on
+        copied = ((0, len(writers) * self.block_size),) if writers else ()
+        return Grant(0, ops, copied + index.grow(num_tokens))
 
     def release(self, seq: Sequence) -> None:
         if seq.seq_id in self._host.tables:
@@ -120,37 +106,33 @@ class Paged(MemoryPolicy):
         return [Extent(block * self.block_size, self.block_size) for block in self._tables.of(seq).blocks]
 
     def usage(self) -> Usage:
-        size = self.block_size
-        total, free = self._pool.num_blocks * size, len(self._pool.free) * size
+        size, pool = self.block_size, self._pool
+        total, free = pool.num_blocks * size, len(pool.free) * size
         held = total - free
-        return Usage(total, self._tables.live, held, held, 0, free, free, self._pool.num_saved * size)
+        return Usage(total, self._tables.live, held, held, 0, free, free, pool.num_saved * size)
 
-    def horizon(self, seqs: Iterable[Sequence], limit: int) -> int:
-        if not isinstance(seqs, Batch):
-            return 0
-        index = self._lockstep
-        if index is None or index.batch is not seqs:
-            index = self._index(seqs)
-        return 0 if index.tails else index.steps_within(len(self._pool.free), limit)
+    def horizon(self, batch: Batch) -> int:
+        index = batch.index(self, self._index)
+        return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
 
-    def waste(self, seq: Sequence, final_len: int) -> Waste:
-        size = self.block_size
-        last_block = (final_len - 1) // size * size
-        return Waste(last_block + 1, last_block + size - final_len)
+    def footprint(self, seq: Sequence) -> Footprint | None:
+        return Granular(self.block_size)
 
-    def fits(self, prompt_len: int, output_len: int, num_seqs: int) -> bool:
-        size = self.block_size
-        shared = prompt_len // size if num_seqs > 1 else 0
-        return shared + num_seqs * (ceil_div(prompt_len + output_len, size) - shared) <= self._capacity()
+    def longest(self, prompt_len: int, num_seqs: int) -> int:
+        common = prompt_len // self.block_size if num_seqs > 1 else 0
+        return self.block_size * (common + (self._capacity() - common) // num_seqs)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         self._tables.fork(parent, child)
-        if self._lockstep is not None:
-            self._lockstep.forked(parent.seq_id, child.seq_id)
+        for seq in (parent, child):
+            if seq.batch is not None:
+                seq.batch.index(self, self._index).forked(seq)
         return NO_OPS
 
-    def move(self, seqs: list[Sequence], tier: Tier) -> Answer:
-        return self._move_out(seqs) if tier is Tier.HOST else self._move_in(seqs)
+    def move(self, seqs: list[Sequence], tier: str) -> Answer:
+        if tier not in (DEVICE, HOST):
+            raise UnsupportedError(f"{type(self).__name__} knows the tiers {DEVICE} and {HOST}, not {tier}")
+        return self._move_out(seqs) if tier == HOST else self._move_in(seqs)
 
     def register_prefix(self, num_tokens: int) -> None:
         """Pin num_tokens tokens; sequences whose `prefix` is num_tokens share their whole blocks from then on."""
@@ -162,17 +144,15 @@ class Paged(MemoryPolicy):
 
     def unowned(self) -> Unowned:
         size = self.block_size
-        pinned = (block for table in self._prefixes for block in table.blocks)
+        pinned = (block for blocks in self._prefixes.values() for block in blocks)
         return Unowned(pinned=tuple(Extent(block * size, size) for block in pinned))
 
     def check(self) -> None:
-        self._tables.check([*self._prefixes], [host.kept for host in self._host.tables.values()])
+        self._tables.check(self._prefixes, [host.kept for host in self._host.tables.values()])
         self._host.check()
 
-    def _index(self, batch: Batch) -> PagedLockstep:
-        index = PagedLockstep.on(batch, self._tables)
-        self._lockstep = index or PagedLockstep(batch, self._tables, self._pool, self.block_size)
-        return self._lockstep
+    def _index(self, batch: Batch) -> BlockIndex:
+        return BlockIndex(batch, self._tables, self._pool)
 
     def _capacity(self) -> int:
         return self._pool.num_blocks - self._prefixes.num_blocks
@@ -180,40 +160,37 @@ class Paged(MemoryPolicy):
     def _reserve(self) -> int:
         return self._watermark if self._tables else 0
 
+    def _available(self) -> int:
+        """Blocks that could be had now."""
+        return len(self._pool.free)
+
     def _make_room(self, needed: int, reserve: int = 0) -> bool:
         """Whether `needed` blocks are free, and `reserve` more; a subclass may free some to make it so."""
         return len(self._pool.free) >= needed + reserve
 
-    def _extend_batch(self, index: PagedLockstep, num_tokens: int) -> Answer:
-        if index.tails:
-            return self._write_tails(index, num_tokens)
-        members = len(index.members)
-        at_most = (num_tokens // self.block_size + 1) * members
-        if at_most > len(self._pool.free) and not self._make_room(index.needed(num_tokens)):
-            return Refusal.LATER
-        self._tables.live += num_tokens * members
-        if num_tokens == 1:
-            return first_step(index.grow_once(self._pool.free), self.block_size)
-        return Grant(0, NO_OPS, index.grow(num_tokens, self._pool.free))
+    def _asked(self, seqs: list[Sequence], room: int) -> tuple[int, int, int]:
+        """Blocks that each of a group asks for, how many of these are the same ones for all, and all of them."""
+        each = ceil_div(room, self.block_size)
+        if len(seqs) == 1:
+            return each, 0, each
+        common = seqs[0].prompt_len // self.block_size
+        return each, common, common + len(seqs) * (each - common)
 
-    def _write_tails(self, index: PagedLockstep, num_tokens: int) -> Answer:
-        """Extend a batch in which last blocks may be shared; from then on nobody shares one."""
-        writers = copying_writers(index.tails.values(), self._pool, self.block_size)
-        if not self._make_room(index.needed(num_tokens) + len(writers)):
-            return Refusal.LATER
-        ops = self._tables.copy_tails(writers)
-        index.tails.clear()
-        slots, first, second = index.grow(num_tokens, self._pool.free)
-        self._tables.live += num_tokens * len(index.members)
-        return Grant(0, ops, Growth(slots + len(writers) * self.block_size, first, second))
+    def _seat(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> None:
+        """Tables for a group whose first sequence holds the blocks `found` already; all others are free ones."""
+        first = seqs[0]
+        blocks = found + self._pool.take(max(each - len(found), 0))
+        self._tables[first.seq_id] = BlockTable(first, blocks)
+        for seq in seqs[1:]:
+            self._pool.share(blocks[:common])
+            self._tables[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
 
     def _move_out(self, seqs: list[Sequence]) -> Answer:
         tables = [self._tables.of(seq) for seq in seqs]
-        kept = [self._prefixes.shared(seq, table.num_tokens) for seq, table in zip(seqs, tables, strict=True)]
-        answer = self._host.put(seqs, tables, kept)
+        answer = self._host.put(tables)
         if isinstance(answer, Grant):
-            for seq, keep in zip(seqs, kept, strict=True):
-                self._tables.give_up(seq, len(keep))
+            for table in tables:
+                self._tables.give_up(table.seq, table.pinned)
         return answer
 
     def _move_in(self, seqs: list[Sequence]) -> Answer:
@@ -225,5 +202,11 @@ class Paged(MemoryPolicy):
         kept = distinct([self._host.tables[seq.seq_id].kept for seq in seqs])
         tables, ops = self._host.fetch(seqs, source, self._pool)
         self._tables.update(zip((seq.seq_id for seq in seqs), tables, strict=True))
-        self._tables.live += stored_tokens(tables, self.block_size) - self.block_size * len(kept)
+        stored = stored_tokens([(table.seq.room, table.blocks) for table in tables], self.block_size)
+        self._tables.live += stored - self.block_size * len(kept)
         return Grant(0, ops)
+
+
+def behind(first: Grant, seqs: list[Sequence], num_common: int) -> list[Grant]:
+    """The grants of a group: those behind the first find the tokens that all have in common, computed before them."""
+    return [first] if len(seqs) == 1 else [first] + [Grant(num_common)] * (len(seqs) - 1)

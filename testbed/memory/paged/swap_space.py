@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Copy, Grant, Ops, Refusal
+from testbed.core.slots import DEVICE, HOST, Answer, Copy, Grant, Move, Ops, Refusal
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_table import BlockTable
+from testbed.memory.paged.block_tables import BlockTable
 
 
 @dataclass(slots=True)
 class HostTable:
-    """A sequence on the host. Its first `kept` blocks are a registered prefix and never leave the device."""
+    """What a sequence holds on the host; its blocks `kept`, a registered prefix, never leave the device."""
 
-    num_tokens: int
     kept: list[int]
     blocks: list[int]
 
@@ -25,18 +24,18 @@ class SwapSpace:
         self.tables: dict[int, HostTable] = {}
         self._pool = BlockPool(num_blocks)
 
-    def put(self, seqs: list[Sequence], tables: list[BlockTable], kept: list[list[int]]) -> Answer:
-        """Room for the tables of a group but for the blocks that each has kept on the device, and how they get here."""
-        moving = [table.blocks[len(keep) :] for table, keep in zip(tables, kept, strict=True)]
+    def put(self, tables: list[BlockTable]) -> Answer:
+        """Room for a group's tables but for the blocks that each keeps on the device, and how they get here."""
+        moving = [table.blocks[table.pinned :] for table in tables]
         source = distinct(moving)
         if len(source) > len(self._pool.free):
             return Refusal.LATER
         target = self._pool.take(len(source))
         moved = pair(moving, source, target)
         share_repeated(moved, self._pool)
-        for seq, table, keep, blocks in zip(seqs, tables, kept, moved, strict=True):
-            self.tables[seq.seq_id] = HostTable(table.num_tokens, keep, blocks)
-        return Grant(0, Ops(swap_out=transfers(source, target, self.block_size)))
+        for table, blocks in zip(tables, moved, strict=True):
+            self.tables[table.seq.seq_id] = HostTable(table.blocks[: table.pinned], blocks)
+        return Grant(0, Ops(moves=(Move(DEVICE, HOST, transfers(source, target, self.block_size)),)))
 
     def blocks(self, seqs: list[Sequence]) -> list[int]:
         """What a group holds here, shared blocks once."""
@@ -50,8 +49,11 @@ class SwapSpace:
         share_repeated(moved, pool)
         for seq in seqs:
             self.drop(seq)
-        tables = [BlockTable(table.num_tokens, table.kept + new) for table, new in zip(hosted, moved, strict=True)]
-        return tables, Ops(swap_in=transfers(source, target, self.block_size))
+        tables = [
+            BlockTable(seq, table.kept + new, len(table.kept))
+            for seq, table, new in zip(seqs, hosted, moved, strict=True)
+        ]
+        return tables, Ops(moves=(Move(HOST, DEVICE, transfers(source, target, self.block_size)),))
 
     def drop(self, seq: Sequence) -> list[int]:
         """The sequence leaves the host; returns the blocks that it has kept on the device."""

@@ -64,11 +64,6 @@ class CachingPool(BlockPool):
         self.num_parked -= count
         self.evictions += count
 
-    def withdraw(self, blocks: Iterable[int]) -> None:
-        """Forget the content of these held blocks: it was never computed."""
-        holder = self.index.holder
-        self.index.drop([node for block in blocks if (node := holder[block])])
-
     def parked(self) -> list[int]:
         """The parked blocks, by id."""
         return [block for block, node in enumerate(self.index.holder) if node is not None and node.parked]

@@ -1,12 +1,11 @@
 """Prefix caching: a prompt's full blocks are shared by content, with whoever asks and as long as they last."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import Answer, Extent, Grant, Ops, Refusal, Tier, Unowned, Usage, ceil_div
-from testbed.memory.paged.block_table import BlockTable
-from testbed.memory.paged.paged import Paged
+from testbed.core.slots import HOST, Answer, Answers, Extent, Grant, Refusal, Unowned, Usage
+from testbed.memory.paged.paged import Paged, behind
 from testbed.memory.policy import PoolSpec, UnsupportedError
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -16,13 +15,12 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 @dataclass(slots=True)
 class CachedPrompt:
-    """The contents of a sequence's full prompt blocks, of which `found` were cached at admission.
+    """The contents of a sequence's full prompt blocks.
 
     The first `published` of them are indexed up to `node`, by this sequence's blocks or by equal ones.
     """
 
     contents: Sequence[Content]
-    found: int
     published: int
     node: Node
 
@@ -46,8 +44,8 @@ class PrefixCaching(Paged):
     for that token is always computed again and must not be written where others read. Only prompts are published:
     generated tokens have no ids that anybody could ask for. A sequence with a registered prefix shares that alone.
 
-    A block is findable from the start of the next call after the one that gave it room, for its tokens are computed
-    then. Sequences admitted in the same iteration share too: K and V of a layer are written before they are read.
+    A block is findable as soon as `computed` has said that its tokens are stored once the iteration has run. Sequences
+    admitted in the same iteration share too: K and V of a layer are written before they are read.
     """
 
     caches_prefixes = True
@@ -63,122 +61,107 @@ class PrefixCaching(Paged):
         eviction: EvictionOrder | None = None,
         hash_of: HashOf = hash,
     ) -> None:
-        super().__init__(pool, block_size, watermark)
-        self._pool = self._tables.pool = CachingPool(
-            self._pool.num_blocks, Lru() if eviction is None else eviction, hash_of
-        )
+        order = Lru() if eviction is None else eviction
+        super().__init__(pool, block_size, watermark, CachingPool(pool.num_slots // max(block_size, 1), order, hash_of))
         self._prompts: dict[int, CachedPrompt] = {}
-        self._unpublished: dict[int, CachedPrompt] = {}
-        self._newest = -1
-        self.counts = CacheCounts()
-
-    @property
-    def evictions(self) -> int:
-        """Findable blocks that had to go."""
-        return self._pool.evictions
+        self._counts = CacheCounts()
 
     @property
     def reads_future(self) -> bool:
-        """Whether the eviction order must be fed by foresee()."""
+        """Whether the eviction order must be fed by foresee_prompts()."""
         return self._pool.order.reads_future
 
-    def foresee(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
+    def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
         """The content, tokens per id and length of every prompt in order of arrival, for an order that reads them."""
         if not self.reads_future:
             raise UnsupportedError(f"{type(self._pool.order).__name__} does not read the future")
         chain, size = self._pool.index.chain, self.block_size
         self._pool.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
 
-    def _admit(self, seq: Seq, num_tokens: int, more: int) -> Answer:
-        self._publish()
-        if seq.content is None or seq.prefix in self._prefixes:
-            return super()._admit(seq, num_tokens, more)
-        contents = block_contents(seq.content, seq.tokens_per_id, seq.prompt_len, self.block_size)
-        own = ceil_div(num_tokens, self.block_size)
-        if own + more > self._capacity():
+    def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
+        first = seqs[0]
+        if first.content is None or first.prefix in self._prefixes:
+            return super().admit(seqs, num_tokens)
+        contents = block_contents(first.content, first.tokens_per_id, first.prompt_len, self.block_size)
+        each, common, total = self._asked(seqs, num_tokens)
+        if total > self._capacity():
             return Refusal.NEVER
-        readable = seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
+        readable = first.prompt_len if num_tokens > first.prompt_len else first.prompt_len - 1
         found = self._pool.index.match(contents[: readable // self.block_size])
-        nodes = self._within_room(found, own, more)
+        nodes = self._within_room(found, total, each if len(seqs) == 1 else common)
         if nodes is None:
             return Refusal.LATER
-        self._count(seq, contents, len(nodes))
-        self._hold(seq, num_tokens, nodes)
-        self._prompts[seq.seq_id] = prompt = CachedPrompt(
-            contents, len(nodes), len(nodes), nodes[-1] if nodes else self._pool.index.root
-        )
-        if len(nodes) < len(contents):
-            self._unpublished[seq.seq_id] = prompt
-        return Grant(len(nodes) * self.block_size)
+        nodes = nodes if len(seqs) == 1 else nodes[:common]
+        self._count(first, contents, len(nodes))
+        self._make_room_beside(nodes, total)
+        self._seat(seqs, each, common, [node.block for node in nodes])
+        num_cached, shared = len(nodes) * self.block_size, common * self.block_size
+        room = max(num_tokens, num_cached)
+        self._tables.live += room - num_cached + (len(seqs) - 1) * (room - shared)
+        self._prompts[first.seq_id] = CachedPrompt(contents, len(nodes), nodes[-1] if nodes else self._pool.index.root)
+        return behind(Grant(num_cached), seqs, shared)
 
-    def extend(self, seqs: Iterable[Seq], num_tokens: int) -> Answer:
-        self._publish()
-        return super().extend(seqs, num_tokens)
+    def computed(self, seq: Seq, num_tokens: int) -> None:
+        """Index the full prompt blocks among the first num_tokens tokens."""
+        prompt = self._prompts.get(seq.seq_id)
+        if prompt is None:
+            return
+        if prompt.node.block == HOLE:  # evicted since: it was an equal block of another sequence
+            prompt.node, prompt.published = self._pool.index.root, 0
+        full = min(num_tokens // self.block_size, len(prompt.contents))
+        if full > prompt.published:
+            part = slice(prompt.published, full)
+            blocks = self._tables.of(seq).blocks[part]
+            prompt.node = self._pool.publish(prompt.node, prompt.contents[part], blocks)
+            prompt.published = full
 
     def release(self, seq: Seq) -> None:
-        self._publish()
         super().release(seq)
         self._prompts.pop(seq.seq_id, None)
-        self._unpublished.pop(seq.seq_id, None)
 
-    def withdraw(self, seq: Seq) -> None:
-        self._publish()
-        prompt = self._prompts.get(seq.seq_id)
-        if prompt is not None:
-            self._pool.withdraw(self._tables.of(seq).blocks[prompt.found :])
-        self.release(seq)
-
-    def fork(self, parent: Seq, child: Seq) -> Ops:
-        self._publish()
-        return super().fork(parent, child)
-
-    def move(self, seqs: list[Seq], tier: Tier) -> Answer:
-        self._publish()
+    def move(self, seqs: list[Seq], tier: str) -> Answer:
+        """On the host nothing is findable; what comes back has new blocks."""
         answer = super().move(seqs, tier)
-        if isinstance(answer, Grant):
-            for seq in seqs:
-                self._moved(seq.seq_id, tier)
+        if isinstance(answer, Grant) and tier == HOST:
+            for prompt in (self._prompts[seq.seq_id] for seq in seqs if seq.seq_id in self._prompts):
+                prompt.node, prompt.published = self._pool.index.root, 0
         return answer
 
     def usage(self) -> Usage:
-        self._publish()
-        size = self.block_size
-        free, cached = len(self._pool.free) * size, self._pool.num_parked * size
-        total = self._pool.num_blocks * size
+        size, pool = self.block_size, self._pool
+        free, cached, total = len(pool.free) * size, pool.num_parked * size, pool.num_blocks * size
         held = total - free - cached
-        return Usage(total, self._tables.live, held, held, cached, free, free + cached, self._pool.num_saved * size)
+        return Usage(total, self._tables.live, held, held, cached, free, free + cached, pool.num_saved * size)
+
+    def counters(self) -> Mapping[str, float]:
+        return {**asdict(self._counts), "evictions": self._pool.evictions}
 
     def unowned(self) -> Unowned:
         size = self.block_size
         return super().unowned()._replace(cached=tuple(Extent(b * size, size) for b in self._pool.parked()))
 
-    def check(self) -> None:
-        self._publish()
-        super().check()
+    def _available(self) -> int:
+        return len(self._pool.free) + self._pool.num_parked
 
-    def _within_room(self, found: list[Node], own: int, more: int) -> list[Node] | None:
-        """The most of the found nodes that can be held with `own` blocks in all for the tokens asked for, `more` left.
+    def _within_room(self, found: list[Node], total: int, asked: int) -> list[Node] | None:
+        """The most of the found nodes that can be held together with all the blocks asked for.
 
-        What lies beyond those `own` blocks is never a reason to refuse: if it were, an eviction could end a refusal.
+        What lies beyond the first `asked` is never a reason to refuse: if it were, an eviction could end a refusal.
         """
-        room = len(self._pool.free) + self._pool.num_parked - self._reserve() - more
-        room -= own - sum(not node.parked for node in found[:own])
+        room = self._available() - self._reserve() - total
+        room += sum(not node.parked for node in found[:asked])
         if room < 0:
             return None
-        for i in range(own, len(found)):
+        for i in range(asked, len(found)):
             room -= found[i].parked
             if room < 0:
                 return found[:i]
         return found
 
-    def _hold(self, seq: Seq, num_tokens: int, nodes: list[Node]) -> None:
-        """Give the sequence these nodes' blocks, and new ones for the rest of num_tokens."""
-        cached = len(nodes) * self.block_size
-        self._tables.live += self._pool.hold(nodes) * self.block_size + max(num_tokens - cached, 0)
-        missing = max(ceil_div(num_tokens - cached, self.block_size), 0)
-        self._make_room(missing)
-        blocks = [node.block for node in nodes] + self._pool.take(missing)
-        self._tables[seq.seq_id] = BlockTable(max(num_tokens, cached), blocks)
+    def _make_room_beside(self, nodes: list[Node], total: int) -> None:
+        """Hold these nodes, and evict others until what is missing of `total` blocks is free."""
+        self._tables.live += self._pool.hold(nodes) * self.block_size
+        self._make_room(max(total - len(nodes), 0))
 
     def _make_room(self, needed: int, reserve: int = 0) -> bool:
         """Evict as many blocks as it takes, if there are enough."""
@@ -189,35 +172,12 @@ class PrefixCaching(Paged):
             self._pool.evict(short)
         return True
 
-    def _publish(self) -> None:
-        """Index the full prompt blocks whose tokens were computed after the previous call."""
-        for seq_id, prompt in list(self._unpublished.items()):
-            table = self._tables[seq_id]
-            full = min(table.num_tokens // self.block_size, len(prompt.contents))
-            if prompt.node.block == HOLE:  # evicted since: it was an equal block of another sequence
-                prompt.node, prompt.published = self._pool.index.root, 0
-            part = slice(prompt.published, full)
-            prompt.node = self._pool.publish(prompt.node, prompt.contents[part], table.blocks[part])
-            prompt.published = full
-            if full == len(prompt.contents):
-                del self._unpublished[seq_id]
-
-    def _moved(self, seq_id: int, tier: Tier) -> None:
-        """On the host nothing is findable; what comes back has new blocks."""
-        self._unpublished.pop(seq_id, None)
-        if tier is Tier.DEVICE and seq_id in self._prompts:
-            prompt = self._prompts[seq_id]
-            prompt.node, prompt.published = self._pool.index.root, 0
-            self._unpublished[seq_id] = prompt
-
     def _count(self, seq: Seq, contents: Sequence[Content], num_hits: int) -> None:
-        """Sequences are first admitted in order of their ids: one that is not newer comes back."""
-        if seq.seq_id <= self._newest:
+        if seq.num_preemptions:
             return
-        self._newest = seq.seq_id
-        counts = self.counts
+        counts = self._counts
         counts.prompts += 1
-        counts.blocks += ceil_div(seq.prompt_len, self.block_size)
+        counts.blocks += -(-seq.prompt_len // self.block_size)
         counts.hit_blocks += num_hits
         counts.tokens += seq.prompt_len
         counts.hit_tokens += num_hits * self.block_size

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from testbed.core.sequence import OracleError
+from testbed.core.foresight import OracleError
 from testbed.memory.prefix_cache.eviction.ranked import Ranked
 from testbed.memory.prefix_cache.prefix_index import Node
 

@@ -1,0 +1,108 @@
+"""Puts prompt phases into a plan, first come first served, within a token budget: whole prompts, or chunks of them."""
+
+from abc import ABC, abstractmethod
+
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import Refusal
+from testbed.sched.plan import Plan
+from testbed.sched.residents import Residents
+
+
+class Prompts(ABC):
+    """`partial` is the one group, if any, whose prompt phase is under way and not over after this plan."""
+
+    def __init__(self, residents: Residents, max_num_seqs: int) -> None:
+        self.residents = residents
+        self.max_num_seqs = max_num_seqs
+        self._partial: SequenceGroup | None = None
+
+    @property
+    def partial(self) -> SequenceGroup | None:
+        """The unfinished group, unless it was preempted since."""
+        if self._partial is not None and not self._partial.todo:
+            self._partial = None
+        return self._partial
+
+    def fill(self, plan: Plan, budget: int) -> None:
+        """Go on with the unfinished prompt phase, then admit from the head of the queue, within the token budget."""
+        if self.partial:
+            budget = self._take(self.partial, plan, budget)
+        waiting = self.residents.waiting
+        while waiting and not self.partial and not self.stands(waiting[0]) and not self.residents.swapped:
+            group = waiting[0]
+            num_tokens = self.first_tokens(group, budget)
+            if (num_tokens > budget and not plan.is_idle) or self.is_full_with(group):
+                return
+            if self._admitted(group, num_tokens, plan):
+                budget = self._take(group, plan, budget)
+
+    def stands(self, group: SequenceGroup) -> bool:
+        """Whether this very request was refused, and nothing has changed since."""
+        return self.residents.refused == group.request.request_id
+
+    def is_full_with(self, group: SequenceGroup) -> bool:
+        """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""
+        resident = self.residents
+        return bool(resident.running) and resident.num_seqs + len(group.sequences) > self.max_num_seqs
+
+    def next_item(self) -> int:
+        """Tokens of the item that would be computed next."""
+        if self.partial:
+            return self.partial.todo[0].new
+        return self.residents.waiting[0].prefill_len if self.residents.waiting else 0
+
+    @abstractmethod
+    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        """Tokens that the group needs room for when it is admitted."""
+
+    @abstractmethod
+    def take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        """Put as much of the group's prompt phase into the plan as the budget allows; returns what is left of it."""
+
+    def _take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        budget = self.take(group, plan, budget)
+        self._partial = group if group.todo else None
+        return budget
+
+    def _admitted(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
+        """Give the head of the queue room for its first num_tokens tokens, if there is any."""
+        answer = self.residents.admit(group, num_tokens, plan)
+        if answer is Refusal.LATER:
+            return False
+        self.residents.waiting.popleft()
+        if answer is Refusal.NEVER:
+            plan.rejected.append(group)
+        return answer is not Refusal.NEVER
+
+
+class WholePrompts(Prompts):
+    """An item larger than the token budget runs alone in an iteration."""
+
+    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        return group.prefill_len
+
+    def take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        while group.todo and (group.todo[0].new <= budget or plan.is_idle):
+            new = group.todo[0].new
+            self.residents.place(group, new, plan)
+            budget -= new
+        return budget
+
+
+class PromptChunks(Prompts):
+    """What the budget leaves of a prompt waits for the next iteration."""
+
+    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        return min(group.prefill_len, max(budget, 1))
+
+    def take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        while group.todo and budget > 0:
+            seq, left, stored = group.todo[0]
+            new = min(left, budget)
+            if not self.residents.make_room(seq, stored + new, plan):
+                new = min(new, seq.room - stored)  # what there is room for already
+                if new <= 0:
+                    break
+            self.residents.place(group, new, plan)
+            budget -= new
+        return budget

@@ -1,0 +1,85 @@
+"""What the model will say: how long every output is, and which beams survive. The future, known to the engine alone."""
+
+import heapq
+
+from testbed.core.request import Request
+from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.sched.beams import BeamModel, Replacement
+from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.residents import Residents
+
+NOTHING = Results()
+
+
+class Outputs:
+    """The requests that are being served, and when each decoding group ends.
+
+    `lengths` is what oracles may read: true output lengths in tokens by request id. An entry of the heap counts while
+    `_end_step` says the same of its request: a group that was preempted has left its entry behind.
+    """
+
+    def __init__(self, residents: Residents, beams: BeamModel) -> None:
+        self.requests: dict[int, Request] = {}
+        self.lengths: dict[int, int] = {}
+        self._residents = residents
+        self._beams = beams
+        self._end_step: dict[int, int] = {}
+        self._ends: list[tuple[int, int]] = []
+
+    def arrived(self, request: Request) -> None:
+        """The request is to be served."""
+        self.requests[request.request_id] = request
+        self.lengths[request.request_id] = request.output_len
+
+    def left(self, request_id: int) -> Request:
+        """The request has its answer, or was rejected."""
+        del self.lengths[request_id]
+        return self.requests.pop(request_id)
+
+    def steps_to_end(self) -> int:
+        """Steps after which the next group of the batch has its whole output. The batch is not empty."""
+        ends, end_step = self._ends, self._end_step
+        while end_step.get(ends[0][1]) != ends[0][0]:
+            heapq.heappop(ends)
+        return ends[0][0] - self._residents.batch.steps
+
+    def results(self, plan: Plan, steps: int) -> Results:
+        """What the plan's iterations bring; asked before they are committed."""
+        for group in plan.preempted:
+            self._end_step.pop(group.request.request_id, None)
+        ended = self._pop_ended(self._residents.batch.steps + steps) if plan.decode_seqs else []
+        if plan.chunks:
+            ended += [c.group.request.request_id for c in plan.chunks if c.last and self._ends_now(c.group)]
+        beams = self._residents.beams
+        if not beams and not plan.resumed:
+            return Results(tuple(ended)) if ended else NOTHING
+        stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]
+        ended += [group.request.request_id for group in stepping if self._ends_now(group)]
+        searching = [*(beams.values() if plan.decode_seqs else ()), *(g for g in stepping if g.request.beam)]
+        return Results(tuple(ended), {g.request.request_id: self._parents(g, steps) for g in searching})
+
+    def follow(self, plan: Plan, outcome: Outcome) -> None:
+        """The plan was committed: note who decodes from now on."""
+        for group in (*outcome.first_tokens, *plan.resumed):
+            if group.status is SequenceStatus.RUNNING:
+                request_id = group.request.request_id
+                step = self._residents.batch.steps + self.lengths[request_id] - group.num_generated
+                self._end_step[request_id] = step
+                heapq.heappush(self._ends, (step, request_id))
+
+    def _pop_ended(self, step: int) -> list[int]:
+        """The groups of the batch that have their whole output by batch step `step`, in order of request id."""
+        ends = self._ends
+        ended: list[int] = []
+        while ends and ends[0][0] <= step:
+            end, request_id = heapq.heappop(ends)
+            if self._end_step.get(request_id) == end:
+                del self._end_step[request_id]
+                ended.append(request_id)
+        return ended
+
+    def _ends_now(self, group: SequenceGroup) -> bool:
+        return group.num_generated + 1 == self.lengths[group.request.request_id]
+
+    def _parents(self, group: SequenceGroup, steps: int) -> tuple[Replacement, ...]:
+        return self._beams.parents(self.requests[group.request.request_id], group.num_generated + steps)
