@@ -47,11 +47,12 @@ class Residents:
         """Room for the first num_tokens tokens of the group's sequences, all or none; the group is resident then.
 
         A policy that shares gives room to the first sequence, which is forked when its prompt is computed; one that
-        does not reserves for every sequence. Those that come back differ by now, and are computed one by one.
+        does not gives every sequence room for the whole prompt, because all but the first get it by that fork. Those
+        that come back differ by now, and are computed one by one.
         """
         differ = group.num_generated > 0
         seqs = group.sequences if differ or not self.policy.shares else group.sequences[:1]
-        num_tokens = group.prefill_len if differ and len(seqs) > 1 else num_tokens
+        num_tokens = group.prefill_len if len(seqs) > 1 else num_tokens
         answers = self.policy.admit(seqs, num_tokens)
         if isinstance(answers, Refusal):
             if answers is Refusal.LATER:
