@@ -57,7 +57,8 @@ Growth: TypeAlias = tuple[tuple[int, int], ...]
 class Grant(NamedTuple):
     """Yes. num_cached leading tokens are already stored, and ops must happen first.
 
-    growth lists when an `extend` of several steps took slots: (step, slots), the first step being 0.
+    growth lists when an `extend` took slots, as (step, slots), the first step being 0; nobody reads it of a policy that
+    says no footprint or promises no steps.
     """
 
     num_cached: int = 0
@@ -128,6 +129,8 @@ class Stepped(NamedTuple):
         """See Footprint."""
         events, from_len, wasted = list[tuple[int, int]](), 0, 0
         for tokens, slots in self.steps:
+            if from_len > final_len:
+                break
             if slots - final_len > wasted:
                 events.append((from_len, slots - final_len - wasted))
                 wasted = slots - final_len

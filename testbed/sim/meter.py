@@ -54,8 +54,9 @@ class PlainMeter(Meter):
         for group in self.residents.running.values():
             final_len = self.outputs.requests[group.request.request_id].final_len
             for seq in group.resident:
+                dropped = seq.room - self.policy.stored(seq.room)
                 slots = sum(extent.length for extent in self.policy.table(seq))
-                internal += max(0, slots - final_len)
+                internal += max(0, dropped + slots - final_len)
         self._seen = seen(len(self.residents.running), used, internal)
 
     def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> Sums:

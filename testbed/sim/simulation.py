@@ -51,5 +51,5 @@ def simulate(
 
 
 def says_footprints(policy: MemoryPolicy) -> bool:
-    """Whether the policy has footprints of its own, so that its memory can be measured over whole spans."""
-    return type(policy).footprint is not MemoryPolicy.footprint
+    """Whether its memory can be measured over whole spans: footprints of its own, and every stored token stays."""
+    return type(policy).footprint is not MemoryPolicy.footprint and not policy.drops_tokens

@@ -18,13 +18,13 @@ class Slabs(MemoryPolicy):
     def admit(self, seqs, num_tokens):
         if num_tokens > self.longest(seqs[0].prompt_len, len(seqs)):
             return Refusal.NEVER
-        if not self._grow({seq.seq_id: num_tokens for seq in seqs}):
+        if not self.grow({seq.seq_id: num_tokens for seq in seqs}):
             return Refusal.LATER
         self.resident.update((seq.seq_id, seq) for seq in seqs)
         return [GRANTED] * len(seqs)
 
     def extend(self, batch, num_tokens):
-        return GRANTED if self._grow({seq.seq_id: seq.room + num_tokens for seq in batch}) else Refusal.LATER
+        return GRANTED if self.grow({seq.seq_id: seq.room + num_tokens for seq in batch}) else Refusal.LATER
 
     def release(self, seq):
         self.free += self.slabs.pop(seq.seq_id)
@@ -41,7 +41,7 @@ class Slabs(MemoryPolicy):
     def longest(self, prompt_len, num_seqs):
         return self.slab_size * min(self.max_slabs, self.num_slabs // num_seqs)
 
-    def _grow(self, rooms):
+    def grow(self, rooms):
         """Room for so many tokens of each of these sequences, all or none."""
         missing = {i: ceil_div(room, self.slab_size) - len(self.slabs.get(i, [])) for i, room in rooms.items()}
         if sum(missing.values()) > len(self.free):
