@@ -4,6 +4,7 @@ import ast
 import json
 import sys
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import cheapest_victim
@@ -67,7 +68,7 @@ def checked(scheduler_class):
                     assert policy.stored(seq.room) <= sum(extent.length for extent in table)
                     spans += [(extent.start, extent.start + extent.length) for extent in table]
             spans.sort()
-            assert policy.shares or all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+            assert policy.shares or all(end <= start for (_, end), (start, _) in pairwise(spans))
             return plan
 
     return Checked
