@@ -142,48 +142,53 @@ def seen_alike(requests, others, *arguments):
 
 @st.composite
 def workloads(draw):
-    """Requests, and the same with other output lengths for some."""
-    size, gap_ps = draw(st.integers(2, 8)), draw(st.sampled_from([0, 2 * 10**9, 10**10]))
-    groups, beams = draw(st.booleans()), draw(st.booleans())
+    """Requests, the same with other output lengths for some late and long ones, and a pool that is soon full."""
+    size, gap_ps = draw(st.integers(3, 10)), draw(st.sampled_from([0, 2 * 10**9, 10**10]))
+    width, beams = draw(st.sampled_from([1, 1, 2, 3])), draw(st.booleans())
     requests, others, at = [], [], 0
-    lengths = st.integers(1, MAX_LEN // 2)
+    lengths, long = st.integers(1, MAX_LEN // 2), st.integers(MAX_LEN // 3, MAX_LEN // 2)
+    late = draw(st.integers(0, size - 1))
     for i in range(size):
         at += draw(st.integers(0, gap_ps))
-        num_seqs = draw(st.integers(1, 3)) if groups else 1
-        prompt_len, output_len = draw(lengths), draw(lengths)
+        num_seqs, prompt_len = draw(st.integers(1, width)), draw(lengths)
+        output_len, other = (draw(long), draw(long)) if i >= late else [draw(lengths)] * 2
         ids = tuple(k if k < 8 else -i for k in range(prompt_len))
         requests.append(Request(i, at, prompt_len, output_len, num_seqs, beams and num_seqs > 1, prompt_ids=ids))
-        others.append(requests[-1]._replace(output_len=draw(lengths)) if draw(st.booleans()) else requests[-1])
+        others.append(requests[-1]._replace(output_len=other))
     if requests == others:
-        others[0] = others[0]._replace(output_len=others[0].output_len % (MAX_LEN // 2) + 1)
-    return requests, others
-
-
-POOLS = [PoolSpec(3 * MAX_LEN, MAX_LEN, host(96)), PoolSpec(5 * MAX_LEN, MAX_LEN, host(0))]
+        others[-1] = others[-1]._replace(
+            output_len=MAX_LEN // 3 if others[-1].output_len > MAX_LEN // 3 else MAX_LEN // 2
+        )
+    return (
+        requests,
+        others,
+        PoolSpec(max(2 * width, 3) * MAX_LEN // 2, MAX_LEN, host(draw(st.sampled_from([96, 0, 30])))),
+    )
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     workloads(),
-    st.sampled_from([Paged, ContiguousMax, PrefixCaching]),
-    st.sampled_from(POOLS),
+    st.sampled_from([Paged, Paged, PrefixCaching, ContiguousMax]),
     st.sampled_from([SeparatePrefill, MixedPrefill, ChunkedPrefill]),
     st.sampled_from([Swap, Recompute, RecomputeSingleSwapGroup]),
     st.booleans(),
 )
-def test_two_futures_look_the_same_until_they_differ(workload, policy, pool, scheduler, preemption, fast_forward):
-    one, two = seen_alike(*workload, policy, pool, scheduler, preemption, fast_forward)
+def test_two_futures_look_the_same_until_they_differ(workload, policy, scheduler, preemption, fast_forward):
+    requests, others, pool = workload
+    one, two = seen_alike(requests, others, policy, pool, scheduler, preemption, fast_forward)
     assert one == two
 
 
 # Each of these plants a leak: the test above must be able to fail.
 
 REQUESTS = [Request(i, i * 10**9, 10, 20) for i in range(3)]
+POOL = PoolSpec(3 * MAX_LEN, MAX_LEN, host(96))
 OTHERS = [*REQUESTS[:2], REQUESTS[2]._replace(output_len=15)]
 
 
 def is_caught():
-    one, two = seen_alike(REQUESTS, OTHERS, Paged, POOLS[0], MixedPrefill, Swap)
+    one, two = seen_alike(REQUESTS, OTHERS, Paged, POOL, MixedPrefill, Swap)
     assert one
     assert two
     return one != two
