@@ -13,30 +13,34 @@ class Slabs(MemoryPolicy):
         self.max_slabs = max_slabs or self.num_slabs
         self.free = list(range(self.num_slabs))
         self.slabs = {}  # by sequence id
-        self.resident = {}  # the sequences themselves, which say how much room they have
+        self.live = 0  # slots that store a token, or are about to
 
     def admit(self, seqs, num_tokens):
         if num_tokens > self.longest(seqs[0].prompt_len, len(seqs)):
             return Refusal.NEVER
         if not self.grow({seq.seq_id: num_tokens for seq in seqs}):
             return Refusal.LATER
-        self.resident.update((seq.seq_id, seq) for seq in seqs)
+        self.live += num_tokens * len(seqs)
         return [GRANTED] * len(seqs)
 
     def extend(self, batch, num_tokens):
-        return GRANTED if self.grow({seq.seq_id: seq.room + num_tokens for seq in batch}) else Refusal.LATER
+        if not self.grow({seq.seq_id: seq.room + num_tokens for seq in batch}):
+            return Refusal.LATER
+        self.live += num_tokens * len(batch)
+        return GRANTED
 
     def release(self, seq):
         self.free += self.slabs.pop(seq.seq_id)
-        del self.resident[seq.seq_id]
+        self.live -= seq.room
 
     def table(self, seq):
         return [Extent(slab * self.slab_size, self.slab_size) for slab in self.slabs[seq.seq_id]]
 
     def usage(self):
         total, free = self.num_slabs * self.slab_size, len(self.free) * self.slab_size
-        live = sum(seq.room for seq in self.resident.values())
-        return Usage(total, live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free)
+        return Usage(
+            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+        )
 
     def longest(self, prompt_len, num_seqs):
         return self.slab_size * min(self.max_slabs, self.num_slabs // num_seqs)

@@ -20,6 +20,7 @@ class TwoSizes(MemoryPolicy):
         self.free = [list(range(self.num_large)), list(range(self.num_small))]
         self.blocks = {}  # by sequence id: its large blocks, its small blocks
         self.resident = {}
+        self.live = 0
         self.footprint_of = cache(self.stepped)
 
     def admit(self, seqs, num_tokens):
@@ -32,6 +33,7 @@ class TwoSizes(MemoryPolicy):
                 del self.blocks[seq.seq_id]
             return Refusal.LATER
         self.resident.update((seq.seq_id, seq) for seq in seqs)
+        self.live += num_tokens * len(seqs)
         return [Grant()] * len(seqs)
 
     def extend(self, batch, num_tokens):
@@ -39,8 +41,10 @@ class TwoSizes(MemoryPolicy):
         for step in range(num_tokens):
             taken = sum(self.size(seq, seq.room + step + 1) - self.size(seq, seq.room + step) for seq in batch)
             growth += [(step, taken)] if taken else []
-        grown = self.grow({seq: seq.room + num_tokens for seq in batch})
-        return Grant(growth=tuple(growth)) if grown else Refusal.LATER
+        if not self.grow({seq: seq.room + num_tokens for seq in batch}):
+            return Refusal.LATER
+        self.live += num_tokens * len(batch)
+        return Grant(growth=tuple(growth))
 
     def horizon(self, batch):
         """Whole rounds of a small block for each member; every prompt of a batch is stored already."""
@@ -50,6 +54,7 @@ class TwoSizes(MemoryPolicy):
         for free, blocks in zip(self.free, self.blocks.pop(seq.seq_id), strict=True):
             free += blocks
         del self.resident[seq.seq_id]
+        self.live -= seq.room
 
     def table(self, seq):
         large, small = self.blocks[seq.seq_id]
@@ -61,8 +66,9 @@ class TwoSizes(MemoryPolicy):
         large, small = (len(free) for free in self.free)
         total = self.num_large * self.large + self.num_small * self.small
         free = large * self.large + small * self.small
-        live = sum(seq.room for seq in self.resident.values())
-        return Usage(total, live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free)
+        return Usage(
+            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+        )
 
     def footprint(self, seq):
         return self.footprint_of(self.head(seq.prompt_len))
@@ -93,6 +99,7 @@ class TwoSizes(MemoryPolicy):
 
     def check(self):
         super().check()
+        assert self.live == sum(seq.room for seq in self.resident.values()), "live slots are miscounted"
         for seq_id, seq in self.resident.items():
             assert tuple(map(len, self.blocks[seq_id])) == self.needed(seq, seq.room), f"blocks of {seq}"
         for i, total in enumerate((self.num_large, self.num_small)):

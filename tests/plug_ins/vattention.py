@@ -24,7 +24,7 @@ class VAttention(MemoryPolicy):
         self.left = []  # pages that stay mapped behind the addresses of sequences that have left
         self.pages = {}  # of each resident sequence, in order of address
         self.resident = {}
-        self.num_mapped = 0
+        self.live = self.num_mapped = 0
 
     def admit(self, seqs, num_tokens):
         if num_tokens > self.longest(seqs[0].prompt_len, len(seqs)):
@@ -32,6 +32,7 @@ class VAttention(MemoryPolicy):
         needed = ceil_div(num_tokens, self.page_size)
         if len(seqs) * needed > self.num_free():
             return Refusal.LATER
+        self.live += num_tokens * len(seqs)
         grants = []
         for seq in seqs:
             found = self.left.pop() if self.left else []
@@ -48,6 +49,7 @@ class VAttention(MemoryPolicy):
             return Refusal.NEVER
         if sum(count - len(self.pages[seq.seq_id]) for seq, count in needed.items()) > self.num_free():
             return Refusal.LATER
+        self.live += num_tokens * len(batch)
         return Grant(ops=mapped(sum(self.map(seq, count) for seq, count in needed.items())))
 
     def horizon(self, batch):
@@ -57,6 +59,7 @@ class VAttention(MemoryPolicy):
     def release(self, seq):
         pages = self.pages.pop(seq.seq_id)
         del self.resident[seq.seq_id]
+        self.live -= seq.room
         if self.keep_mapped:
             self.left.append(pages)
         else:
@@ -67,8 +70,9 @@ class VAttention(MemoryPolicy):
 
     def usage(self):
         total, free = self.num_pages * self.page_size, self.num_free() * self.page_size
-        live = sum(seq.room for seq in self.resident.values())
-        return Usage(total, live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free)
+        return Usage(
+            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+        )
 
     def footprint(self, seq):
         return Granular(self.page_size)
@@ -83,6 +87,7 @@ class VAttention(MemoryPolicy):
         super().check()
         pages = [page for pages in (self.unmapped, *self.left, *self.pages.values()) for page in pages]
         assert sorted(pages) == list(range(self.num_pages)), "pages were lost, or are mapped twice"
+        assert self.live == sum(seq.room for seq in self.resident.values()), "live slots are miscounted"
         for seq_id, seq in self.resident.items():
             assert len(self.pages[seq_id]) == ceil_div(seq.room, self.page_size), f"{seq} has too many pages, or few"
 

@@ -22,6 +22,7 @@ class Window(MemoryPolicy):
         self.free = list(range(self.num_blocks))
         self.blocks = {}  # of each resident sequence, in the order of the tokens that are left
         self.resident = {}
+        self.live = 0
 
     def stored(self, num_tokens):
         return num_tokens - self.dropped(num_tokens) * self.block_size
@@ -40,6 +41,7 @@ class Window(MemoryPolicy):
             return Refusal.NEVER
         if needed * len(seqs) > len(self.free):
             return Refusal.LATER
+        self.live += self.stored(num_tokens) * len(seqs)
         for seq in seqs:
             self.blocks[seq.seq_id] = [self.free.pop() for _ in range(needed)]
             self.resident[seq.seq_id] = seq
@@ -50,6 +52,7 @@ class Window(MemoryPolicy):
         if sum(missing.values()) > len(self.free):
             return Refusal.LATER
         for seq, count in missing.items():
+            self.live += self.stored(seq.room + num_tokens) - self.stored(seq.room)
             blocks = self.blocks[seq.seq_id]
             blocks += [self.free.pop() for _ in range(count)]
             for _ in range(self.dropped(seq.room + num_tokens) - self.dropped(seq.room)):
@@ -59,14 +62,16 @@ class Window(MemoryPolicy):
     def release(self, seq):
         self.free += self.blocks.pop(seq.seq_id)
         del self.resident[seq.seq_id]
+        self.live -= self.stored(seq.room)
 
     def table(self, seq):
         return [Extent(block * self.block_size, self.block_size) for block in self.blocks[seq.seq_id]]
 
     def usage(self):
         total, free = self.num_blocks * self.block_size, len(self.free) * self.block_size
-        live = sum(self.stored(seq.room) for seq in self.resident.values())
-        return Usage(total, live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free)
+        return Usage(
+            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+        )
 
     def longest(self, prompt_len, num_seqs):
         blocks = self.num_blocks // num_seqs
@@ -74,6 +79,7 @@ class Window(MemoryPolicy):
 
     def check(self):
         super().check()
+        assert self.live == sum(self.stored(seq.room) for seq in self.resident.values()), "live slots are miscounted"
         for seq_id, seq in self.resident.items():
             assert len(self.blocks[seq_id]) == self.needed(seq.room), f"blocks of {seq}"
         assert sorted(sum(self.blocks.values(), self.free)) == list(range(self.num_blocks)), "blocks were lost"
