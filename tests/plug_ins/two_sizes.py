@@ -47,7 +47,9 @@ class TwoSizes(MemoryPolicy):
         return Grant(growth=tuple(growth))
 
     def horizon(self, batch):
-        """Whole rounds of a small block for each member; every prompt of a batch is stored already."""
+        """Whole rounds of a small block for each member; none while a head is not complete."""
+        if any(seq.room < self.head(seq.prompt_len) for seq in batch):
+            return 0
         return self.small * (len(self.free[1]) // len(batch)) if len(batch) else 0
 
     def release(self, seq):

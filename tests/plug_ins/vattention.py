@@ -4,6 +4,8 @@ A table lists the physical pages, because slots are memory: pages are interchang
 that addresses are contiguous is the kernel's matter (`cost.choices.kernel=contiguous`). What it costs is mapping.
 """
 
+from collections import Counter
+
 from testbed.core.slots import Extent, Grant, Granular, Ops, Refusal, Usage, ceil_div
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
@@ -50,11 +52,16 @@ class VAttention(MemoryPolicy):
         if sum(count - len(self.pages[seq.seq_id]) for seq, count in needed.items()) > self.num_free():
             return Refusal.LATER
         self.live += num_tokens * len(batch)
-        return Grant(ops=mapped(sum(self.map(seq, count) for seq, count in needed.items())))
+        growth = Counter()
+        for seq in batch:
+            for step in range(self.left_of_page(seq), num_tokens, self.page_size):
+                growth[step] += self.page_size
+        ops = mapped(sum(self.map(seq, count) for seq, count in needed.items()))
+        return Grant(ops=ops, growth=tuple(sorted(growth.items())))
 
     def horizon(self, batch):
         """Steps until somebody needs a page: mapping takes time, so it ends a span."""
-        return min((len(self.pages[seq.seq_id]) * self.page_size - seq.room for seq in batch), default=0)
+        return min((min(self.left_of_page(seq), self.max_len - seq.room) for seq in batch), default=0)
 
     def release(self, seq):
         pages = self.pages.pop(seq.seq_id)
@@ -93,6 +100,10 @@ class VAttention(MemoryPolicy):
 
     def num_free(self):
         return len(self.unmapped) + sum(map(len, self.left))
+
+    def left_of_page(self, seq):
+        """Slots of its last page that `seq` has no room in yet."""
+        return len(self.pages[seq.seq_id]) * self.page_size - seq.room
 
     def map(self, seq, num_pages):
         """See to it that so many pages are mapped behind the addresses of `seq`; returns how many were not."""
