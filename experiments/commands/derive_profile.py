@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from experiments.commands.arguments import Parser
-from experiments.runs.build import make
 from experiments.runs.lab import CONF, composed
+from experiments.runs.make import make
 from experiments.runs.whole_files import write_text
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec

@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.commands.chosen_classes import check_choice, check_targets
 from experiments.commands.console import wide_console
 from experiments.commands.one_line import one_line
 from experiments.runs.identity import run_id
@@ -34,8 +35,9 @@ def hydra_run(config: DictConfig) -> None:
     """One point. Its error must survive the way out of a launcher's process, so it becomes one line here."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
+        check_targets(HydraConfig.get())
         _run_point(config, folder)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not any(folder.iterdir()):
             folder.rmdir()
         raise InputError(one_line(error)) from error
@@ -65,6 +67,7 @@ def main(argv: list[str]) -> None:
     for argument in argv:
         if argument.startswith("-") and argument.partition("=")[0] not in HYDRA_FLAGS:
             raise InputError(f"unknown option {argument}; see testbed run --help")
+        check_choice(argument)
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["testbed run", *argv]
     with redirect_stderr(cast(TextIO, OneError(sys.stderr))):

@@ -9,8 +9,9 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.paper.studies.study import Finding, Row, Study, Task
-from experiments.runs.build import make, make_workload
 from experiments.runs.lab import Lab, composed
+from experiments.runs.make import make
+from experiments.runs.workload import make_workload
 from testbed.core.request import PS
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel, Work

@@ -8,8 +8,8 @@ import pandas as pd
 
 from experiments.paper.studies.blocks import BlockSizes
 from experiments.paper.studies.study import Finding, Row, Task
-from experiments.runs.build import make
 from experiments.runs.lab import Lab
+from experiments.runs.make import make
 from testbed.core.request import PS
 from testbed.core.slots import ceil_div
 from testbed.cost.model import Work

@@ -6,8 +6,8 @@ from functools import partial
 import pandas as pd
 
 from experiments.paper.studies.study import Finding, Row, Study, Task
-from experiments.runs.build import make
 from experiments.runs.lab import Lab
+from experiments.runs.make import make
 from testbed.core.specs import GIB
 
 
