@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.commands.listing import GROUPS
 from experiments.runs.lab import CONF
 from testbed.core.errors import InputError
 
@@ -12,7 +13,7 @@ CUSTOM = "custom"
 def check_choice(argument: str) -> None:
     """A group must have a choice."""
     group, _, choice = argument.partition("=")
-    if choice in ("null", "") and group and (CONF / group).is_dir():
+    if choice in ("null", "") and group in GROUPS:
         raise InputError(f"{argument} leaves the run without a {group}; testbed list {group} shows the choices")
 
 

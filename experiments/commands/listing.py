@@ -10,6 +10,8 @@ from rich.table import Table
 from experiments.commands.arguments import Parser
 from experiments.commands.console import wide_console
 from experiments.runs.lab import CONF
+from experiments.runs.model_group import GROUP, MODEL_CLASS
+from testbed.core.shapes import model_names, shipped
 
 GROUPS = ("policy", "scheduler", "preemption", "cost", "trace", "arrivals", "model", "server", "system")
 ENTRY_POINTS = "testbed.{}"
@@ -37,7 +39,9 @@ def main(argv: list[str]) -> None:
 
 
 def built_in(group: str) -> list[tuple[str, str, str]]:
-    """Name, class and first comment line of a group's YAML files."""
+    """Name, class and first comment line of a group's YAML files; of a model, what its shape's file says."""
+    if group == GROUP:
+        return [(name, MODEL_CLASS, shipped(name).about) for name in model_names()]
     return [_described(path) for path in sorted((CONF / group).glob("*.yaml")) if not path.stem.startswith("of-")]
 
 

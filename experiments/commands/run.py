@@ -16,6 +16,7 @@ from experiments.commands.chosen_classes import check_choice, check_targets
 from experiments.commands.console import wide_console
 from experiments.commands.one_line import one_line
 from experiments.runs.identity import run_id
+from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
 from experiments.runs.summary_table import summary_table
 from testbed.core.errors import InputError
@@ -68,6 +69,7 @@ def main(argv: list[str]) -> None:
         if argument.startswith("-") and argument.partition("=")[0] not in HYDRA_FLAGS:
             raise InputError(f"unknown option {argument}; see testbed run --help")
         check_choice(argument)
+    register_models()
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["testbed run", *argv]
     with redirect_stderr(cast(TextIO, OneError(sys.stderr))):

@@ -20,10 +20,10 @@ from kernels.measure import sweeps
 from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from kernels.measure.calibrate import calibrate, dump, file_name
 from kernels.measure.fingerprint import fingerprint
-from kernels.measure.shards import read_model
 from kernels.measure.timing import time_graph, warm_up
 from kernels.verify.random_batches import Shape
 from kernels.verify.verify_attention import verify
+from testbed.core.shapes import read_model
 
 MHA, GQA = Shape(40, 40, 128), Shape(32, 8, 128)
 # (shape, sequences, context): microseconds of the best paged kernel and of torch's attention measured before.
