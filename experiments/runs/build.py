@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from experiments.runs.checks import check_options, check_values
 from experiments.runs.identity import plain
+from experiments.runs.machine import make_cost, make_machine
 from experiments.runs.make import make
 from experiments.runs.workload import make_workload
 from testbed.core.errors import InputError
@@ -36,12 +37,12 @@ def build(config: DictConfig) -> Setup:
     values = plain(config)
     check_options(values)
     check_values(values)
-    model, server = make(config.model), make(config.server)
+    model, server = make_machine(config)
     host_bytes = int(config.swap_space_gib * GIB) * server.num_gpus
     pool = PoolSpec(server.kv_slots(model), model.max_len, host_bytes // model.kv_bytes_per_token)
     policy = make(config.policy, pool)
     scheduler = make(config.scheduler, policy, make(config.preemption))
-    cost = make(config.cost, model, server)
+    cost = make_cost(config, model, server)
     workload = make_workload(config)
     if workload.rows.prefix and policy.shares:
         policy.register_prefix(workload.rows.prefix)

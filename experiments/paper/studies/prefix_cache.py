@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.paper.studies.study import Finding, Row, Study, Task
 from experiments.runs.lab import Lab, composed
+from experiments.runs.machine import make_cost, make_machine
 from experiments.runs.make import make
 from experiments.runs.workload import make_workload
 from testbed.core.request import PS
@@ -62,7 +63,7 @@ class PrefixCache(Study):
         """The curve of one order in untimed replay."""
         trace, config = self._config(lab, order)
         rows, block_size = make_workload(config).rows, int(config.policy.block_size)
-        prices = PrefillPrices(make(config.cost, make(config.model), make(config.server)))
+        prices = PrefillPrices(make_cost(config, *make_machine(config)))
         prompt_lens = rows.prompt_len.tolist()
         prompts = list(prompts_of(rows, block_size))
         table = []
