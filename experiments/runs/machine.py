@@ -32,7 +32,7 @@ def _check_pools(model: ModelSpec, server: ServerSpec, given_for: Mapping[str, A
     same = " ".join(f"server.{POOLS_OF}.{key}={value}" for key, value in has.items() if given_for.get(key) != value)
     machine = f"{given_for.get('num_gpus')} {given_for.get('gpu')}"
     raise InputError(
-        f"server.kv_memory_gib has {model.name}'s pool on {machine}, and the server has {has['num_gpus']} {has['gpu']}: "
+        f"server.kv_memory_gib has {model.name}'s pool on {machine}, the server has {has['num_gpus']} {has['gpu']}: "
         f"~server.kv_memory_gib computes the pool, {same} keeps it"
     )
 
