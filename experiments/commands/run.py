@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.commands.chosen_classes import check_choice, check_targets
 from experiments.commands.console import wide_console
 from experiments.commands.one_line import one_line
+from experiments.commands.working_folder import put_last
 from experiments.runs.identity import run_id
 from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
@@ -27,7 +28,14 @@ HYDRA_FLAGS = {
     "-sc", "--shell-completion", "--experimental-rerun",
 }  # fmt: skip
 
-OmegaConf.register_new_resolver("run_id", lambda *, _root_: run_id(_root_), replace=True)
+
+def _run_id(*, _root_: DictConfig) -> str:
+    """A worker of a launcher names its point before it runs it, and must find the plug-ins for that."""
+    put_last(_root_.hydra.runtime.cwd)
+    return run_id(_root_)
+
+
+OmegaConf.register_new_resolver("run_id", _run_id, replace=True)
 logging.getLogger("hydra").addHandler(logging.NullHandler())  # what Hydra logs before it raises is in the error
 
 
