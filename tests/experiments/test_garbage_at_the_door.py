@@ -1,5 +1,7 @@
 """Plug-ins that give nonsense are refused by name, in one line and with exit code 2."""
 
+import importlib.metadata
+
 import pytest
 
 OPTIONS = ("outputs=summary", "hydra.run.dir=out")
@@ -63,6 +65,16 @@ def test_a_plug_in_may_not_leave(testbed, tmp_path, name, code, mode):
 def test_nor_while_it_is_checked(testbed, tmp_path):
     (tmp_path / "leaves_checked.py").write_text("import sys; sys.exit(0)")
     refused(testbed("check", "leaves_checked:Policy"), "leaves_checked")
+
+
+def test_nor_where_it_is_listed(testbed, tmp_path, monkeypatch):
+    (tmp_path / "leaves_listed.py").write_text("import sys; sys.exit(0)")
+    point = importlib.metadata.EntryPoint("mine", "leaves_listed:Policy", "testbed.policy")
+    monkeypatch.setattr("experiments.commands.listing.entry_points", lambda group: [point])
+    code, output, _ = testbed("list", "policy")
+    assert code == 0
+    assert "leaves_listed.Policy" in output
+    assert "cannot be loaded" in output
 
 
 def test_nor_in_the_middle_of_a_run(testbed, tmp_path):
