@@ -19,7 +19,7 @@ def check_usage(policy: MemoryPolicy, used: Usage) -> None:
 def check_prices(cost: CostModel, prices: Affine) -> None:
     """Time is whole picoseconds, and every iteration takes some."""
     first_ps, growth_ps, steps = prices
-    if type(first_ps) is not int or type(growth_ps) is not int or first_ps <= 0 or growth_ps < 0 or steps < 1:
+    if not (type(first_ps) is type(growth_ps) is int and first_ps > 0 <= growth_ps and steps > 0):
         raise PlugInError(
             f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
             f"for {steps!r} iterations; prices are whole numbers above 0"

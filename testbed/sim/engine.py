@@ -74,6 +74,7 @@ class Engine:
     def serve(self) -> ProcessGenerator:
         """The process to hand to SimPy."""
         env, scheduler, residents = self.env, self.scheduler, self.scheduler.residents
+        policy, meter, outputs, totals = residents.policy, self.meter, self.outputs, self.recorder.totals
         while env.now < self._stop_ps:
             if self._marks:
                 self._pass_marks()
@@ -82,23 +83,23 @@ class Engine:
                 request = self.outputs.left(group.request.request_id)
                 self.recorder.rejected(request, "the memory policy can never hold it")
             if plan:
-                used = scheduler.policy.usage()
-                check_usage(scheduler.policy, used)
-                self.meter.open(plan, used)
+                used = policy.usage()
+                check_usage(policy, used)
+                meter.open(plan, used)
                 prices, steps = self._price(plan, used)
                 duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
                 queues = len(residents.waiting), len(residents.swapped)
                 yield env.timeout(duration_ps)
-                outcome = scheduler.commit(plan, steps, self.outputs.results(plan, steps))
+                outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
                 if plan.chunks or plan.resumed:
-                    self.outputs.follow(plan, outcome)
-                sums = self.meter.close(plan, prices, steps, outcome)
+                    outputs.follow(plan, outcome)
+                sums = meter.close(plan, prices, steps, duration_ps, outcome)
                 self._record(plan, steps, duration_ps, outcome, sums, queues)
-                check_balance(scheduler, self.recorder.totals, sums)
+                check_balance(scheduler, totals, sums)
             elif plan.rejected:
                 continue
             elif residents.waiting or residents.swapped:
-                raise PlugInError(f"{type(scheduler.policy).__name__} refuses {self._stuck()} though nothing runs")
+                raise PlugInError(f"{type(policy).__name__} refuses {self._stuck()} though nothing runs")
             elif self._closed:
                 break
             else:

@@ -27,8 +27,8 @@ class Meter(ABC):
         """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own account of it."""
 
     @abstractmethod
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> Sums:
-        """The measures over the `steps` iterations that were carried out."""
+    def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Sums:
+        """The measures over the `steps` iterations that were carried out, in duration_ps."""
 
 
 def seen(running: int, used: Usage, internal: int) -> list[int]:
@@ -58,10 +58,10 @@ class PlainMeter(Meter):
                 internal += max(0, slots - final_len)
         self._seen = seen(len(self.residents.running), used, internal)
 
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> Sums:
+    def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Sums:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return self._seen + [value * prices.first_ps for value in self._seen]
+        return self._seen + [value * duration_ps for value in self._seen]
 
 
 class Tracked:
@@ -73,10 +73,14 @@ class Tracked:
     __slots__ = ("active", "alive", "later")
 
     def __init__(self, footprint: Footprint, final_len: int, num_seqs: int, num_tokens: int) -> None:
-        waste = [(from_len, slots * num_seqs) for from_len, slots in footprint.waste(final_len)]
-        self.active = sum(slots for from_len, slots in waste if from_len <= num_tokens)
-        self.later = [(from_len, slots) for from_len, slots in waste if from_len > num_tokens]
+        self.active = 0
+        self.later: list[tuple[int, int]] = []
         self.alive = True
+        for from_len, slots in footprint.waste(final_len):
+            if from_len <= num_tokens:
+                self.active += slots * num_seqs
+            else:
+                self.later.append((from_len, slots * num_seqs))
 
 
 class SpanMeter(Meter):
@@ -103,14 +107,14 @@ class SpanMeter(Meter):
         self._running = len(self.residents.running)
         self._growing = len(self.residents.batch.sequences)
 
-    def close(self, plan: Plan, prices: Affine, steps: int, outcome: Outcome) -> Sums:
+    def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Sums:
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else ()
         new = sum([slots for _, slots in started]) if started else 0
         if steps == 1:
-            now, first_ps = seen(self._running, self._used, self._internal + new), prices.first_ps
-            sums = now + [value * first_ps for value in now]
+            now = seen(self._running, self._used, self._internal + new)
+            sums = now + [value * duration_ps for value in now]
         else:
-            sums = self._span(prices, steps, started, outcome.growth)
+            sums = self._span(prices, steps, duration_ps, started, outcome.growth)
         self._internal += new
         for group in outcome.finished:
             self._forget(group)
@@ -122,13 +126,13 @@ class SpanMeter(Meter):
                 self._joined(group)
         return sums
 
-    def _span(self, prices: Affine, steps: int, started: Growth, growth: Growth) -> Sums:
+    def _span(self, prices: Affine, steps: int, duration_ps: int, started: Growth, growth: Growth) -> Sums:
         """The first iteration's measures, times the steps, and what changes on the way."""
-        now, duration = seen(self._running, self._used, self._internal), prices.total_ps(steps)
-        sums = [value * steps for value in now] + [value * duration for value in now]
+        now = seen(self._running, self._used, self._internal)
+        sums = [value * steps for value in now] + [value * duration_ps for value in now]
         live, live_time = ramp(self._growing, prices, steps)
-        held, held_time = from_steps(growth, 1, prices, steps, duration)
-        internal, internal_time = from_steps(started, 0, prices, steps, duration)
+        held, held_time = from_steps(growth, 1, prices, steps, duration_ps) if growth else (0, 0)
+        internal, internal_time = from_steps(started, 0, prices, steps, duration_ps) if started else (0, 0)
         sums[LIVE] += live
         sums[LIVE + NUM_MEASURES] += live_time
         sums[INTERNAL] += internal
@@ -136,7 +140,7 @@ class SpanMeter(Meter):
         sums[RESERVED] += held - live - internal
         sums[RESERVED + NUM_MEASURES] += held_time - live_time - internal_time
         if self._used.cached:
-            evicted = from_steps(taken_from_cache(growth, self._used.free), 1, prices, steps, duration)
+            evicted = from_steps(taken_from_cache(growth, self._used.free), 1, prices, steps, duration_ps)
             sums[CACHED] -= evicted[0]
             sums[CACHED + NUM_MEASURES] -= evicted[1]
         return sums
@@ -194,8 +198,6 @@ def ramp(slope: int, prices: Affine, steps: int) -> tuple[int, int]:
 
 def from_steps(events: Growth, late: int, prices: Affine, steps: int, duration_ps: int) -> tuple[int, int]:
     """The same of a count that grows by so many slots from each event's iteration on, `late` iterations after it."""
-    if not events:
-        return 0, 0
     slots = first = second = 0  # moments: slots, slots * step, slots * step * step
     for step, taken in events:
         weighted = taken * (step + late)

@@ -48,7 +48,7 @@ class Recorder:
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
         self._first_ps: dict[int, int] = {}
-        self._unsettled: list[tuple[int, ...]] = []
+        self._unsettled: list[tuple[tuple[int, ...], Sums]] = []
 
     def first_token(self, request_id: int, now_ps: int) -> None:
         """The request has output tokens from now_ps on; after recompute that is nothing new."""
@@ -75,7 +75,7 @@ class Recorder:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
         shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues
-        self._unsettled.append((*shape, *sums))
+        self._unsettled.append((shape, sums))
         if len(self._unsettled) == BATCH:
             self.settle()
 
@@ -83,9 +83,9 @@ class Recorder:
         """Bring `spans` and the sums in `totals` up to date."""
         if not self._unsettled:
             return
-        columns = list(zip(*self._unsettled, strict=True))
+        shapes, rows = zip(*self._unsettled, strict=True)
+        shape, sums = list(zip(*shapes, strict=True)), list(zip(*rows, strict=True))
         self._unsettled.clear()
-        shape, sums = columns[: len(SHAPE)], columns[len(SHAPE) :]
         self.totals.busy_ps += sum(shape[1])
         self.totals.iterations += sum(shape[2])
         added = list(map(sum, sums))

@@ -58,6 +58,10 @@ class BlockIndex(BatchIndex):
         """Hand out the blocks for num_steps more steps from the end of the free ones, which must be enough."""
         size, take = len(self.due), self.pool.free.pop
         turn = self.batch.extended % size
+        if num_steps == 1:
+            for table in self.due[turn].values():
+                table.blocks.append(take())
+            return ((0, len(self.due[turn]) * size),) if self.due[turn] else ()
         due = self.due[turn:] + self.due[:turn]
         events: list[tuple[int, int]] = []
         for first in range(0, num_steps, size):

@@ -51,6 +51,7 @@ class Paged(MemoryPolicy):
             raise ValueError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
         self.block_size = block_size
         self._max_len = pool.max_len
+        self._footprint = Granular(block_size)
         self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
         self._watermark = ceil(watermark * self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
@@ -116,7 +117,7 @@ class Paged(MemoryPolicy):
         return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
-        return Granular(self.block_size)
+        return self._footprint
 
     def longest(self, prompt_len: int, num_seqs: int) -> int:
         common = prompt_len // self.block_size if num_seqs > 1 else 0
