@@ -17,7 +17,7 @@ from testbed.sim.audit import check_balance, check_prices, check_usage
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
-from testbed.sim.totals import Sums
+from testbed.sim.totals import Seen
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
@@ -93,9 +93,9 @@ class Engine:
                 outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
                 if plan.chunks or plan.resumed:
                     outputs.follow(plan, outcome)
-                sums = meter.close(plan, prices, steps, duration_ps, outcome)
-                self._record(plan, steps, duration_ps, outcome, sums, queues)
-                check_balance(scheduler, totals, sums)
+                seen = meter.close(plan, prices, steps, duration_ps, outcome)
+                self._record(plan, steps, duration_ps, outcome, seen, queues)
+                check_balance(scheduler, totals)
             elif plan.rejected:
                 continue
             elif residents.waiting or residents.swapped:
@@ -112,11 +112,7 @@ class Engine:
     def _price(self, plan: Plan, used: Usage) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
         work = work_of(plan, used.saved, len(self.scheduler.residents.running))
-        if not plan.repeats:
-            prices = Affine(self.cost.iteration(work), 0, 1)
-            check_prices(self.cost, prices)
-            return prices, 1
-        prices = self.cost.decode(work)
+        prices = self.cost.decode(work) if plan.repeats else Affine(self.cost.iteration(work), 0, 1)
         check_prices(self.cost, prices)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
@@ -129,10 +125,10 @@ class Engine:
         return prices, steps
 
     def _record(
-        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: Sums, queues: tuple[int, int]
+        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, seen: Seen, queues: tuple[int, int]
     ) -> None:
         totals, now_ps = self.recorder.totals, self._now_ps()
-        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, sums)
+        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, seen)
         for group in outcome.first_tokens:
             self.recorder.first_token(group.request.request_id, now_ps)
         for group in outcome.finished:
