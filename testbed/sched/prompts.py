@@ -1,4 +1,4 @@
-"""Puts prompt phases into a plan, first come first served, within a token budget: whole prompts, or chunks of them."""
+"""Puts prompt phases into a plan, first come, first served (section 4.5): whole prompts, or chunks of them."""
 
 from abc import ABC, abstractmethod
 
