@@ -65,7 +65,7 @@ def test_config_is_resolved_and_runs_again(testbed, tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "server", "num_gpus"),
-    [("opt-66b", "a100-40gb-x4", 4), ("opt-175b", "a100-80gb-x8", 8), ("llama-3-70b", "h200", 4)],
+    [("opt-66b", "a100-40gb-x4", 4), ("opt-175b", "a100-80gb-x8", 8), ("llama-3-70b", "h200-x4", 4)],
 )
 def test_every_model_has_its_server(testbed, tmp_path, model, server, num_gpus):
     assert testbed("run", f"model={model}", "arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=a")[0] == 0

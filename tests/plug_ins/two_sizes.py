@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from testbed.core.slots import Extent, Grant, Refusal, Stepped, Usage, ceil_div
+from testbed.core.slots import Extent, Grant, Refusal, Stepped, Usage, ceil_div, growth_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
@@ -44,7 +44,7 @@ class TwoSizes(MemoryPolicy):
         if not self.grow({seq: seq.room + num_tokens for seq in batch}):
             return Refusal.LATER
         self.live += num_tokens * len(batch)
-        return Grant(growth=tuple(growth))
+        return Grant(growth=growth_of(growth))
 
     def horizon(self, batch):
         """Whole rounds of a small block for each member; none while a head is not complete."""

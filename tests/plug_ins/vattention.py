@@ -6,7 +6,7 @@ that addresses are contiguous is the kernel's matter (`cost.choices.kernel=conti
 
 from collections import Counter
 
-from testbed.core.slots import Extent, Grant, Granular, Ops, Refusal, Usage, ceil_div
+from testbed.core.slots import Extent, Grant, Granular, Ops, Refusal, Usage, ceil_div, growth_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
@@ -57,7 +57,7 @@ class VAttention(MemoryPolicy):
             for step in range(self.left_of_page(seq), num_tokens, self.page_size):
                 growth[step] += self.page_size
         ops = mapped(sum(self.map(seq, count) for seq, count in needed.items()))
-        return Grant(ops=ops, growth=tuple(sorted(growth.items())))
+        return Grant(ops=ops, growth=growth_of(growth.items()))
 
     def horizon(self, batch):
         """Steps until somebody needs a page: mapping takes time, so it ends a span."""
