@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from itertools import count
 
+from testbed.core.errors import PlugInError
 from testbed.core.foresight import Foresight
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
@@ -83,6 +84,9 @@ class Scheduler(Foresight, ABC):
         plan.open = not r.swapped and not (r.waiting and keeps_order)
         if not r.waiting or r.swapped or prompts.stands(r.waiting[0]) or prompts.is_full_with(r.waiting[0]):
             plan.horizon = self.policy.horizon(r.batch)
+            if plan.horizon < 0:
+                name = type(self.policy).__name__
+                raise PlugInError(f"{name} promises {plan.horizon} steps by horizon(), which is at least 0")
 
     def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
         """The prompt phase of the group is over, and has brought its next output token."""

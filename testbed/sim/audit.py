@@ -12,6 +12,14 @@ from testbed.sched.scheduler import Scheduler
 from testbed.sim.totals import Measures, Totals
 
 
+def check_stored(policy: MemoryPolicy, max_len: int) -> None:
+    """Only a policy that declares it may drop tokens."""
+    kept = policy.stored(max_len)
+    if kept != max_len and not policy.drops_tokens:
+        name = type(policy).__name__
+        raise PlugInError(f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True")
+
+
 def check_usage(policy: MemoryPolicy, used: Usage) -> None:
     """The kinds of slots add up to the pool (clause 4); check_measures looks at what is held."""
     if used.allocated + used.cached + used.free != used.total or used.free < 0 or used.largest_free < 0:

@@ -112,6 +112,9 @@ class Engine:
     def _price(self, plan: Plan, used: Usage) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
         work = work_of(plan, used.saved, len(self.scheduler.residents.running))
+        policy = self.scheduler.policy
+        if work.prefill and policy.drops_tokens:
+            work = work._replace(prefill=tuple((new, policy.stored(before)) for new, before in work.prefill))
         prices = self.cost.decode(work) if plan.repeats else Affine(self.cost.iteration(work), 0, 1)
         check_prices(self.cost, prices)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
