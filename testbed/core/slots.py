@@ -151,8 +151,6 @@ class Stepped(NamedTuple):
         """See Footprint."""
         events, from_len, wasted = list[tuple[int, int]](), 0, 0
         for tokens, slots in self.steps:
-            if from_len > final_len:
-                break
             if slots - final_len > wasted:
                 events.append((from_len, slots - final_len - wasted))
                 wasted = slots - final_len

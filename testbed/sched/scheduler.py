@@ -39,7 +39,10 @@ class Scheduler(Foresight, ABC):
         return group
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
-        """Put the queue into the order of service before a plan; first come, first served leaves it as it is."""
+        """Put the queue into the order of service before a plan; first come, first served leaves it as it is.
+
+        The order comes from who is in the queue, not from how often it was asked for: in a span nobody asks.
+        """
 
     @abstractmethod
     def plan(self) -> Plan:

@@ -7,12 +7,12 @@ from window import Window
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.slots import Copy, Move, Ops
+from testbed.core.slots import NO_GROWTH, Copy, Grant, Move, Ops
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import Work
 from testbed.memory.paged.paged import Paged
 from testbed.sched.chunked import ChunkedPrefill
-from testbed.sched.preemption import Recompute
+from testbed.sched.preemption import Recompute, Swap
 from testbed.sim.simulation import simulate
 
 
@@ -46,6 +46,12 @@ class Returning(Ordering):
     ops = Ops(moves=(Move("device", "host", (Copy(0, 0, -16),)),))
 
 
+class Silent(Paged):
+    def extend(self, batch, num_tokens):
+        answer = super().extend(batch, num_tokens)
+        return answer._replace(growth=NO_GROWTH) if isinstance(answer, Grant) else answer
+
+
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
@@ -54,11 +60,38 @@ class Returning(Ordering):
         (Negative, "less than nothing.*pages_mapped"),
         (Backward, "less than nothing"),
         (Returning, "less than nothing"),
+        (Silent, "Silent took .* slots in several steps, and says 0"),
     ],
 )
 def test_it_is_refused(policy, says):
     with pytest.raises(PlugInError, match=says):
         run(workload(0), policy(POOL))
+
+
+class Spelled(Swap):
+    def recovery(self, group):
+        return "swap"
+
+
+def test_a_recovery_is_no_string():
+    with pytest.raises(PlugInError, match="Spelled answered 'swap'"):
+        run(workload(0, gap_ps=10**8), Paged(POOL), preemption=Spelled)
+
+
+class Cheaper(AnalyticCost):
+    def decode(self, work):
+        return super().decode(work)._replace(first_ps=1)
+
+
+class Steeper(AnalyticCost):
+    def decode(self, work):
+        return super().decode(work)._replace(growth_ps=1)
+
+
+@pytest.mark.parametrize("kind", [Cheaper, Steeper])
+def test_decode_prices_are_those_of_iterations(kind):
+    with pytest.raises(PlugInError, match=f"{kind.__name__} says by decode"):
+        run(workload(0), Paged(POOL), cost=kind(MODEL, SERVER, Efficiencies()))
 
 
 def test_samples_have_room_for_their_whole_prompt_when_it_comes_in_chunks():
