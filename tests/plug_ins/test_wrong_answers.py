@@ -90,7 +90,7 @@ class Steeper(AnalyticCost):
 
 @pytest.mark.parametrize("kind", [Cheaper, Steeper])
 def test_decode_prices_are_those_of_iterations(kind):
-    with pytest.raises(PlugInError, match=f"{kind.__name__} says by decode"):
+    with pytest.raises(PlugInError, match=f"{kind.__name__} says .* by decode"):
         run(workload(0), Paged(POOL), cost=kind(MODEL, SERVER, Efficiencies()))
 
 
