@@ -16,7 +16,8 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.traced import Traced
 from testbed.sched.preemption import Recompute, Swap
-from testbed.sched.prefill import ChunkedPrefill, SeparatePrefill
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.separate import SeparatePrefill
 from testbed.sim.memory_trace import MemoryTrace, Tracer, trace_memory
 from testbed.sim.simulation import simulate
 
