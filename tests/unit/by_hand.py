@@ -20,13 +20,22 @@ def sequence(seq_id, prompt_len=1, **request):
     return Sequence(seq_id, Incoming(seq_id, 0, prompt_len, **request))
 
 
-def seat(policy, seqs, num_tokens):
-    """Admit these sequences and compute their first num_tokens tokens; the policy's answers."""
+def admit(policy, seqs, num_tokens):
+    """Room for these sequences, of whose tokens none is computed yet; the policy's answers."""
     answers = policy.admit(seqs, num_tokens)
     if not isinstance(answers, Refusal):
         for seq, grant in zip(seqs, answers, strict=True):
-            seq.room = seq.stored = max(num_tokens, grant.num_cached)
-            policy.computed(seq, seq.room)
+            seq.room, seq.stored = max(num_tokens, grant.num_cached), grant.num_cached
+    return answers
+
+
+def seat(policy, seqs, num_tokens):
+    """Admit these sequences and compute their first num_tokens tokens; the policy's answers."""
+    answers = admit(policy, seqs, num_tokens)
+    if not isinstance(answers, Refusal):
+        for seq in seqs:
+            seq.stored = seq.room
+            policy.computed(seq, seq.stored)
     return answers
 
 
@@ -38,6 +47,8 @@ def extend(policy, seqs, num_tokens):
         batch.extend(num_tokens)
         batch.advance(num_tokens)
     disband(batch)
+    for seq in seqs:
+        policy.computed(seq, seq.stored)
     return answer
 
 

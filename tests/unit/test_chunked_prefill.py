@@ -5,8 +5,8 @@ from by_hand import ByHand, release, scheduler_of, seat, sequence
 from testbed.core.request import Request
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.sched.preemption import Recompute
 from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.preemption import Recompute
 
 STORY = tuple(range(24))
 

@@ -11,9 +11,9 @@ from testbed.cost.model import Affine, CostModel
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
-from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.static_batch import StaticBatch
 from testbed.sim.simulation import simulate
@@ -48,7 +48,9 @@ def test_overload_finishes_everybody(prefill, preemption):
 
 def test_a_full_host_pool_falls_back_to_recompute():
     policy = Paged(PoolSpec(160, 512), block_size=4)
-    recorder = simulate([Request(i, 0, 30, 60) for i in range(10)], scheduler_of(SeparatePrefill, policy, Swap()), COST, 512)
+    recorder = simulate(
+        [Request(i, 0, 30, 60) for i in range(10)], scheduler_of(SeparatePrefill, policy, Swap()), COST, 512
+    )
     assert recorder.totals.swaps == 0
     assert recorder.totals.recomputes > 0
     assert recorder.totals.finished == 10
@@ -93,7 +95,9 @@ def test_chunks_keep_to_the_token_budget():
 def test_a_static_batch_is_answered_at_once_after_its_longest_output():
     policy = ContiguousMax(PoolSpec(2048, 512))
     requests = [Request(0, 0, 10, 5), Request(1, 0, 20, 40), Request(2, 0, 10, 2)]
-    recorder = simulate(requests, StaticBatch(policy, Recompute(), max_batch_size=2, max_padded_len=512), OneMillisecond(), 512)
+    recorder = simulate(
+        requests, StaticBatch(policy, Recompute(), max_batch_size=2, max_padded_len=512), OneMillisecond(), 512
+    )
     finish = served(recorder)
     assert finish[0] == finish[1] == 40 * PS // 1000
     assert finish[2] == 42 * PS // 1000
@@ -111,7 +115,9 @@ def test_a_static_batch_ends_before_padding_exceeds_the_longest_sequence():
 
 def test_a_cost_model_that_only_prices_iterations_is_right_before_it_is_fast():
     policy = Paged(PoolSpec(2048, 512))
-    recorder = simulate([Request(0, 0, 10, 30)], scheduler_of(SeparatePrefill, policy, Recompute()), OneMillisecond(), 512)
+    recorder = simulate(
+        [Request(0, 0, 10, 30)], scheduler_of(SeparatePrefill, policy, Recompute()), OneMillisecond(), 512
+    )
     assert recorder.end_ps == 30 * PS // 1000
     assert len(recorder.spans) == recorder.totals.iterations == 30
 

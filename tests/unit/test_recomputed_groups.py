@@ -11,10 +11,10 @@ from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.sched.plan import Plan
-from testbed.sched.preemption import Recompute
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.plan import Plan
+from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 
 POOL = PoolSpec(num_slots=64, max_len=64)

@@ -11,10 +11,10 @@ from testbed.core.slots import Refusal
 from testbed.cost.model import MAX_PENDING, with_swaps
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
-from testbed.sched.plan import Plan
-from testbed.sched.preemption import Swap
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.plan import Plan
+from testbed.sched.preemption import Swap
 from testbed.sched.separate import SeparatePrefill
 
 PREFILLS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
