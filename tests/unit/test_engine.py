@@ -2,12 +2,13 @@
 
 import pytest
 from by_hand import scheduler_of
+from ticks import MS, OneMillisecond
 
 from testbed.core.errors import PlugInError
-from testbed.core.request import PS, Request
+from testbed.core.request import Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.cost.model import Affine, CostModel
+from testbed.cost.model import Affine
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -21,13 +22,6 @@ from testbed.sim.simulation import simulate
 MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, 512)
 SERVER = ServerSpec("server", GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9), 1)
 COST = AnalyticCost(MODEL, SERVER, Efficiencies(overhead_s=1e-3))
-
-
-class OneMillisecond(CostModel):
-    """Every iteration takes a millisecond: a plug-in that answers only `iteration`."""
-
-    def iteration(self, work):
-        return PS // 1000
 
 
 def served(recorder):
@@ -99,8 +93,8 @@ def test_a_static_batch_is_answered_at_once_after_its_longest_output():
         requests, StaticBatch(policy, Recompute(), max_batch_size=2, max_padded_len=512), OneMillisecond(), 512
     )
     finish = served(recorder)
-    assert finish[0] == finish[1] == 40 * PS // 1000
-    assert finish[2] == 42 * PS // 1000
+    assert finish[0] == finish[1] == 40 * MS
+    assert finish[2] == 42 * MS
 
 
 def test_a_static_batch_ends_before_padding_exceeds_the_longest_sequence():
@@ -108,9 +102,9 @@ def test_a_static_batch_ends_before_padding_exceeds_the_longest_sequence():
     requests = [Request(0, 0, 200, 5), Request(1, 0, 10, 300), Request(2, 0, 10, 313), Request(3, 0, 490, 10)]
     scheduler = StaticBatch(policy, Recompute(), max_batch_size=4, max_padded_len=512)
     finish = served(simulate(requests, scheduler, OneMillisecond(), 512))
-    assert finish[0] == finish[1] == 300 * PS // 1000  # 200 + 313 would be 513
-    assert finish[2] == (300 + 313) * PS // 1000  # alone: 490 + 313 are more than 512
-    assert finish[3] == (300 + 313 + 10) * PS // 1000
+    assert finish[0] == finish[1] == 300 * MS  # 200 + 313 would be 513
+    assert finish[2] == (300 + 313) * MS  # alone: 490 + 313 are more than 512
+    assert finish[3] == (300 + 313 + 10) * MS
 
 
 def test_a_cost_model_that_only_prices_iterations_is_right_before_it_is_fast():
@@ -118,7 +112,7 @@ def test_a_cost_model_that_only_prices_iterations_is_right_before_it_is_fast():
     recorder = simulate(
         [Request(0, 0, 10, 30)], scheduler_of(SeparatePrefill, policy, Recompute()), OneMillisecond(), 512
     )
-    assert recorder.end_ps == 30 * PS // 1000
+    assert recorder.end_ps == 30 * MS
     assert len(recorder.spans) == recorder.totals.iterations == 30
 
 
