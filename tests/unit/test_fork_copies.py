@@ -6,6 +6,7 @@ from by_hand import ByHand, scheduler_of, sequence
 from testbed.core.request import Request
 from testbed.core.slots import Copy, Extent, Grant, Ops
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
@@ -51,7 +52,9 @@ def served(run):
     return copies
 
 
-@pytest.mark.parametrize("make", [static, *[lambda policy, kind=kind: by_hand(kind, policy) for kind in ITERATION_LEVEL]])
+@pytest.mark.parametrize(
+    "make", [static, *[lambda policy, kind=kind: by_hand(kind, policy) for kind in ITERATION_LEVEL]]
+)
 def test_a_group_that_ends_with_its_first_token_is_not_forked(make):
     run = make(pool(ContiguousOracle))
     run.add(Request(0, 0, 10, 1, num_seqs=3))
@@ -67,6 +70,12 @@ def test_static_batches_in_turn_copy_into_their_own_room_only():
     for i in range(9):
         run.add(Request(i, 0, 5 + i, 1 + i % 3, num_seqs=2))
     assert [copy.length for copy in served(run)] == [5 + i for i in range(9) if i % 3]
+
+
+def test_static_batches_pay_for_copies_on_write():
+    run = static(Paged(PoolSpec(1024, 64), block_size=4))
+    run.add(Request(0, 0, 10, 5, num_seqs=3))
+    assert [copy.length for copy in served(run)] == [4, 4]
 
 
 @pytest.mark.parametrize("kind", ITERATION_LEVEL)
@@ -87,7 +96,7 @@ def test_copies_of_forks_come_before_everything_else(kind):
 
         def admit(self, seqs, num_tokens):
             answers = super().admit(seqs, num_tokens)
-            return [Grant(0, Ops(extra=(("mapped", 1),)))] + answers[1:]
+            return [Grant(0, Ops(extra=(("mapped", 1),))), *answers[1:]]
 
     run = by_hand(kind, pool(Mapping))
     run.add(Request(0, 0, 10, 9, num_seqs=2))
@@ -100,10 +109,8 @@ def test_copies_of_forks_come_before_everything_else(kind):
 class InPieces(MemoryPolicy):
     """Tables of several extents that somebody has thought up."""
 
-    tables = {0: [Extent(0, 4), Extent(20, 4), Extent(8, 4)], 1: [Extent(40, 6), Extent(60, 6)]}
-
     def table(self, seq):
-        return self.tables[seq.seq_id]
+        return [[Extent(0, 4), Extent(20, 4), Extent(8, 4)], [Extent(40, 6), Extent(60, 6)]][seq.seq_id]
 
     admit = extend = release = usage = None
 
