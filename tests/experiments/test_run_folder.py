@@ -92,7 +92,9 @@ def test_a_prefix_cache_says_what_it_found(testbed):
     options = ("policy=prefix_caching", "trace=chat_histories", "model=llama-3-8b", "arrivals.duration_s=30")
     code, output, _ = testbed("run", *options, "outputs=summary")
     assert code == 0
-    shown = re.search(r"([\d.]+)% of all prompt blocks found; .* ([\d,]+) blocks, .* 0 evictions", " ".join(output.split()))
+    shown = re.search(
+        r"([\d.]+)% of all prompt blocks found; .* ([\d,]+) blocks, .* 0 evictions", " ".join(output.split())
+    )
     found, blocks = shown.groups()
     assert 0 < float(found) < 100
     assert int(blocks.replace(",", "")) > 100

@@ -2,6 +2,7 @@
 
 import pytest
 from by_hand import scheduler_of
+from ticks import MS, OneMillisecond
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
@@ -12,7 +13,6 @@ from testbed.memory.policy import PoolSpec
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 from testbed.sim.simulation import simulate
-from ticks import MS, OneMillisecond
 
 
 def serve(policy=Paged, scheduler=SeparatePrefill, cost=None, fast_forward=True):

@@ -2,6 +2,7 @@
 
 import pytest
 from by_hand import extend, release, scheduler_of, seat, sequence
+from ticks import FastMillisecond
 
 from testbed.core.request import PS, Request
 from testbed.core.slots import DEVICE, HOST, Copy, Extent, Refusal
@@ -12,7 +13,6 @@ from testbed.metrics import summarize
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sim.simulation import simulate
-from ticks import FastMillisecond
 
 KINDS = [Paged, PrefixCaching]
 PREFIX = 10
