@@ -1,4 +1,4 @@
-"""Every study that no other test reproduces, end to end on a tiny setting: rows, findings, and the figure from its CSV."""
+"""Every study that no other test reproduces, on a tiny setting: rows, findings, and the figure from its CSV."""
 
 import pandas as pd
 import pytest
