@@ -54,3 +54,21 @@ def totals_of(kind, requests, fast_forward):
     policy = kind(PoolSpec(64, 32), block_size=4)
     scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
     return simulate(requests, scheduler, FastMillisecond(), 32, fast_forward=fast_forward).totals
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_the_end_of_a_block_that_several_share_is_never_used_once(fast_forward):
+    """Between their fork and their next step the samples share a block of 8: 5 tokens, 2 to come, 1 slot too many."""
+    requests = [Request(0, 0, 5, 2, num_seqs=4), Request(1, MS, 8, 1)]
+    policy = Paged(PoolSpec(256, 64), block_size=8)
+    scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
+    recorder = simulate(requests, scheduler, FastMillisecond(), 64, fast_forward=fast_forward)
+    spans = recorder.spans.columns()
+    assert spans["live"].tolist() == [5, 5 + 8, 4 * 6]
+    assert spans["reserved"].tolist() == [2, 2, 4]
+    assert spans["internal"].tolist() == [1, 1, 4]
+
+
+def test_a_group_that_waits_for_prompts_is_measured_alike_by_both():
+    requests = [Request(i, i * 2 * MS, 3 + i % 5, 1 + i % 4, num_seqs=1 + i % 4, beam=i % 8 == 3) for i in range(60)]
+    assert totals_of(Paged, requests, True) == totals_of(Paged, requests, False)
