@@ -89,7 +89,7 @@ class Tracked:
         for from_len, slots in footprint.waste(final_len):
             if from_len <= num_tokens:
                 self.active += slots * num_seqs
-            else:
+            elif from_len < final_len:  # the last token is never stored
                 self.later.append((from_len, slots * num_seqs))
 
 

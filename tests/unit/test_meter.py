@@ -10,6 +10,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
+from testbed.sched.static_batch import StaticBatch
 from testbed.sim.simulation import simulate
 
 LIVE = 7 + 8 + 9
@@ -72,3 +73,19 @@ def test_the_end_of_a_block_that_several_share_is_never_used_once(fast_forward):
 def test_a_group_that_waits_for_prompts_is_measured_alike_by_both():
     requests = [Request(i, i * 2 * MS, 3 + i % 5, 1 + i % 4, num_seqs=1 + i % 4, beam=i % 8 == 3) for i in range(60)]
     assert totals_of(Paged, requests, True) == totals_of(Paged, requests, False)
+
+
+def test_who_waits_for_a_static_batch_to_end_never_takes_the_block_of_its_last_token():
+    requests = [Request(0, 0, 7, 2), Request(1, 0, 7, 12)]  # the first would need a third block of 4 for token 9
+    fast, plain = (
+        simulate(
+            requests,
+            StaticBatch(Paged(PoolSpec(64, 32), block_size=4), Recompute(), max_batch_size=2, max_padded_len=32),
+            FastMillisecond(),
+            32,
+            fast_forward=fast_forward,
+        ).totals
+        for fast_forward in (True, False)
+    )
+    assert fast == plain
+    assert fast.per_iteration.reserved >= 0
