@@ -33,6 +33,18 @@ class Meter(ABC):
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         """What the `steps` iterations saw that were carried out, in duration_ps."""
 
+    def unused(self, group: SequenceGroup) -> int:
+        """Slots in a group's tables that will never be used; those of a block that several still share count once."""
+        final_len = self.outputs.requests[group.request.request_id].final_len
+        pieces = set[tuple[int, int]]()
+        for seq in group.resident:
+            left = final_len - (seq.room - self.policy.stored(seq.room))  # what was dropped is in no table
+            for start, length in self.policy.table(seq):
+                if length > left:
+                    pieces.add((start + left, length - left))
+                left = max(left - length, 0)
+        return sum(length for _, length in pieces)
+
 
 def seen(running: int, used: Usage, internal: int) -> list[int]:
     """What one iteration sees, in the order of Measures, of a pool with `internal` slots that will never be used."""
@@ -53,14 +65,8 @@ class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
     def open(self, plan: Plan, used: Usage) -> None:
-        internal = 0
-        for group in self.residents.running.values():
-            final_len = self.outputs.requests[group.request.request_id].final_len
-            for seq in group.resident:
-                dropped = seq.room - self.policy.stored(seq.room)
-                slots = sum(extent.length for extent in self.policy.table(seq))
-                internal += max(0, dropped + slots - final_len)
-        self._seen = seen(len(self.residents.running), used, internal)
+        running = self.residents.running
+        self._seen = seen(len(running), used, sum(self.unused(group) for group in running.values()))
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         if steps != 1:
@@ -83,7 +89,7 @@ class Tracked:
         for from_len, slots in footprint.waste(final_len):
             if from_len <= num_tokens:
                 self.active += slots * num_seqs
-            else:
+            elif from_len < final_len:  # the last token is never stored
                 self.later.append((from_len, slots * num_seqs))
 
 
@@ -91,14 +97,16 @@ class SpanMeter(Meter):
     """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say their footprints.
 
     The never-used slots of a decoding group start to count at known steps of the batch; `_starts` orders these steps.
+    `_forked` holds groups whose sequences may share their last block, as they do from a fork to their next step.
     """
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         super().__init__(scheduler, outputs)
         self._tracked: dict[int, Tracked] = {}
         self._starts: list[tuple[int, int, int, Tracked]] = []
+        self._forked: dict[int, SequenceGroup] = {}
         self._serial = count()
-        self._internal = 0
+        self._internal = self._repeated = 0
 
     def open(self, plan: Plan, used: Usage) -> None:
         for group in plan.preempted:
@@ -107,6 +115,8 @@ class SpanMeter(Meter):
             self._track(chunk.group)
         for group in plan.resumed:
             self._track(group)
+        forked = [*plan.resumed] if plan.decode_seqs else [*self._forked.values(), *plan.resumed]
+        self._repeated = sum([self._counted_again(group) for group in forked]) if forked else 0
         self._used = used
         self._running = len(self.residents.running)
         self._growing = len(self.residents.batch.sequences)
@@ -114,11 +124,13 @@ class SpanMeter(Meter):
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
-            now = Seen(seen(self._running, self._used, self._internal + started.slots))
+            now = Seen(seen(self._running, self._used, self._internal - self._repeated + started.slots))
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
             now = Seen(seen(self._running, self._used, self._internal), *self._changes(span, started, outcome.grown))
         self._internal += started.slots
+        if plan.decode_seqs:
+            self._forked = dict(self.residents.beams)
         for group in outcome.finished:
             self._forget(group)
         if plan.chunks or plan.resumed:
@@ -157,13 +169,20 @@ class SpanMeter(Meter):
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:
             tracked = self._track(group)
+            self._forked[group.request.request_id] = group
         joined_at, num_tokens = self.residents.batch.steps, group.sequences[0].room
         for from_len, slots in tracked.later:
             heapq.heappush(self._starts, (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked))
 
+    def _counted_again(self, group: SequenceGroup) -> int:
+        """Never-used slots that are counted for each of the sequences that share them, but for the first."""
+        tracked = self._tracked.get(group.request.request_id)
+        return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
+
     def _forget(self, group: SequenceGroup) -> None:
         tracked = self._tracked.pop(group.request.request_id, None)
         if tracked is not None:
+            self._forked.pop(group.request.request_id, None)
             tracked.alive = False
             self._internal -= tracked.active
 
