@@ -21,20 +21,22 @@ class Prompts(ABC):
 
     def fill(self, plan: Plan, budget: int) -> None:
         """Go on with the unfinished prompt phase, then admit from the head of the queue, within the token budget."""
+        residents, waiting = self.residents, self.residents.waiting
         if self.partial is not None:
-            budget = self._take(self.partial, plan, budget)
-        waiting = self.residents.waiting
-        while waiting and self.partial is None and not self.stands(waiting[0]) and not self.residents.swapped:
+            budget = self.take(self.partial, plan, budget)
+        while waiting and self.partial is None and waiting[0] is not residents.refused and not residents.swapped:
             group = waiting[0]
             num_tokens = self.first_tokens(group, budget)
             if (num_tokens > budget and not plan.is_idle) or self.is_full_with(group):
                 return
-            if self._admitted(group, num_tokens, plan):
-                budget = self._take(group, plan, budget)
-
-    def stands(self, group: SequenceGroup) -> bool:
-        """Whether this very request was refused, and nothing has changed since."""
-        return self.residents.refused == group.request.request_id
+            answer = residents.admit(group, num_tokens, plan)
+            if answer is Refusal.LATER:
+                return
+            waiting.popleft()
+            if answer is Refusal.NEVER:
+                plan.rejected.append(group)
+            else:
+                budget = self.take(group, plan, budget)
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""
@@ -53,22 +55,10 @@ class Prompts(ABC):
 
     @abstractmethod
     def take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Put as much of the group's prompt phase into the plan as the budget allows; returns what is left of it."""
+        """Put as much of the group's prompt phase into the plan as the budget allows; returns what is left of it.
 
-    def _take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        budget = self.take(group, plan, budget)
-        self.partial = group if group.todo else None
-        return budget
-
-    def _admitted(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
-        """Give the head of the queue room for its first num_tokens tokens, if there is any."""
-        answer = self.residents.admit(group, num_tokens, plan)
-        if answer is Refusal.LATER:
-            return False
-        self.residents.waiting.popleft()
-        if answer is Refusal.NEVER:
-            plan.rejected.append(group)
-        return answer is not Refusal.NEVER
+        The group is the partial one if something of it is left.
+        """
 
 
 class WholePrompts(Prompts):
@@ -82,6 +72,7 @@ class WholePrompts(Prompts):
             new = group.todo[0].new
             self.residents.place(group, new, plan)
             budget -= new
+        self.partial = group if group.todo else None
         return budget
 
 
@@ -101,4 +92,5 @@ class PromptChunks(Prompts):
                     break
             self.residents.place(group, new, plan)
             budget -= new
+        self.partial = group if group.todo else None
         return budget

@@ -19,7 +19,7 @@ class Residents:
     waiting: not resident, in order of service, preempted groups in front. running: resident, in order of admission.
     swapped: on the host, the first to come back in front. batch: the sequences that decode in lockstep; beams: those of
     its groups that search with beams. num_seqs counts the resident sequences.
-    refused is the request that was refused since room was last freed: by clause 2 of the contract it would be refused
+    refused is the group that was refused since room was last freed: by clause 2 of the contract it would be refused
     again, so nobody asks. resume_refused says the same of the first swapped group.
     """
 
@@ -32,7 +32,7 @@ class Residents:
         self.batch = Batch()
         self.beams: dict[int, SequenceGroup] = {}
         self.num_seqs = 0
-        self.refused: int | None = None
+        self.refused: SequenceGroup | None = None
         self.resume_refused = False
         self._copies: list[tuple[SequenceGroup, Ops]] = []
 
@@ -55,21 +55,28 @@ class Residents:
         seqs = list(group.sequences) if differ or not self.policy.shares else group.sequences[:1]
         if len(seqs) > 1:
             num_tokens = prefill_len
-        answers = self.policy.admit(seqs, num_tokens)
-        if isinstance(answers, Refusal):
-            if answers is Refusal.LATER:
-                self.refused = group.request.request_id
-            return answers
-        self._check_grants(answers, seqs, prefill_len)
-        for seq, grant in zip(seqs, answers, strict=True):
+        grants = self.policy.admit(seqs, num_tokens)
+        if isinstance(grants, Refusal):
+            self.refused = group if grants is Refusal.LATER else None
+            return grants
+        if not isinstance(grants, list) or len(grants) != len(seqs):
+            raise wrong_answer(self.policy, grants, "admit() gives a Refusal, or a list of a Grant for each sequence")
+        group.todo = []
+        for seq, grant in zip(seqs, grants, strict=True):
+            if not isinstance(grant, Grant) or not 0 <= grant.num_cached <= prefill_len:
+                raise wrong_answer(self.policy, grant, f"{seq} has {prefill_len} tokens that could be cached")
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
-            seq.stored = cached = grant.num_cached
-            seq.room = num_tokens if num_tokens > cached else cached
+            cached = seq.stored_offset = grant.num_cached  # at rest
+            seq.room_offset = num_tokens if num_tokens > cached else cached
+            # The last token is computed even if it is cached: it yields the next output token.
+            past = min(cached, prefill_len - 1)
+            group.todo.append(Item(seq, prefill_len - past, past))
+        if not differ:
+            del group.todo[1:]
         group.resident = seqs
-        group.todo = [_item(seq, prefill_len) for seq in (seqs if differ else seqs[:1])]
         self._arrive(group, SequenceStatus.PREFILLING)
-        return answers
+        return grants
 
     def place(self, group: SequenceGroup, new: int, plan: Plan, padding: int = 0) -> None:
         """The next `new` tokens of the group's prompt phase run in this plan; whoever asks next may find them."""
@@ -127,15 +134,15 @@ class Residents:
     def preempt(self, plan: Plan) -> None:
         """Take room back from the rule's victim."""
         group = self.preemption.victim(self.running, self.batch)
-        if self.running.get(group.request.request_id) is not group:
-            raise PlugInError(f"{type(self.preemption).__name__} chose {group}, which is not resident")
+        if not isinstance(group, SequenceGroup) or self.running.get(group.request.request_id) is not group:
+            raise wrong_answer(self.preemption, group, "victim() gives a group that is resident")
         decoding = group.status is SequenceStatus.RUNNING
         if decoding:
             self.leave(group)
         plan.preempted.append(group)
         recovery = self.preemption.recovery(group) if decoding else Recovery.RECOMPUTE
         if not isinstance(recovery, Recovery):
-            raise PlugInError(f"{type(self.preemption).__name__} answered {recovery!r}, which is no Recovery")
+            raise wrong_answer(self.preemption, recovery, "recovery() gives a Recovery")
         swaps = recovery is Recovery.SWAP and self.policy.moves_tiers
         if not (swaps and self._swap_out(group, plan)):
             self._lose(group)
@@ -260,20 +267,10 @@ class Residents:
 
     def _one(self, answer: Answer) -> Answer:
         if not isinstance(answer, ANSWERS):
-            raise PlugInError(f"{type(self.policy).__name__} answered {answer!r}, which is neither Grant nor Refusal")
+            raise wrong_answer(self.policy, answer, "it gives a Grant or a Refusal")
         return answer
 
-    def _check_grants(self, answers: object, seqs: list[Sequence], prefill_len: int) -> None:
-        """Raise PlugInError unless there is a grant for each sequence, of tokens that it has."""
-        name = type(self.policy).__name__
-        if not isinstance(answers, list) or len(answers) != len(seqs):
-            raise PlugInError(f"{name} answered {answers!r}; admit() gives a Refusal, or a list of a Grant for each")
-        for grant in answers:
-            if not isinstance(grant, Grant) or not 0 <= grant.num_cached <= prefill_len:
-                raise PlugInError(f"{name} answered {grant!r} for {prefill_len} tokens of {seqs}")
 
-
-def _item(seq: Sequence, num_tokens: int) -> Item:
-    """What is left to compute; the last token is computed even if it is cached: it yields the next output token."""
-    stored = min(seq.stored, num_tokens - 1)
-    return Item(seq, num_tokens - stored, stored)
+def wrong_answer(plug_in: object, answer: object, right: str) -> PlugInError:
+    """What to raise where a plug-in answers something that is none."""
+    return PlugInError(f"{type(plug_in).__name__} answered {answer!r}; {right}")

@@ -85,7 +85,7 @@ class Scheduler(Foresight, ABC):
             return
         keeps_order = type(self).choose_order is Scheduler.choose_order
         plan.open = not r.swapped and not (r.waiting and keeps_order)
-        if not r.waiting or r.swapped or prompts.stands(r.waiting[0]) or prompts.is_full_with(r.waiting[0]):
+        if not r.waiting or r.swapped or r.waiting[0] is r.refused or prompts.is_full_with(r.waiting[0]):
             plan.horizon = self.policy.horizon(r.batch)
             if plan.horizon < 0:
                 name = type(self.policy).__name__

@@ -50,12 +50,12 @@ class Outputs:
         step = self._residents.batch.steps + steps
         ended = self._pop_ended(step) if plan.decode_seqs and self._ends and self._ends[0][0] <= step else []
         if plan.chunks:
-            ended += [c.group.request.request_id for c in plan.chunks if c.last and self._ends_now(c.group)]
+            ended += self._ending([chunk.group for chunk in plan.chunks if chunk.last])
         beams = self._residents.beams
         if not beams and not plan.resumed:
             return Results(tuple(ended)) if ended else NOTHING
         stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]
-        ended += [group.request.request_id for group in stepping if self._ends_now(group)]
+        ended += self._ending(stepping)
         searching = [*(beams.values() if plan.decode_seqs else ()), *(g for g in stepping if g.request.beam)]
         return Results(tuple(ended), {g.request.request_id: self._parents(g, steps) for g in searching})
 
@@ -79,8 +79,10 @@ class Outputs:
                 ended.append(request_id)
         return ended
 
-    def _ends_now(self, group: SequenceGroup) -> bool:
-        return group.num_generated + 1 == self.lengths[group.request.request_id]
+    def _ending(self, groups: list[SequenceGroup]) -> list[int]:
+        """Those of the groups that have their whole output with the token that they get now."""
+        lengths = self.lengths
+        return [g.request.request_id for g in groups if g.num_generated + 1 == lengths[g.request.request_id]]
 
     def _parents(self, group: SequenceGroup, steps: int) -> tuple[Replacement, ...]:
         return self._beams.parents(self.requests[group.request.request_id], group.num_generated + steps)
