@@ -124,7 +124,7 @@ class Questions:
             require(10, False, f"check() failed: {error}")
         if self.refused:
             name, ask = self.refused
-            still = isinstance(ask(twin_of(self.policy, Batch(), self.witness.resident.values())[0]), Refusal)
+            still = isinstance(ask(self.policy), Refusal)  # which changes nothing: clause 1
             require(2, still, f"{name} was refused, and now granted with no release")
 
     def _ask(self, name: str, ask: Callable[[MemoryPolicy], A]) -> A:
