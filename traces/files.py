@@ -57,6 +57,9 @@ def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) ->
         if len(line) != len(header):
             raise InputError(f"{path}, line {number}: {len(line)} fields where the header has {len(header)}")
     present = [*names, *(name for name in optional if name in header)]
+    twice = next((name for name in present if header.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}: two columns are named {twice!r}; rename or remove one of them")
     return {name: _column(path, header, name, lines) for name in present}
 
 

@@ -71,7 +71,7 @@ def find(name: str) -> Any:
     module, _, attribute = name.replace(":", ".").rpartition(".")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, ValueError, AttributeError) as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"no class {name!r}: {error}; give MODULE:CLASS") from error
 
 

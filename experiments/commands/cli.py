@@ -5,6 +5,8 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
+from experiments.commands.working_folder import prepare_working_folder
+
 COMMANDS = {
     "run": ("experiments.commands.run", "one simulation, or with -m a sweep; Hydra overrides as arguments"),
     "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
@@ -29,11 +31,11 @@ def dispatch(argv: list[str]) -> int:
     """Run a subcommand; the exit code. --debug, anywhere, lets tracebacks through."""
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
-    _put_working_directory_on_path()
     if not argv or argv[0] in ("-h", "--help"):
         print(help_text())
         return 0
     try:
+        prepare_working_folder()
         return _call(argv[0], argv[1:])
     except KeyboardInterrupt:
         print("testbed: interrupted", file=sys.stderr)
@@ -76,16 +78,6 @@ def _call(name: str, argv: list[str]) -> int:
 
 def _exists(module: str) -> bool:
     return find_spec(module) is not None
-
-
-def _put_working_directory_on_path() -> None:
-    """A plug-in next to the user must import, in this process and in those that a launcher starts."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if here not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, known)])
 
 
 if __name__ == "__main__":

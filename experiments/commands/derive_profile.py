@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from experiments.commands.arguments import Parser
-from experiments.runs.build import make
 from experiments.runs.lab import CONF, composed
+from experiments.runs.machine import check_device
+from experiments.runs.make import make
 from experiments.runs.whole_files import write_text
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
@@ -22,7 +23,9 @@ def main(argv: list[str]) -> None:
     this.add_argument("--source-gpu", default="h200", metavar="GPU", help="the one that was measured (default: h200)")
     this.add_argument("--out", type=Path, metavar="FILE", help="default: the profile's name with the new GPU in front")
     options = this.parse_args(argv)
-    profile = derive(read_profile(options.source), data_sheet(options.source_gpu), data_sheet(options.to))
+    source, gpu = read_profile(options.source), data_sheet(options.source_gpu)
+    check_device(source["fingerprint"], gpu, "--source-gpu")
+    profile = derive(source, gpu, data_sheet(options.to))
     name = f"{options.to}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
     out = options.out or Path(name)
     write_text(out, json.dumps(profile, indent=1) + "\n")

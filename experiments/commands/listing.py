@@ -1,7 +1,7 @@
 """`testbed list`: everything that a config can name."""
 
 import inspect
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import yaml
@@ -9,7 +9,10 @@ from rich.table import Table
 
 from experiments.commands.arguments import Parser
 from experiments.commands.console import wide_console
+from experiments.commands.one_line import one_line
 from experiments.runs.lab import CONF
+from experiments.runs.model_group import GROUP, MODEL_CLASS
+from testbed.core.shapes import model_names, shipped
 
 GROUPS = ("policy", "scheduler", "preemption", "cost", "trace", "arrivals", "model", "server", "system")
 ENTRY_POINTS = "testbed.{}"
@@ -37,16 +40,25 @@ def main(argv: list[str]) -> None:
 
 
 def built_in(group: str) -> list[tuple[str, str, str]]:
-    """Name, class and first comment line of a group's YAML files."""
+    """Name, class and first comment line of a group's YAML files; of a model, what its shape's file says."""
+    if group == GROUP:
+        return [(name, MODEL_CLASS, shipped(name).about) for name in model_names()]
     return [_described(path) for path in sorted((CONF / group).glob("*.yaml")) if not path.stem.startswith("of-")]
 
 
 def plug_ins(group: str) -> list[tuple[str, str, str]]:
     """Name, class and first docstring line of the entry points for a group."""
     return [
-        (point.name, point.value.replace(":", "."), (inspect.getdoc(point.load()) or "").partition("\n")[0])
+        (point.name, point.value.replace(":", "."), _about(point))
         for point in sorted(entry_points(group=ENTRY_POINTS.format(group)))
     ]
+
+
+def _about(point: EntryPoint) -> str:
+    try:
+        return (inspect.getdoc(point.load()) or "").partition("\n")[0]
+    except (Exception, SystemExit) as error:  # one broken plug-in hides no other
+        return f"cannot be loaded: {one_line(error)}"
 
 
 def _described(path: Path) -> tuple[str, str, str]:

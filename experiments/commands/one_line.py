@@ -25,6 +25,8 @@ def one_line(error: BaseException) -> str:
         return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
     if isinstance(error, ValueError):
         return _flat(str(error))
+    if isinstance(error, SystemExit):
+        return f"a plug-in calls sys.exit({error.code!r}); it must raise an error instead"
     return _flat(f"{type(error).__name__}: {error}")
 
 

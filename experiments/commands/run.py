@@ -12,9 +12,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.commands.chosen_classes import check_choice, check_targets
 from experiments.commands.console import wide_console
 from experiments.commands.one_line import one_line
+from experiments.commands.working_folder import put_last
 from experiments.runs.identity import run_id
+from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
 from experiments.runs.summary_table import summary_table
 from testbed.core.errors import InputError
@@ -25,7 +28,14 @@ HYDRA_FLAGS = {
     "-sc", "--shell-completion", "--experimental-rerun",
 }  # fmt: skip
 
-OmegaConf.register_new_resolver("run_id", lambda *, _root_: run_id(_root_), replace=True)
+
+def _run_id(*, _root_: DictConfig) -> str:
+    """A worker of a launcher names its point before it runs it, and must find the plug-ins for that."""
+    put_last(_root_.hydra.runtime.cwd)
+    return run_id(_root_)
+
+
+OmegaConf.register_new_resolver("run_id", _run_id, replace=True)
 logging.getLogger("hydra").addHandler(logging.NullHandler())  # what Hydra logs before it raises is in the error
 
 
@@ -34,8 +44,9 @@ def hydra_run(config: DictConfig) -> None:
     """One point. Its error must survive the way out of a launcher's process, so it becomes one line here."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
+        check_targets(HydraConfig.get())
         _run_point(config, folder)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not any(folder.iterdir()):
             folder.rmdir()
         raise InputError(one_line(error)) from error
@@ -65,6 +76,8 @@ def main(argv: list[str]) -> None:
     for argument in argv:
         if argument.startswith("-") and argument.partition("=")[0] not in HYDRA_FLAGS:
             raise InputError(f"unknown option {argument}; see testbed run --help")
+        check_choice(argument)
+    register_models()
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["testbed run", *argv]
     with redirect_stderr(cast(TextIO, OneError(sys.stderr))):

@@ -1,7 +1,6 @@
 """The name of a run: a hash of its config, of the files that it reads and of the code that it runs."""
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from experiments.runs.plug_in_files import plug_in_files
 
 SIMULATOR = ("testbed", "traces")
 
@@ -25,33 +26,25 @@ def plain(config: DictConfig) -> dict[str, Any]:
 def run_id(config: DictConfig) -> str:
     """Sixteen hexadecimal digits; equal exactly for runs that would give the same result."""
     values = plain(config)
-    files = {name: content_hash(name) for name in sorted(set(input_files(values)))}
+    files = {name: content_hash(path) for name, path in sorted(input_files(values))}
     text = json.dumps([values, files, simulator_hash()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def input_files(value: Any) -> Iterator[str]:
-    """Files that the config names: data by path, and plug-in classes by their module."""
+def input_files(value: Any) -> Iterator[tuple[str, str]]:
+    """Files that the config names, and what to call them: data by path, the source of plug-ins by module."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from (_module_file(item) if key == "_target_" else input_files(item))
+            yield from (_source_files(str(item)) if key == "_target_" else input_files(item))
     elif isinstance(value, list):
         for item in value:
             yield from input_files(item)
     elif isinstance(value, str) and len(value) < 4096 and "\0" not in value and Path(value).is_file():
-        yield value
+        yield value, value
 
 
-def _module_file(target: str) -> Iterator[str]:
-    module = str(target).rpartition(".")[0]
-    if module.partition(".")[0] in SIMULATOR:
-        return
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return
-    if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-        yield spec.origin
+def _source_files(target: str) -> Iterator[tuple[str, str]]:
+    return ((f"module {name}", str(path)) for name, path in plug_in_files(target).items())
 
 
 def content_hash(path: str) -> str:

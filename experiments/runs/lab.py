@@ -10,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.runs.identity import run_id
+from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
 from testbed.core.errors import InputError
 
@@ -79,5 +80,6 @@ def length_file(text: str) -> tuple[str, str]:
 @cache
 def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
     """A config from the tree; composing is slow, so each is composed once."""
+    register_models()
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         return compose(name, overrides=list(overrides))

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from testbed.sim.simulation import simulate
 
 SUMMARY = "summary.json"
 STOPPED = "stopped_at_latency"
+PROFILE = "cost_profile"
+COUNTERS = "counters"
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def run(setup: Setup, *, show: bool = False) -> Run:
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps)
     counters = dict(setup.scheduler.policy.counters())
-    extra = {STOPPED: overloaded, "cost_profile": getattr(setup.cost, "fingerprint", None), "counters": counters}
+    extra = {STOPPED: overloaded, PROFILE: getattr(setup.cost, "fingerprint", None), COUNTERS: counters}
     return Run(recorder, {**summary, **extra}, wall_s)
 
 
@@ -80,9 +83,15 @@ def write_everything(folder: Path, setup: Setup, result: Run) -> None:
 
 
 def complete(folder: Path) -> dict[str, Any] | None:
-    """The summary in a folder whose run is complete, else None."""
+    """The summary in a folder whose run is complete, else None; one that lacks a key is another version's, or cut."""
     try:
         value = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and keys_of_every_summary() <= value.keys() else None
+
+
+@cache
+def keys_of_every_summary() -> frozenset[str]:
+    """What a run without any request writes, every run does."""
+    return frozenset(summarize(Recorder(), num_slots=1)) | {STOPPED, PROFILE, COUNTERS}

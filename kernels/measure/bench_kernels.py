@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,11 @@ from kernels.measure import sweeps
 from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from kernels.measure.calibrate import calibrate, dump, file_name
 from kernels.measure.fingerprint import fingerprint
-from kernels.measure.shards import read_model
-from kernels.measure.timing import time_graph, warm_up
+from kernels.measure.report import Report, Time
+from kernels.measure.timing import Timing, time_graph, warm_up
 from kernels.verify.random_batches import Shape
 from kernels.verify.verify_attention import verify
+from testbed.core.shapes import read_model
 
 MHA, GQA = Shape(40, 40, 128), Shape(32, 8, 128)
 # (shape, sequences, context): microseconds of the best paged kernel and of torch's attention measured before.
@@ -45,32 +45,16 @@ READ_BANDWIDTH = 4.36e12  # bytes/s of an H200, as measured before
 SWAP_GOAL = 45.0  # GB/s
 
 
-@dataclass
-class Report:
-    """Lines as they are printed, kept for the table."""
-
-    rows: list[tuple[str, str, str, str, str]] = field(default_factory=list)
-
-    def add(self, what: str, case: str, value: str, goal: str, met: bool | None) -> None:
-        """One result; met is None where nothing was asked."""
-        verdict = "" if met is None else "met" if met else "MISSED"
-        self.rows.append((what, case, value, goal, verdict))
-        print(f"{what} | {case} | {value} | {goal} | {verdict}", flush=True)
-
-    def write(self, folder: Path, device: dict[str, object]) -> None:
-        """CSV and Markdown, device and date in the header."""
-        header = ("what", "case", "measured", "goal", "verdict")
-        table = [",".join(f'"{cell}"' for cell in row) for row in (header, *self.rows)]
-        about = ", ".join(f"{key} {value}" for key, value in device.items())
-        (folder / "h200.csv").write_text(f"# {about}\n" + "\n".join(table) + "\n")
-        lines = ["| " + " | ".join(row) + " |" for row in (header, ("---",) * 5, *self.rows)]
-        title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
-        (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
-
-
 def name_of(shape: Shape) -> str:
     """Heads in short."""
     return f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
+
+
+def timed(kernel: str, timing: Timing, shape: Shape, batch: int, context: int, spread: str = "equal") -> Time:
+    """A timing with the shape that it is of."""
+    block_size = shape.block_size if kernel in ("paged", "paper") else None
+    sizes = shape.num_heads, shape.num_kv_heads, shape.head_size, block_size
+    return Time(kernel, timing.median_us, timing.low_us, timing.high_us, *sizes, spread, batch, context)
 
 
 def bench_right(report: Report, rounds: int) -> bool:
@@ -97,64 +81,68 @@ def bench_right(report: Report, rounds: int) -> bool:
     return passed
 
 
-def paging_cost(inputs: DecodeInputs) -> tuple[float, float, float]:
-    """Paged and contiguous microseconds, and the median relative difference of pairs timed in turn."""
+def paging_cost(inputs: DecodeInputs) -> tuple[Timing, Timing, float]:
+    """Paged and contiguous times, and the median relative difference of pairs timed in turn."""
     pairs = [(time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us) for _ in range(5)]
-    paged, contiguous = np.median(pairs, axis=0)
-    return float(paged), float(contiguous), float(np.median([p / c - 1 for p, c in pairs]))
+    paged, contiguous = (Timing(*np.percentile(column, [50, 10, 90]).tolist()) for column in np.transpose(pairs))
+    return paged, contiguous, float(np.median([p / c - 1 for p, c in pairs]))
 
 
 def bench_paging(report: Report, pools: Pools) -> None:
     """Claim 2: the price of paging, at the shapes of Fig. 18a and on ragged batches."""
-    cases = [(f"{n}x{length}", [length] * n) for n, length in FIG_18A]
-    cases += [
-        (f"ragged, {n} sequences of mean {m}", sweeps.ragged_lens(n, m, 2048)) for n in (8, 32, 128) for m in (128, 400)
-    ]
-    for name, lens in cases:
+    cases = [(f"{n}x{length}", "equal", n, length) for n, length in FIG_18A]
+    cases += [(f"ragged, {n} sequences of mean {m}", "ragged", n, m) for n in (8, 32, 128) for m in (128, 400)]
+    for name, spread, n, length in cases:
+        lens = [length] * n if spread == "equal" else sweeps.ragged_lens(n, length, 2048)
         paged, contiguous, cost = paging_cost(DecodeInputs(pools, MHA, lens))
-        report.add(
-            "paging cost",
-            name,
-            f"{paged:.1f} us paged, {contiguous:.1f} us contiguous: {cost:+.1%}",
-            "at most 5%",
-            cost <= 0.05,
-        )
+        text = f"{paged.median_us:.1f} us paged, {contiguous.median_us:.1f} us contiguous: {cost:+.1%}"
+        both = (("paged", paged), ("contiguous", contiguous))
+        times = [timed(kernel, timing, MHA, n, length, spread) for kernel, timing in both]
+        report.add("paging cost", name, text, "at most 5%", cost <= 0.05, *times)
+
+
+def bench_paper(report: Report, pools: Pools) -> None:
+    """The paper's design beside ours, at the shapes of Fig. 18a and by block size."""
     for n, length in FIG_18A:
-        inputs = DecodeInputs(pools, MHA, [length] * n)
-        ours, paper = time_graph(inputs.paged()).median_us, time_graph(inputs.paper()).median_us
-        report.add("the paper's design", f"{n}x{length}", f"{paper:.1f} us, ours {ours:.1f} us", "", None)
+        paper, ours = paper_and_ours(DecodeInputs(pools, MHA, [length] * n), n, length, "equal")
+        text = f"{paper.median_us:.1f} us, ours {ours.median_us:.1f} us"
+        report.add("the paper's design", f"{n}x{length}", text, "", None, paper, ours)
     for size in sweeps.BLOCK_SIZES:
         inputs = DecodeInputs(pools, Shape(40, 40, 128, size), sweeps.ragged_lens(32, 400, 2048))
-        ours, paper = time_graph(inputs.paged()).median_us, time_graph(inputs.paper()).median_us
-        report.add(
-            "by block size",
-            f"{size}, ragged 32 of mean 400",
-            f"ours {ours:.1f} us, the paper's design {paper:.1f} us",
-            "",
-            None,
-        )
+        paper, ours = paper_and_ours(inputs, 32, 400, "ragged")
+        text = f"ours {ours.median_us:.1f} us, the paper's design {paper.median_us:.1f} us"
+        report.add("by block size", f"{size}, ragged 32 of mean 400", text, "", None, ours, paper)
+
+
+def paper_and_ours(inputs: DecodeInputs, batch: int, context: int, spread: str) -> tuple[Time, Time]:
+    """The times of both kernels."""
+    ours, paper = time_graph(inputs.paged()), time_graph(inputs.paper())
+    shape = (inputs.shape, batch, context, spread)
+    return timed("paper", paper, *shape), timed("paged", ours, *shape)
 
 
 def bench_decode(report: Report, pools: Pools) -> None:
     """Claim 3: decode beside the best known times, torch's attention in the same run beside it."""
     for (shape, n, context), (goal, torch_goal) in DECODE_GOALS.items():
         inputs = DecodeInputs(pools, shape, [context] * n)
-        ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa()).median_us
+        ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         rate = inputs.kv_bytes / ours.median_us * 1e6
         share = f", {rate / READ_BANDWIDTH:.0%} of the read bandwidth" if inputs.kv_bytes > 600e6 else ""
         met = ours.median_us <= goal and (not share or rate >= 0.92 * READ_BANDWIDTH)
-        text = f"{ours}, {rate / 1e12:.2f} TB/s{share}; torch here {other:.1f} us"
-        report.add("decode", f"{name_of(shape)} {n}x{context}", text, f"{goal} (torch {torch_goal})", met)
+        text = f"{ours}, {rate / 1e12:.2f} TB/s{share}; torch here {other.median_us:.1f} us"
+        times = timed("paged", ours, shape, n, context), timed("torch", other, shape, n, context)
+        report.add("decode", f"{name_of(shape)} {n}x{context}", text, f"{goal} (torch {torch_goal})", met, *times)
 
 
 def bench_prefill(report: Report, pools: Pools) -> None:
     """Claim 4: prefill beside the best known times."""
     for (shape, n, length), goal in PREFILL_GOALS.items():
         inputs = PrefillInputs(pools, shape, [length] * n)
-        ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa()).median_us
+        ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         flops = 2 * n * length * (length + 1) * shape.head_size * shape.num_heads
-        text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other:.1f} us"
-        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, f"{goal}", ours.median_us <= goal)
+        text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other.median_us:.1f} us"
+        times = timed("paged", ours, shape, n, length), timed("torch", other, shape, n, length)
+        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, f"{goal}", ours.median_us <= goal, *times)
 
 
 def bench_swap(report: Report) -> None:
@@ -168,18 +156,15 @@ def bench_swap(report: Report) -> None:
     for block_size, count in ((16, 1024), *((b, 1024 // b) for b in sweeps.BLOCK_SIZES)):
         block = (heads, block_size, size)
         pool, host = device.view(planes, -1, *block), pinned.view(-1, planes, *block)
-        for method, direction, _, _, median, *_ in sweeps.swap(pool, host, [count]):
-            rate = count * block_size * token_bytes / float(median) / 1e3
+        for method, direction, _, _, *microseconds in sweeps.swap(pool, host, [count]):
+            median, low, high = (float(value) for value in microseconds)
+            rate = count * block_size * token_bytes / median / 1e3
             asked = method == "fused" and count == 1024 and block_size == 16
             case = f"{method}, {direction}, {count} blocks of {block_size} tokens"
-            goal = f"{SWAP_GOAL} GB/s" if asked else ""
-            report.add(
-                "swap",
-                case,
-                f"{float(median) / 1e3:.2f} ms, {rate:.1f} GB/s",
-                goal,
-                rate >= SWAP_GOAL if asked else None,
-            )
+            goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if asked else ("", None)
+            time = Time(str(method), median, low, high, model.num_heads, heads, size, block_size,
+                        direction=str(direction), num_blocks=count)  # fmt: skip
+            report.add("swap", case, f"{median / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
 
 
 def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
@@ -207,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pools = Pools(12 << 30)
     warm_up()
     bench_paging(report, pools)
+    bench_paper(report, pools)
     bench_decode(report, pools)
     bench_prefill(report, pools)
     del pools

@@ -25,9 +25,10 @@ from kernels.measure.fingerprint import fingerprint
 from kernels.measure.holdout import evaluate_fit
 from kernels.measure.layers import Layers
 from kernels.measure.overheads import overheads
-from kernels.measure.shards import read_model, shard_shape
+from kernels.measure.shards import shard_shape
 from kernels.measure.timing import warm_up
 from kernels.verify.verify_attention import verify
+from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile import read_profile
 

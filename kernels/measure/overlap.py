@@ -18,8 +18,8 @@ from kernels.launch.compile import require_gpu
 from kernels.launch.swap import TO_DEVICE
 from kernels.measure.fingerprint import fingerprint
 from kernels.measure.layers import Layers
-from kernels.measure.shards import read_model
 from kernels.measure.timing import warm_up
+from testbed.core.shapes import read_model
 
 TOKENS = 512
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)

@@ -18,7 +18,7 @@ from collections.abc import Sequence as Seq
 
 from testbed.contract.memory import slots_of
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Extent, Fixed, Footprint, Grant, Granular, Move, Ops, Refusal, Usage, ceil_div
+from testbed.core.slots import Extent, Fixed, Footprint, Grant, Granular, Growth, Move, Ops, Refusal, Usage, ceil_div
 from testbed.memory.policy import MemoryPolicy
 
 TRAITS = {
@@ -64,13 +64,8 @@ def check_answer(name: str, answer: object) -> None:
         cached = type(answer.num_cached) is int and answer.num_cached >= 0
         require(10, cached, f"{name} says that {answer.num_cached!r} tokens are cached")
         check_ops(name, answer.ops)
-        growth = isinstance(answer.growth, tuple) and all(map(is_event, answer.growth))
-        require(10, growth, f"{name} answered growth {answer.growth!r}, which is no tuple of (step, slots)")
-
-
-def is_event(event: object) -> bool:
-    """Whether it is (step, slots)."""
-    return isinstance(event, tuple) and len(event) == 2 and all(type(n) is int and n >= 0 for n in event)
+        for growth in (answer.growth, answer.evicted):
+            require(10, isinstance(growth, Growth), f"{name} answered {growth!r}, which is no Growth")
 
 
 def check_answers(name: str, answers: object, num_seqs: int) -> None:

@@ -24,8 +24,7 @@ class Moves:
     def admit(self, group: Group, chunk: int) -> bool:
         """First room, for a new group or one that was preempted, and its first chunk in the plan."""
         seqs = group.sequences if group.differs or not self.policy.shares else [group.first]
-        whole = group.differs and len(seqs) > 1
-        num_tokens = group.num_tokens if whole or not chunk else min(chunk, group.num_tokens)
+        num_tokens = group.num_tokens if len(seqs) > 1 or not chunk else min(chunk, group.num_tokens)
         answers = self.questions.admit(seqs, num_tokens, group.told)
         if isinstance(answers, Refusal):
             return False
@@ -33,7 +32,7 @@ class Moves:
         for seq, grant in zip(seqs, answers, strict=True):
             seq.room, seq.stored = max(num_tokens, grant.num_cached), grant.num_cached
             self.witness.entered(seq, grant.num_cached)
-        for seq in seqs if whole else seqs[:1]:
+        for seq in seqs if group.differs else seqs[:1]:
             # The last token is computed even if it is stored: it yields the next output token.
             self._place(seq, min(seq.stored, group.num_tokens - 1), seq.room)
         group.placed = group.first.room

@@ -1,14 +1,16 @@
 """Clauses 6 and 7: what a policy promises of many steps at once, against the same steps one by one."""
 
 import copy
-from collections import Counter
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from testbed.contract.clauses import check_answer, overrides, require
 from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Grant, Growth, Refusal, Usage
+from testbed.core.slots import Answer, Grant, Growth, Refusal, Usage, growth_of
 from testbed.memory.policy import MemoryPolicy
+
+Event: TypeAlias = tuple[int, int]
 
 
 def twin_of(policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence]) -> tuple[MemoryPolicy, Batch]:
@@ -51,7 +53,7 @@ def check_taken(before: Usage, after: Usage) -> None:
 
 def check_steps(twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, after: Usage) -> None:
     """Clause 7: one policy has answered extend(batch, steps) and then uses `after`; its `twin` goes step by step."""
-    held, copied, growth = twin.usage().held, 0, Counter[int]()
+    used, copied, taken, evicted = twin.usage(), 0, list[Event](), list[Event]()
     for step in range(steps):
         one = twin.extend(members, 1)
         check_answer("extend(batch, 1)", one)
@@ -60,23 +62,24 @@ def check_steps(twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, 
             return
         copied += copied_slots(one)
         members.extend(1)
-        growth[step] = twin.usage().held - held
-        held += growth[step]
+        before, used = used, twin.usage()
+        taken.append((step, used.held - before.held))
+        evicted.append((step, before.cached - used.cached))
     require(7, isinstance(answer, Grant), f"{steps} steps fit one by one, but not at once")
-    require(7, twin.usage() == after, f"{after} after {steps} steps at once, {twin.usage()} one by one")
+    require(7, used == after, f"{after} after {steps} steps at once, {used} one by one")
     assert isinstance(answer, Grant)
     same = copied_slots(answer) == copied
     require(7, same, f"{steps} steps copy {copied_slots(answer)} slots at once, {copied} one by one")
     if overrides(twin, "footprint"):
-        check_growth(answer.growth, growth, steps)
+        check_growth("growth", answer.growth, taken, steps)
+        if not copied:  # only steps within a horizon are integrated, and these copy nothing
+            check_growth("evicted", answer.evicted, evicted, steps)
 
 
-def check_growth(said: Growth, taken: "Counter[int]", steps: int) -> None:
-    """Clause 7, on when slots are taken; the meter integrates it."""
-    growth = Counter[int]()
-    for step, slots in said:
-        growth[step] += slots
-    require(7, growth == taken, f"growth {said} for {steps} steps at once, {dict(+taken)} one by one")
+def check_growth(name: str, said: Growth, events: list[Event], steps: int) -> None:
+    """Clause 7, on when slots are taken or evicted; the meter integrates it."""
+    known = [(step, slots) for step, slots in events if slots]
+    require(7, said == growth_of(known), f"{name} is {said} for {steps} steps at once; one by one they are {known}")
 
 
 def copied_slots(answer: Grant) -> int:

@@ -3,7 +3,7 @@
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from testbed.core.sequence import Sequence
@@ -31,7 +31,7 @@ class Batch:
     that have run. A member's own counts are offsets from these. context is the sum of the members' rooms.
     """
 
-    __slots__ = ("_longest", "context", "extended", "indexes", "sequences", "steps")
+    __slots__ = ("_offsets", "context", "extended", "indexes", "sequences", "steps")
 
     def __init__(self) -> None:
         self.extended = 0
@@ -39,7 +39,7 @@ class Batch:
         self.context = 0
         self.sequences: dict[int, Sequence] = {}
         self.indexes: dict[object, BatchIndex] = {}
-        self._longest: list[tuple[int, int]] = []
+        self._offsets: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -50,23 +50,15 @@ class Batch:
     @property
     def longest(self) -> int:
         """The most tokens that a member has room for; 0 for an empty batch."""
-        heap, members = self._longest, self.sequences
-        while heap:
-            offset, seq_id = heap[0]
-            seq = members.get(seq_id)
-            if seq is not None and seq.room_offset == -offset:
-                return self.extended - offset
-            heapq.heappop(heap)  # left since
-        return 0
+        return self.extended - self._offsets[0][0] if self._offsets else 0
 
     def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
         """The index that `owner` keeps here; made when it is asked for first."""
-        index = self.indexes.get(owner)
-        if index is None:
+        if owner not in self.indexes:
             index = self.indexes[owner] = make(self)
             for seq in self:
                 index.joined(seq)
-        return cast(I, index)
+        return self.indexes[owner]  # type: ignore[return-value]  # whoever asks has made it
 
     def join(self, seq: "Sequence") -> None:
         """Add a sequence, which runs on this clock from now on."""
@@ -75,7 +67,7 @@ class Batch:
         seq.room_offset -= self.extended
         seq.stored_offset -= self.steps
         seq.batch = self
-        heapq.heappush(self._longest, (-seq.room_offset, seq.seq_id))
+        heapq.heappush(self._offsets, (-seq.room_offset, seq.seq_id))
         for index in self.indexes.values():
             index.joined(seq)
 
@@ -84,6 +76,9 @@ class Batch:
         for index in self.indexes.values():
             index.left(seq)
         del self.sequences[seq.seq_id]
+        offsets, members = self._offsets, self.sequences
+        while offsets and (offsets[0][1] not in members or members[offsets[0][1]].room_offset != -offsets[0][0]):
+            heapq.heappop(offsets)  # left, now or before
         seq.batch = None
         seq.room_offset += self.extended
         seq.stored_offset += self.steps

@@ -57,7 +57,9 @@ class Sequence:
 
     @room.setter
     def room(self, num_tokens: int) -> None:
-        self.room_offset = self._at_rest(num_tokens)
+        if self.batch is not None:
+            raise ValueError(f"{self} moves with its batch: nobody else may set its room")
+        self.room_offset = num_tokens
 
     @property
     def stored(self) -> int:
@@ -66,12 +68,9 @@ class Sequence:
 
     @stored.setter
     def stored(self, num_tokens: int) -> None:
-        self.stored_offset = self._at_rest(num_tokens)
-
-    def _at_rest(self, num_tokens: int) -> int:
         if self.batch is not None:
-            raise ValueError(f"{self} moves with its batch: nobody else may set its counts")
-        return num_tokens
+            raise ValueError(f"{self} moves with its batch: nobody else may set what it stores")
+        self.stored_offset = num_tokens
 
     def __repr__(self) -> str:
         return f"Sequence({self.seq_id})"

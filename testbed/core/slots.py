@@ -51,18 +51,41 @@ class Ops(NamedTuple):
 
 
 NO_OPS = Ops()
-Growth: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class Growth(NamedTuple):
+    """When an `extend` of several steps took slots, as moments over these events.
+
+    An event at step t (0 for the first) that takes w slots counts w, w * t and w * t * t: enough to integrate what is
+    held over steps whose durations are affine in t, at a price that does not depend on the number of events.
+    `growth_of` makes it of the plain list.
+    """
+
+    slots: int = 0
+    first: int = 0
+    second: int = 0
+
+
+NO_GROWTH = Growth()
+
+
+def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
+    """The moments of events (step, slots)."""
+    plain = list(events)
+    weights = [(slots, slots * step, slots * step * step) for step, slots in plain]
+    return Growth(*(sum(column) for column in zip(*weights, strict=True))) if plain else NO_GROWTH
 
 
 class Grant(NamedTuple):
     """Yes. num_cached leading tokens are already stored, and ops must happen first.
 
-    growth lists when an `extend` of several steps took slots: (step, slots), the first step being 0.
+    growth says when an `extend` took slots, evicted which of them were cached before.
     """
 
     num_cached: int = 0
     ops: Ops = NO_OPS
-    growth: Growth = ()
+    growth: Growth = NO_GROWTH
+    evicted: Growth = NO_GROWTH
 
 
 GRANTED = Grant()

@@ -57,7 +57,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """A GPU's data sheet. Bandwidths in bytes/s, fp16_flops in FLOP/s of the dense tensor cores."""
+    """A GPU's data sheet. Bandwidths in bytes/s, fp16_flops in FLOP/s of the dense tensor cores.
+
+    device is the name that the driver prints, by which a profile says where it was measured; empty: not known.
+    """
 
     name: str
     memory_bytes: int
@@ -65,6 +68,7 @@ class GpuSpec:
     fp16_flops: float
     host_bandwidth: float
     link_bandwidth: float
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)

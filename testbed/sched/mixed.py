@@ -21,14 +21,15 @@ class MixedPrefill(Scheduler):
         self.prompts = WholePrompts(self.residents, max_num_seqs)
 
     def plan(self) -> Plan:
-        plan = self.residents.new_plan()
-        self.choose_order(self.residents.waiting)
-        if self.prompts.next_item() > self.max_num_batched_tokens:
-            self.prompts.fill(plan, self.max_num_batched_tokens)
+        residents, prompts = self.residents, self.prompts
+        plan = residents.new_plan()
+        self.choose_order(residents.waiting)
+        if prompts.next_item() > self.max_num_batched_tokens:
+            prompts.fill(plan, self.max_num_batched_tokens)
         if not plan.chunks:
-            self.residents.decode(plan)
-            self.residents.resume(plan)
+            residents.decode(plan)
+            residents.resume(plan)
             if not plan.preempted:
-                self.prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
-        self.offer(plan, self.prompts)
+                prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
+        self.offer(plan, prompts)
         return plan

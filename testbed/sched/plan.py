@@ -1,11 +1,10 @@
 """What a scheduler hands to an engine, and what it gets back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.core.slots import Growth, Ops
+from testbed.core.slots import GRANTED, Grant, Ops
 from testbed.cost.model import Moved, Work
 from testbed.sched.beams import Replacement
 
@@ -24,7 +23,6 @@ class Chunk(NamedTuple):
     padding: int = 0
 
 
-@dataclass(slots=True)
 class Plan:
     """One iteration, and how often it may be repeated.
 
@@ -34,16 +32,27 @@ class Plan:
     rejected groups could never run.
     """
 
-    decode_seqs: int = 0
-    decode_context: int = 0
-    decode_longest: int = 0
-    chunks: list[Chunk] = field(default_factory=list)
-    ops: list[Ops] = field(default_factory=list)
-    resumed: list[SequenceGroup] = field(default_factory=list)
-    preempted: list[SequenceGroup] = field(default_factory=list)
-    rejected: list[SequenceGroup] = field(default_factory=list)
-    horizon: int = 0
-    open: bool = False
+    __slots__ = (
+        "chunks",
+        "decode_context",
+        "decode_longest",
+        "decode_seqs",
+        "horizon",
+        "open",
+        "ops",
+        "preempted",
+        "rejected",
+        "resumed",
+    )
+
+    def __init__(self) -> None:
+        self.decode_seqs = self.decode_context = self.decode_longest = self.horizon = 0
+        self.open = False
+        self.chunks: list[Chunk] = []
+        self.ops: list[Ops] = []
+        self.resumed: list[SequenceGroup] = []
+        self.preempted: list[SequenceGroup] = []
+        self.rejected: list[SequenceGroup] = []
 
     def __bool__(self) -> bool:
         return bool(self.decode_seqs or self.chunks or self.resumed)
@@ -71,25 +80,20 @@ class Results(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an iteration brought: groups that have their first token, groups that are done, room taken meanwhile."""
+    """What an iteration brought: groups that have their first token, groups that are done, how the batch grew."""
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
-    growth: Growth = ()
+    grown: Grant = GRANTED
 
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     """The counts by which a plan is priced; repeated counts shared slots, num_requests resident requests."""
-    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks]) if plan.chunks else ()
-    return Work(
-        plan.decode_seqs,
-        plan.decode_context,
-        plan.decode_longest,
-        min(repeated, plan.decode_context),
-        prefill,
-        num_requests,
-        *(summed(plan.ops) if plan.ops else ()),
-    )
+    decodes = plan.decode_seqs, plan.decode_context, plan.decode_longest, min(repeated, plan.decode_context)
+    if plan.repeats:
+        return Work(*decodes, (), num_requests)
+    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
+    return Work(*decodes, prefill, num_requests, *(summed(plan.ops) if plan.ops else ()))
 
 
 def summed(

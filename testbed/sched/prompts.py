@@ -1,4 +1,4 @@
-"""Puts prompt phases into a plan, first come first served, within a token budget: whole prompts, or chunks of them."""
+"""Puts prompt phases into a plan, first come, first served (section 4.5): whole prompts, or chunks of them."""
 
 from abc import ABC, abstractmethod
 
@@ -9,26 +9,22 @@ from testbed.sched.residents import Residents
 
 
 class Prompts(ABC):
-    """`partial` is the one group, if any, whose prompt phase is under way and not over after this plan."""
+    """`partial` is the one group, if any, whose prompt phase is under way and not over after this plan.
+
+    It has nothing left to do where it was preempted since.
+    """
 
     def __init__(self, residents: Residents, max_num_seqs: int) -> None:
         self.residents = residents
         self.max_num_seqs = max_num_seqs
-        self._partial: SequenceGroup | None = None
-
-    @property
-    def partial(self) -> SequenceGroup | None:
-        """The unfinished group, unless it was preempted since."""
-        if self._partial is not None and not self._partial.todo:
-            self._partial = None
-        return self._partial
+        self.partial: SequenceGroup | None = None
 
     def fill(self, plan: Plan, budget: int) -> None:
         """Go on with the unfinished prompt phase, then admit from the head of the queue, within the token budget."""
-        if self.partial:
+        if self.partial is not None:
             budget = self._take(self.partial, plan, budget)
         waiting = self.residents.waiting
-        while waiting and not self.partial and not self.stands(waiting[0]) and not self.residents.swapped:
+        while waiting and self.partial is None and not self.stands(waiting[0]) and not self.residents.swapped:
             group = waiting[0]
             num_tokens = self.first_tokens(group, budget)
             if (num_tokens > budget and not plan.is_idle) or self.is_full_with(group):
@@ -47,7 +43,7 @@ class Prompts(ABC):
 
     def next_item(self) -> int:
         """Tokens of the item that would be computed next."""
-        if self.partial:
+        if self.partial is not None and self.partial.todo:
             return self.partial.todo[0].new
         return self.residents.waiting[0].prefill_len if self.residents.waiting else 0
 
@@ -61,7 +57,7 @@ class Prompts(ABC):
 
     def _take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
         budget = self.take(group, plan, budget)
-        self._partial = group if group.todo else None
+        self.partial = group if group.todo else None
         return budget
 
     def _admitted(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:

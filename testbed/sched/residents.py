@@ -47,23 +47,27 @@ class Residents:
         """Room for the first num_tokens tokens of the group's sequences, all or none; the group is resident then.
 
         A policy that shares gives room to the first sequence, which is forked when its prompt is computed; one that
-        does not reserves for every sequence. Those that come back differ by now, and are computed one by one.
+        does not gives every sequence room for the whole prompt, because all but the first get it by that fork. Those
+        that come back differ by now, and are computed one by one.
         """
-        differ = group.num_generated > 0
-        seqs = group.sequences if differ or not self.policy.shares else group.sequences[:1]
-        num_tokens = group.prefill_len if differ and len(seqs) > 1 else num_tokens
+        prefill_len = group.prefill_len
+        differ = prefill_len > group.request.prompt_len
+        seqs = list(group.sequences) if differ or not self.policy.shares else group.sequences[:1]
+        if len(seqs) > 1:
+            num_tokens = prefill_len
         answers = self.policy.admit(seqs, num_tokens)
         if isinstance(answers, Refusal):
             if answers is Refusal.LATER:
                 self.refused = group.request.request_id
             return answers
-        self._check_grants(answers, group, len(seqs))
+        self._check_grants(answers, seqs, prefill_len)
         for seq, grant in zip(seqs, answers, strict=True):
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
-            seq.room, seq.stored = max(num_tokens, grant.num_cached), grant.num_cached
-        group.resident = list(seqs)
-        group.todo = [_item(seq, group.prefill_len) for seq in (seqs if differ else seqs[:1])]
+            seq.stored = cached = grant.num_cached
+            seq.room = num_tokens if num_tokens > cached else cached
+        group.resident = seqs
+        group.todo = [_item(seq, prefill_len) for seq in (seqs if differ else seqs[:1])]
         self._arrive(group, SequenceStatus.PREFILLING)
         return answers
 
@@ -85,8 +89,8 @@ class Residents:
         """Extend the batch by one step, preempting until it fits."""
         batch = self.batch
         while num_seqs := len(batch.sequences):
-            answer = self._one(self.policy.extend(batch, 1))
-            if not isinstance(answer, Refusal):
+            answer = self.policy.extend(batch, 1)
+            if isinstance(answer, Grant):
                 batch.extend(1)
                 plan.decode_seqs = num_seqs
                 plan.decode_longest = batch.longest
@@ -97,6 +101,7 @@ class Residents:
                 if answer.ops is not NO_OPS:
                     self.order(answer.ops, plan)
                 return
+            self._one(answer)
             self.preempt(plan)
 
     def resume(self, plan: Plan) -> None:
@@ -255,14 +260,14 @@ class Residents:
             raise PlugInError(f"{type(self.policy).__name__} answered {answer!r}, which is neither Grant nor Refusal")
         return answer
 
-    def _check_grants(self, answers: object, group: SequenceGroup, num_seqs: int) -> None:
+    def _check_grants(self, answers: object, seqs: list[Sequence], prefill_len: int) -> None:
         """Raise PlugInError unless there is a grant for each sequence, of tokens that it has."""
-        name, prefill_len = type(self.policy).__name__, group.prefill_len
-        if not isinstance(answers, list) or len(answers) != num_seqs:
+        name = type(self.policy).__name__
+        if not isinstance(answers, list) or len(answers) != len(seqs):
             raise PlugInError(f"{name} answered {answers!r}; admit() gives a Refusal, or a list of a Grant for each")
         for grant in answers:
             if not isinstance(grant, Grant) or not 0 <= grant.num_cached <= prefill_len:
-                raise PlugInError(f"{name} answered {grant!r} for {prefill_len} tokens of {group}")
+                raise PlugInError(f"{name} answered {grant!r} for {prefill_len} tokens of {seqs}")
 
 
 def _item(seq: Sequence, num_tokens: int) -> Item:

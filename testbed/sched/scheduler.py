@@ -7,7 +7,7 @@ from itertools import count
 from testbed.core.foresight import Foresight
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.core.slots import Growth
+from testbed.core.slots import GRANTED
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule
@@ -47,11 +47,11 @@ class Scheduler(Foresight, ABC):
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         """The plan was carried out `steps` times, at most 1 + plan.horizon, with these results."""
         residents, ended = self.residents, results.ended
-        growth: Growth = ()
+        grown = GRANTED
         finished: list[SequenceGroup] = []
         if plan.decode_seqs:
             if steps > 1:
-                growth = residents.extend_promised(steps - 1).growth
+                grown = residents.extend_promised(steps - 1)
             residents.batch.advance(steps)
             for request_id in ended:
                 group = residents.running[request_id]
@@ -69,7 +69,7 @@ class Scheduler(Foresight, ABC):
                 self._prefilled(chunk.group, ended, finished)
         for group in plan.resumed:
             self._resumed(group, results, finished)
-        return Outcome(first_tokens, finished, growth)
+        return Outcome(first_tokens, finished, grown)
 
     def offer(self, plan: Plan, prompts: Prompts) -> None:
         """Offer further identical steps where only an end or an arrival matters.

@@ -2,7 +2,7 @@
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import Growth, Refusal
+from testbed.core.slots import GRANTED, Refusal
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule
@@ -42,7 +42,7 @@ class StaticBatch(Scheduler):
         return plan
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        residents, growth = self.residents, Growth()
+        residents, grown = self.residents, GRANTED
         for chunk in plan.chunks:
             chunk.seq.stored = chunk.stored + chunk.new
             chunk.group.generate()
@@ -50,12 +50,12 @@ class StaticBatch(Scheduler):
                 residents.fork(chunk.group)
                 residents.join(chunk.group)
         if plan.decode_seqs:
-            growth = residents.extend_promised(steps - 1).growth if steps > 1 else growth
+            grown = residents.extend_promised(steps - 1) if steps > 1 else grown
             residents.batch.advance(steps)
             self._padded_len += steps
             for request_id in results.ended:
                 residents.leave(residents.running[request_id])
-        return Outcome([chunk.group for chunk in plan.chunks], [] if residents.batch.sequences else self._end(), growth)
+        return Outcome([chunk.group for chunk in plan.chunks], [] if residents.batch.sequences else self._end(), grown)
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
         """Whether the batch may grow by `group`; the first of a batch always runs."""
@@ -77,11 +77,13 @@ class StaticBatch(Scheduler):
 
     def _decode(self) -> Plan:
         batch, num_seqs = self.residents.batch, self.residents.num_seqs
-        if isinstance(self.policy.extend(batch, 1), Refusal):
+        answer = self.policy.extend(batch, 1)
+        if isinstance(answer, Refusal):
             name = type(self.policy).__name__
             raise InputError(f"static batching never preempts, but {name} ran out of room: choose a contiguous policy")
         batch.extend(1)
         plan = self.residents.new_plan()
+        self.residents.order(answer.ops, plan)
         plan.decode_seqs, plan.decode_longest = num_seqs, self._padded_len + 1
         plan.decode_context = num_seqs * plan.decode_longest
         plan.horizon = self.policy.horizon(batch)

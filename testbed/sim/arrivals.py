@@ -11,6 +11,7 @@ from testbed.core.request import PS, Column, Request, Rows
 from testbed.sim.engine import Engine, ProcessGenerator
 
 SLOTS_AT_ONCE = 1 << 20
+MAX_SLOTS = 10**9
 
 
 class ArrivalProcess(ABC):
@@ -60,6 +61,11 @@ class Slotted(ArrivalProcess):
 
     def __init__(self, rate: float, duration_s: float, slot_s: float = 0.01) -> None:
         positive(rate=rate, duration_s=duration_s, slot_s=slot_s)
+        if slot_s < 1 / PS or duration_s / slot_s > MAX_SLOTS:
+            raise InputError(
+                f"arrivals.slot_s is {slot_s}; it must be at least 1e-12 (1 ps), and arrivals.duration_s at most "
+                f"{MAX_SLOTS:,} slots"
+            )
         self.rate = rate
         self.duration_s = duration_s
         self.slot_s = slot_s

@@ -1,18 +1,20 @@
 """What the engine asserts of plug-ins, always, in constant time a span."""
 
+from typing import Any
+
+from numpy.typing import NDArray
+
 from testbed.core.errors import PlugInError
 from testbed.core.slots import Usage
 from testbed.cost.model import Affine, CostModel
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.totals import NUM_MEASURES, Measures, Sums, Totals
+from testbed.sim.totals import Measures, Totals
 
 
 def check_usage(policy: MemoryPolicy, used: Usage) -> None:
-    """Clause 4, which keeps every share between 0 and 1."""
-    total, live, held, allocated, cached, free, largest_free, saved = used
-    adds_up = allocated + cached + free == total and 0 <= live <= held <= allocated
-    if not adds_up or cached < 0 or free < 0 or saved < 0 or not 0 <= largest_free <= free + cached:
+    """The kinds of slots add up to the pool (clause 4); check_measures looks at what is held."""
+    if used.allocated + used.cached + used.free != used.total or used.free < 0 or used.largest_free < 0:
         raise PlugInError(f"{type(policy).__name__} miscounts its slots: {used}")
 
 
@@ -26,17 +28,22 @@ def check_prices(cost: CostModel, prices: Affine) -> None:
         )
 
 
-def check_balance(scheduler: Scheduler, totals: Totals, sums: Sums) -> None:
-    """Every request is somewhere, and no kind of memory is negative."""
+def check_balance(scheduler: Scheduler, totals: Totals) -> None:
+    """Every request is somewhere."""
     r = scheduler.residents
-    inside = len(r.waiting) + len(r.running) + len(r.swapped)
-    if totals.arrived != totals.finished + totals.rejected + inside:
+    if totals.arrived - totals.finished - totals.rejected != len(r.waiting) + len(r.running) + len(r.swapped):
         raise PlugInError(
             f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} arrived, {totals.finished} "
-            f"are finished, {totals.rejected} rejected and {inside} waiting, running or swapped"
+            f"are finished, {totals.rejected} rejected, {len(r.waiting)} waiting, {len(r.running)} running and "
+            f"{len(r.swapped)} swapped"
         )
-    if min(sums) < 0:
+
+
+def check_measures(sums: NDArray[Any]) -> None:
+    """No kind of memory is negative, in any span; a row of `sums` for each of Measures."""
+    if (sums < 0).any():
+        span = int((sums < 0).any(axis=0).argmax())
         raise PlugInError(
-            f"{type(scheduler.policy).__name__} has a footprint or a table that does not go with its usage(): "
-            f"{Measures(*sums[:NUM_MEASURES])}"
+            "the policy's usage() does not go with its tables or footprints: summed over the iterations of a span, "
+            f"{Measures(*sums[:, span].tolist())}"
         )

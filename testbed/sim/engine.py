@@ -17,7 +17,7 @@ from testbed.sim.audit import check_balance, check_prices, check_usage
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
-from testbed.sim.totals import Sums
+from testbed.sim.totals import Seen
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
@@ -74,6 +74,7 @@ class Engine:
     def serve(self) -> ProcessGenerator:
         """The process to hand to SimPy."""
         env, scheduler, residents = self.env, self.scheduler, self.scheduler.residents
+        policy, meter, outputs, totals = residents.policy, self.meter, self.outputs, self.recorder.totals
         while env.now < self._stop_ps:
             if self._marks:
                 self._pass_marks()
@@ -82,23 +83,23 @@ class Engine:
                 request = self.outputs.left(group.request.request_id)
                 self.recorder.rejected(request, "the memory policy can never hold it")
             if plan:
-                used = scheduler.policy.usage()
-                check_usage(scheduler.policy, used)
-                self.meter.open(plan, used)
+                used = policy.usage()
+                check_usage(policy, used)
+                meter.open(plan, used)
                 prices, steps = self._price(plan, used)
                 duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
                 queues = len(residents.waiting), len(residents.swapped)
                 yield env.timeout(duration_ps)
-                outcome = scheduler.commit(plan, steps, self.outputs.results(plan, steps))
+                outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
                 if plan.chunks or plan.resumed:
-                    self.outputs.follow(plan, outcome)
-                sums = self.meter.close(plan, prices, steps, outcome)
-                self._record(plan, steps, duration_ps, outcome, sums, queues)
-                check_balance(scheduler, self.recorder.totals, sums)
+                    outputs.follow(plan, outcome)
+                seen = meter.close(plan, prices, steps, duration_ps, outcome)
+                self._record(plan, steps, duration_ps, outcome, seen, queues)
+                check_balance(scheduler, totals)
             elif plan.rejected:
                 continue
             elif residents.waiting or residents.swapped:
-                raise PlugInError(f"{type(scheduler.policy).__name__} refuses {self._stuck()} though nothing runs")
+                raise PlugInError(f"{type(policy).__name__} refuses {self._stuck()} though nothing runs")
             elif self._closed:
                 break
             else:
@@ -111,11 +112,7 @@ class Engine:
     def _price(self, plan: Plan, used: Usage) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
         work = work_of(plan, used.saved, len(self.scheduler.residents.running))
-        if not plan.repeats:
-            prices = Affine(self.cost.iteration(work), 0, 1)
-            check_prices(self.cost, prices)
-            return prices, 1
-        prices = self.cost.decode(work)
+        prices = self.cost.decode(work) if plan.repeats else Affine(self.cost.iteration(work), 0, 1)
         check_prices(self.cost, prices)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
@@ -128,10 +125,10 @@ class Engine:
         return prices, steps
 
     def _record(
-        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, sums: Sums, queues: tuple[int, int]
+        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, seen: Seen, queues: tuple[int, int]
     ) -> None:
         totals, now_ps = self.recorder.totals, self._now_ps()
-        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, sums)
+        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, seen)
         for group in outcome.first_tokens:
             self.recorder.first_token(group.request.request_id, now_ps)
         for group in outcome.finished:

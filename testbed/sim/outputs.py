@@ -47,7 +47,8 @@ class Outputs:
         """What the plan's iterations bring; asked before they are committed."""
         for group in plan.preempted:
             self._end_step.pop(group.request.request_id, None)
-        ended = self._pop_ended(self._residents.batch.steps + steps) if plan.decode_seqs else []
+        step = self._residents.batch.steps + steps
+        ended = self._pop_ended(step) if plan.decode_seqs and self._ends and self._ends[0][0] <= step else []
         if plan.chunks:
             ended += [c.group.request.request_id for c in plan.chunks if c.last and self._ends_now(c.group)]
         beams = self._residents.beams

@@ -1,5 +1,6 @@
 """Requests and iteration spans as rows, and exact totals; experiments make data frames of them."""
 
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -7,8 +8,9 @@ import numpy as np
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
+from testbed.sim.audit import check_measures
 from testbed.sim.rows import BATCH, PackedRows
-from testbed.sim.totals import NUM_MEASURES, Measures, Sums, Totals, plus
+from testbed.sim.totals import CHANGING, Measures, Seen, Totals, plus
 
 NOT_YET = -1
 SHAPE = (
@@ -48,7 +50,7 @@ class Recorder:
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
         self._first_ps: dict[int, int] = {}
-        self._unsettled: list[tuple[int, ...]] = []
+        self._unsettled: list[tuple[tuple[int, ...], Seen]] = []
 
     def first_token(self, request_id: int, now_ps: int) -> None:
         """The request has output tokens from now_ps on; after recompute that is nothing new."""
@@ -70,12 +72,12 @@ class Recorder:
         self.requests.append((r.request_id, *times, r.prompt_len, r.output_len, r.num_seqs, 0, 0))
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], sums: Sums
+        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], seen: Seen
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
         shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues
-        self._unsettled.append((*shape, *sums))
+        self._unsettled.append((shape, seen))
         if len(self._unsettled) == BATCH:
             self.settle()
 
@@ -83,17 +85,22 @@ class Recorder:
         """Bring `spans` and the sums in `totals` up to date."""
         if not self._unsettled:
             return
-        columns = list(zip(*self._unsettled, strict=True))
+        shapes, rows = zip(*self._unsettled, strict=True)
         self._unsettled.clear()
-        shape, sums = columns[: len(SHAPE)], columns[len(SHAPE) :]
-        self.totals.busy_ps += sum(shape[1])
-        self.totals.iterations += sum(shape[2])
-        added = list(map(sum, sums))
-        self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*added[:NUM_MEASURES]))
-        self.totals.over_time = plus(self.totals.over_time, Measures(*added[NUM_MEASURES:]))
+        shape, (firsts, changes, changes_time) = list(zip(*shapes, strict=True)), zip(*rows, strict=True)
+        columns, durations = list(zip(*firsts, strict=True)), shape[1]
+        over_time = [sum(map(mul, column, durations)) for column in columns]  # may be more than 64 bits hold
+        for i, column in zip(CHANGING, zip(*changes_time, strict=True), strict=True):
+            over_time[i] += sum(column)
         steps = np.array(shape[2])
-        running, *slots = (np.array(column) for column in sums[:NUM_MEASURES])
-        self.spans.extend([*map(np.array, shape), running // steps, *(column / steps for column in slots)])
+        sums = np.array(columns) * steps
+        sums[CHANGING] += np.array(changes).T
+        check_measures(sums)
+        self.totals.busy_ps += sum(durations)
+        self.totals.iterations += sum(shape[2])
+        self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*sums.sum(axis=1).tolist()))
+        self.totals.over_time = plus(self.totals.over_time, Measures(*over_time))
+        self.spans.extend([*map(np.array, shape), sums[0] // steps, *(sums[1:] / steps)])
 
     def mark(self, asked_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""

@@ -24,9 +24,19 @@ class Measures(NamedTuple):
     scattered: int = 0
 
 
-NUM_MEASURES = len(Measures._fields)
-LIVE, RESERVED, INTERNAL, CACHED = map(Measures._fields.index, ("live", "reserved", "internal", "cached"))
-Sums: TypeAlias = list[int]  # the measures summed over the iterations of a span, then integrated over its picoseconds
+CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "internal", "cached")]
+Change: TypeAlias = tuple[int, int, int, int]
+
+
+class Seen(NamedTuple):
+    """What the iterations of a span see: `first`, the first one's Measures, and what changes after it.
+
+    change and change_time are in the order of CHANGING: summed over the iterations, integrated over picoseconds.
+    """
+
+    first: list[int]
+    change: Change = (0, 0, 0, 0)
+    change_time: Change = (0, 0, 0, 0)
 
 
 def plus(a: Measures, b: Measures) -> Measures:

@@ -4,7 +4,7 @@ import random
 
 from window import Window
 
-from testbed.core.slots import GRANTED, HOST, Extent, Grant, Granular, Refusal, ceil_div
+from testbed.core.slots import GRANTED, HOST, NO_GROWTH, Extent, Grant, Granular, Refusal, ceil_div
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy
@@ -97,7 +97,7 @@ class PromisesTheMoon(Paged):
 class KeepsGrowthToItself(Paged):
     def extend(self, batch, num_tokens):
         answer = super().extend(batch, num_tokens)
-        return answer._replace(growth=()) if isinstance(answer, Grant) else answer
+        return answer._replace(growth=NO_GROWTH) if isinstance(answer, Grant) else answer
 
 
 class CountsDouble(Paged):

@@ -16,6 +16,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; taken back afterwards
 
     def call(*arguments):
         code = dispatch(list(arguments))

@@ -23,6 +23,7 @@ BAD = {
     "no file given": (["trace=csv"], "trace.path"),
     "no such file": (["trace=csv", "trace.path=missing.csv"], "missing.csv"),
     "missing column": (["trace=csv", "trace.path=columns.csv"], "input_tokens"),
+    "a column twice": (["trace=csv", "trace.path=twice.csv"], "two columns are named 'input_tokens'"),
     "zero length": (["trace=csv", "trace.path=zero.csv"], "zero.csv, line 3"),
     "negative length": (["trace=csv", "trace.path=negative.csv"], "negative.csv, line 2"),
     "truncated gzip": (["trace=csv", "trace.path=cut.csv.gz"], "cut.csv.gz"),
@@ -36,6 +37,7 @@ BAD = {
 @pytest.fixture
 def files(tmp_path):
     (tmp_path / "columns.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "twice.csv").write_text("input_tokens,output_tokens,input_tokens\n1,2,3\n")
     (tmp_path / "zero.csv").write_text("input_tokens,output_tokens\n1,2\n1,0\n")
     (tmp_path / "negative.csv").write_text("input_tokens,output_tokens\n-4,2\n")
     rows = "\n".join(f"{i},{7 * i % 90 + 1}" for i in range(1, 2000))

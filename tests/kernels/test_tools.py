@@ -9,11 +9,12 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import kernels
-from kernels.measure.bench_kernels import Report
 from kernels.measure.calibrate import dump, variants
-from kernels.measure.shards import SHIPPED, read_model, shard_shape
+from kernels.measure.report import Report
+from kernels.measure.shards import SHIPPED, shard_shape
 from kernels.measure.sweeps import ragged_lens
 from testbed.core.errors import InputError
+from testbed.core.shapes import read_model
 from testbed.cost.profile import read_profile
 
 

@@ -12,7 +12,6 @@ from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.fifo import Fifo
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap

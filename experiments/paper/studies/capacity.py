@@ -6,8 +6,8 @@ from functools import partial
 import pandas as pd
 
 from experiments.paper.studies.study import Finding, Row, Study, Task
-from experiments.runs.build import make
 from experiments.runs.lab import Lab
+from experiments.runs.machine import make_machine
 from testbed.core.specs import GIB, ModelSpec
 
 
@@ -29,7 +29,7 @@ class Capacity(Study):
 def sizes(lab: Lab, model: str) -> list[Row]:
     """The rows of one model on its server."""
     config = lab.config([f"model={model}"])
-    spec, server = make(config.model), make(config.server)
+    spec, server = make_machine(config)
     name = server.name.removesuffix(f"-x{server.num_gpus}")
     pool = {"figure": "table1", "setting": f"{model} {name} x{server.num_gpus}"}
     rows = [

@@ -1,8 +1,6 @@
 """What paging costs: the attention kernels as measured, and end to end by block size (Figure 18)."""
 
 import csv
-import re
-from collections.abc import Iterator
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -14,11 +12,7 @@ from experiments.paper.studies.study import Finding, Row, Task
 from experiments.runs.lab import Lab
 from testbed.core.errors import InputError
 
-CASE = re.compile(r"(\d+)x(\d+)")
-KERNELS = {
-    "paging cost": (("paged", r"([\d.]+) us paged"), ("contiguous", r"([\d.]+) us contiguous")),
-    "the paper's design": (("paper", r"^([\d.]+) us"),),
-}
+KERNELS = {"paging cost": ("paged", "contiguous"), "the paper's design": ("paper",)}
 
 
 class KernelCost(BlockSizes):
@@ -49,15 +43,16 @@ def measured_kernels(lab: Lab, bench: str) -> list[Row]:
     """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured them."""
     text = (resources.files("kernels") / "results" / bench).read_text(encoding="utf-8")
     lines = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    found = [row for line in lines for row in _kernel_rows(line)]
+    found = [_row(line) for line in lines if line.get("spread") == "equal" and _drawn(line)]
     if not found:
         raise InputError(f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed bench-kernels")
     return found
 
 
-def _kernel_rows(line: dict[str, str]) -> Iterator[Row]:
-    case = CASE.fullmatch(line["case"])
-    for kernel, pattern in KERNELS.get(line["what"], ()) if case else ():
-        if case and (time := re.search(pattern, line["measured"])):
-            shape = {"batch": int(case[1]), "context": int(case[2])}
-            yield {"figure": "fig18a", "system": kernel, **shape, "simulated": float(time[1])}
+def _drawn(line: dict[str, str]) -> bool:
+    return line["kernel"] in KERNELS.get(line["what"], ())
+
+
+def _row(line: dict[str, str]) -> Row:
+    shape = {"batch": int(line["batch"]), "context": int(line["context"])}
+    return {"figure": "fig18a", "system": line["kernel"], **shape, "simulated": float(line["median_us"])}

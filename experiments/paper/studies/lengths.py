@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.paper.studies.study import Finding, Row, Study, Task
-from experiments.runs.build import make
 from experiments.runs.lab import Lab
+from experiments.runs.make import make
 from testbed.core.request import Column
 from traces.reader import FileTrace
 

@@ -9,8 +9,10 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.paper.studies.study import Finding, Row, Study, Task
-from experiments.runs.build import make, make_workload
 from experiments.runs.lab import Lab, composed
+from experiments.runs.machine import make_cost, make_machine
+from experiments.runs.make import make
+from experiments.runs.workload import make_workload
 from testbed.core.request import PS
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel, Work
@@ -61,7 +63,7 @@ class PrefixCache(Study):
         """The curve of one order in untimed replay."""
         trace, config = self._config(lab, order)
         rows, block_size = make_workload(config).rows, int(config.policy.block_size)
-        prices = PrefillPrices(make(config.cost, make(config.model), make(config.server)))
+        prices = PrefillPrices(make_cost(config, *make_machine(config)))
         prompt_lens = rows.prompt_len.tolist()
         prompts = list(prompts_of(rows, block_size))
         table = []

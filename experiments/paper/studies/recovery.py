@@ -8,8 +8,8 @@ import pandas as pd
 
 from experiments.paper.studies.blocks import BlockSizes
 from experiments.paper.studies.study import Finding, Row, Task
-from experiments.runs.build import make
 from experiments.runs.lab import Lab
+from experiments.runs.machine import make_cost, make_machine
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.cost.model import Moved, Work
@@ -78,7 +78,7 @@ def recoveries(lab: Lab, study: Recovery) -> list[Row]:
 
 def _prices(lab: Lab, machine: str, overrides: Sequence[str], size: int, num_tokens: int) -> list[Row]:
     config = lab.config(overrides)
-    cost = make(config.cost, make(config.model), make(config.server))
+    cost = make_cost(config, *make_machine(config))
     blocks = ceil_div(num_tokens, size)
     works = {
         "recompute": Work(prefill=((num_tokens, 0),)),

@@ -6,8 +6,8 @@ from functools import partial
 import pandas as pd
 
 from experiments.paper.studies.study import Finding, Row, Study, Task
-from experiments.runs.build import make
 from experiments.runs.lab import Lab
+from experiments.runs.machine import make_machine
 from testbed.core.specs import GIB
 
 
@@ -44,7 +44,7 @@ def saturate(lab: Lab, label: str, system: str, study: Saturation, size: int) ->
     overrides = (f"+system={system}", *study.common)
     summary, run = lab.measure(overrides, {"scheduler.max_num_seqs": size})
     config = lab.config(overrides)
-    model, server = make(config.model), make(config.server)
+    model, server = make_machine(config)
     shares = summary["memory"]
     used = sum(shares[kind]["over_time"] for kind in ("token_states", "reserved", "internal"))
     row = {

@@ -2,7 +2,7 @@
 
 from testbed.core.batch import Batch, BatchIndex
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Growth
+from testbed.core.slots import NO_GROWTH, Growth, growth_of
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables
 
@@ -56,14 +56,30 @@ class BlockIndex(BatchIndex):
 
     def grow(self, num_steps: int) -> Growth:
         """Hand out the blocks for num_steps more steps from the end of the free ones, which must be enough."""
-        size, take = len(self.due), self.pool.free.pop
-        turn = self.batch.extended % size
+        size, take, turn = len(self.due), self.pool.free.pop, self.batch.extended % len(self.due)
+        if num_steps == 1:
+            for table in self.due[turn].values():
+                table.blocks.append(take())
+            return Growth(len(self.due[turn]) * size) if self.due[turn] else NO_GROWTH
         due = self.due[turn:] + self.due[:turn]
-        events: list[tuple[int, int]] = []
-        for first in range(0, num_steps, size):
-            for step, tables in enumerate(due[: num_steps - first], first):
+        blocks = first = second = 0
+        for start in range(0, num_steps, size):
+            for step, tables in enumerate(due[: num_steps - start], start):
                 if tables:
                     for table in tables.values():
                         table.blocks.append(take())
-                    events.append((step, len(tables) * size))
-        return tuple(events)
+                    count = len(tables)
+                    blocks += count
+                    count *= step
+                    first += count
+                    second += count * step
+        return Growth(blocks * size, first * size, second * size)
+
+    def beyond(self, num_steps: int, num_blocks: int) -> Growth:
+        """When num_steps more steps will take blocks after the first num_blocks of them."""
+        size, start, taken = len(self.due), self.batch.extended, 0
+        events = list[tuple[int, int]]()
+        for step in range(num_steps):
+            before, taken = max(taken, num_blocks), taken + len(self.due[(start + step) % size])
+            events.append((step, max(taken - before, 0) * size))
+        return growth_of(events)

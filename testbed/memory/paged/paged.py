@@ -1,5 +1,6 @@
 """Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between tiers."""
 
+from collections.abc import Collection
 from math import ceil
 
 from testbed.core.batch import Batch
@@ -8,6 +9,7 @@ from testbed.core.slots import (
     DEVICE,
     GRANTED,
     HOST,
+    NO_GROWTH,
     NO_OPS,
     Answer,
     Answers,
@@ -51,6 +53,7 @@ class Paged(MemoryPolicy):
             raise ValueError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
         self.block_size = block_size
         self._max_len = pool.max_len
+        self._footprint = Granular(block_size)
         self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
         self._watermark = ceil(watermark * self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
@@ -83,19 +86,18 @@ class Paged(MemoryPolicy):
         return behind(Grant(first.prefix, ops), seqs, common * size)
 
     def extend(self, batch: Batch, num_tokens: int) -> Answer:
-        index, num_seqs = batch.index(self, self._index), len(batch.sequences)
+        index, num_seqs, num_free = batch.index(self, self._index), len(batch.sequences), len(self._pool.free)
         writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
-        at_most = (num_tokens // self.block_size + 1) * num_seqs + len(writers)
-        if at_most > len(self._pool.free) and not self._make_room(index.needed(num_tokens) + len(writers)):
-            return Refusal.LATER
+        evicted = NO_GROWTH
+        if (num_tokens // self.block_size + 1) * num_seqs + len(writers) > num_free:
+            if not self._make_room(index.needed(num_tokens) + len(writers)):
+                return Refusal.LATER
+            evicted = index.beyond(num_tokens, num_free - len(writers))
         self._tables.live += num_tokens * num_seqs
-        if not index.tails:
-            growth = index.grow(num_tokens)
-            return Grant(0, NO_OPS, growth) if growth else GRANTED
-        ops = self._tables.copy_tails(writers)
-        index.tails.clear()  # nobody shares a last block from now on
-        copied = ((0, len(writers) * self.block_size),) if writers else ()
-        return Grant(0, ops, copied + index.grow(num_tokens))
+        if index.tails:
+            return self._write_tails(index, num_tokens, writers)
+        growth = index.grow(num_tokens)
+        return Grant(0, NO_OPS, growth, evicted) if growth.slots else GRANTED
 
     def release(self, seq: Sequence) -> None:
         if seq.seq_id in self._host.tables:
@@ -117,7 +119,7 @@ class Paged(MemoryPolicy):
         return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
-        return Granular(self.block_size)
+        return self._footprint
 
     def longest(self, prompt_len: int, num_seqs: int) -> int:
         common = prompt_len // self.block_size if num_seqs > 1 else 0
@@ -185,6 +187,13 @@ class Paged(MemoryPolicy):
         for seq in seqs[1:]:
             self._pool.share(blocks[:common])
             self._tables[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
+
+    def _write_tails(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> Answer:
+        """Extend a batch in which last blocks may be shared; from then on nobody shares one. Never within a horizon."""
+        ops = self._tables.copy_tails(writers)
+        index.tails.clear()
+        growth = index.grow(num_tokens)
+        return Grant(0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size))
 
     def _move_out(self, seqs: list[Sequence]) -> Answer:
         tables = [self._tables.of(seq) for seq in seqs]

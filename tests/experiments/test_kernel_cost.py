@@ -1,0 +1,44 @@
+"""Figure 18a reads the columns of the kernels' bench, never its words."""
+
+import csv
+import io
+from importlib import resources
+
+import pytest
+
+from experiments.paper.studies import kernel_cost
+from testbed.core.errors import InputError
+
+KEPT = (resources.files("kernels") / "results" / "h200.csv").read_text(encoding="utf-8")
+PAGED = {(8, 64): 5.7, (8, 128): 8.1, (8, 256): 12.8, (32, 64): 13.6, (32, 128): 23.0, (32, 256): 41.7}
+PAPER = {(8, 64): 6.4, (8, 128): 9.4, (8, 256): 15.2, (32, 64): 14.7, (32, 128): 25.7, (32, 256): 47.4}
+
+
+def without_words(text):
+    about, _, body = text.partition("\n")
+    rows = list(csv.DictReader(body.splitlines()))
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]))
+    writer.writeheader()
+    writer.writerows({**row, "case": "", "measured": ""} for row in rows)
+    return f"{about}\n{table.getvalue()}"
+
+
+@pytest.mark.parametrize("change", [str, without_words])
+def test_it_needs_no_words(tmp_path, monkeypatch, change):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "bench.csv").write_text(change(KEPT))
+    monkeypatch.setattr(kernel_cost.resources, "files", lambda package: tmp_path)
+    rows = kernel_cost.measured_kernels(None, "bench.csv")
+    times = {(row["system"], row["batch"], row["context"]): row["simulated"] for row in rows}
+    assert len(times) == len(rows) == 18
+    assert {shape: times["paged", *shape] for shape in PAGED} == PAGED
+    assert {shape: times["paper", *shape] for shape in PAPER} == PAPER
+
+
+def test_a_table_without_columns_is_named(tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "bench.csv").write_text("what,case,measured\npaging cost,8x64,5.7 us paged\n")
+    monkeypatch.setattr(kernel_cost.resources, "files", lambda package: tmp_path)
+    with pytest.raises(InputError, match=r"results/bench\.csv"):
+        kernel_cost.measured_kernels(None, "bench.csv")

@@ -1,0 +1,73 @@
+"""The bench's table: numbers in columns of their own, in the kept results as in what the bench writes."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import kernels
+from kernels.measure import bench_kernels
+from kernels.measure.report import COLUMNS, PROSE, Report, Time
+from kernels.measure.timing import Timing
+from kernels.verify.random_batches import Shape
+
+KEPT = Path(kernels.__file__).parent / "results" / "h200.csv"
+TIMED = ("paging cost", "the paper's design", "by block size", "decode", "prefill", "swap")
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
+
+
+def test_every_time_has_a_row_and_one_place_for_its_words(tmp_path) -> None:
+    report = Report()
+    report.add("decode", "8x64", "5.7 us", "10", True, Time("paged", 5.7123, 5.7, 5.8), Time("torch", 9.2, batch=8))
+    report.add("right", "copy_blocks", "bit for bit", "", None)
+    report.write(tmp_path, {"device": "a GPU", "date": "today"})
+    first, second, third = table(tmp_path / "h200.csv")
+    assert tuple(first) == (*PROSE, *COLUMNS)
+    assert (first["measured"], first["kernel"], first["median_us"]) == ("5.7 us", "paged", "5.712")
+    assert (second["case"], second["measured"], second["median_us"], second["batch"]) == ("8x64", "", "9.2", "8")
+    assert all(third[name] == "" for name in COLUMNS)
+    assert (tmp_path / "h200.md").read_text().count("decode") == 1
+
+
+def test_the_kept_numbers_are_those_of_its_words() -> None:
+    words = ""
+    rows = [row for row in table(KEPT) if row["what"] in TIMED]
+    for row in rows:
+        words = row["measured"] or words
+        time = float(row["median_us"])
+        said = f"{time / 1e3:.2f} ms" if row["what"] == "swap" else f"{time:.1f} us"
+        assert said in words, row
+    assert len(rows) == 152
+
+
+class FakeInputs:
+    """A batch whose kernels take no time to write."""
+
+    def __init__(self, pools: None, shape: Shape, lens: list[int]) -> None:
+        self.shape, self.kv_bytes = shape, sum(lens)
+
+    def __getattr__(self, kernel: str) -> Callable[[], str]:
+        return lambda: kernel
+
+
+def test_the_bench_fills_the_columns(monkeypatch, tmp_path) -> None:
+    times = {"paged": Timing(5.0, 4.0, 6.0), "contiguous": Timing(4.9, 4.0, 6.0), "paper": Timing(7.0, 6.0, 8.0),
+             "sdpa": Timing(9.0, 8.0, 10.0)}  # fmt: skip
+    for name in ("DecodeInputs", "PrefillInputs"):
+        monkeypatch.setattr(bench_kernels, name, FakeInputs)
+    monkeypatch.setattr(bench_kernels, "time_graph", times.__getitem__)
+    report = Report()
+    for bench in ("paging", "paper", "decode", "prefill"):
+        getattr(bench_kernels, f"bench_{bench}")(report, None)
+    report.write(tmp_path, {"device": "a GPU", "date": "today"})
+    written, kept = table(tmp_path / "h200.csv"), [row for row in table(KEPT) if row["what"] in TIMED[:5]]
+    named = ("what", "case", "kernel", "spread", "batch", "context")
+    assert [[row[name] for name in named] for row in written] == [[row[name] for name in named] for row in kept]
+    assert all(row["median_us"] and row["low_us"] and row["high_us"] and row["num_heads"] for row in written)
+    assert {row["kernel"] for row in written if row["block_size"]} == {"paged", "paper"}
