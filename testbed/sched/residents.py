@@ -133,7 +133,10 @@ class Residents:
         if decoding:
             self.leave(group)
         plan.preempted.append(group)
-        swaps = decoding and self.preemption.recovery(group) is Recovery.SWAP and self.policy.moves_tiers
+        recovery = self.preemption.recovery(group) if decoding else Recovery.RECOMPUTE
+        if not isinstance(recovery, Recovery):
+            raise PlugInError(f"{type(self.preemption).__name__} answered {recovery!r}, which is no Recovery")
+        swaps = recovery is Recovery.SWAP and self.policy.moves_tiers
         if not (swaps and self._swap_out(group, plan)):
             self._lose(group)
         self.room_freed()

@@ -38,7 +38,7 @@ class Meter(ABC):
         final_len = self.outputs.requests[group.request.request_id].final_len
         pieces = set[tuple[int, int]]()
         for seq in group.resident:
-            left = final_len
+            left = final_len - (seq.room - self.policy.stored(seq.room))  # what was dropped is in no table
             for start, length in self.policy.table(seq):
                 if length > left:
                     pieces.add((start + left, length - left))

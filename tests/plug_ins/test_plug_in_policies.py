@@ -1,0 +1,168 @@
+"""Seven ideas outside the package: checked after every plan, fast equal to slow, run by name, by public names only."""
+
+import ast
+import json
+import sys
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+
+import cheapest_victim
+import counting
+import numpy as np
+import pytest
+import shortest_remaining
+import two_sizes
+import two_tiers
+import vattention
+import window
+
+from experiments.commands.cli import dispatch
+from testbed.core.request import Request
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.memory.policy import PoolSpec, host
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, Swap
+from testbed.sched.separate import SeparatePrefill
+from testbed.sim.simulation import simulate
+
+HERE = Path(__file__).parent
+FILES = sorted(path for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
+MAX_LEN = 128
+MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, MAX_LEN)
+SERVER = ServerSpec("server", GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9), 1)
+PRICES = {"pages_mapped": 1e-4}
+COST = AnalyticCost(MODEL, SERVER, Efficiencies(overhead_s=1e-3, copy_s=1e-5, extra_s=PRICES))
+POOL = PoolSpec(600, MAX_LEN, host(400))
+POLICIES = {
+    "vattention": lambda pool: vattention.VAttention(pool, page_size=32),
+    "vattention-unmapping": lambda pool: vattention.VAttention(pool, page_size=8, keep_mapped=False),
+    "two_sizes": lambda pool: two_sizes.TwoSizes(pool, large=16, small=4, large_share=0.4),
+    "window": lambda pool: window.Window(pool, sinks=3, window=30, block_size=4),
+    "counting": lambda pool: counting.CountingPaged(pool, block_size=8),
+    "two_tiers": lambda pool: two_tiers.TwoTiers(pool, block_size=8),
+}
+SCHEDULERS = (SeparatePrefill, MixedPrefill, ChunkedPrefill, shortest_remaining.ShortestRemaining)
+PREEMPTIONS = (Recompute, Swap, cheapest_victim.CheapestVictim)
+
+
+def checked(scheduler_class):
+    """The scheduler, with the policy's invariants and every table checked after each plan."""
+
+    class Checked(scheduler_class):
+        def plan(self):
+            plan, policy = super().plan(), self.policy
+            policy.check()
+            spans = []
+            for group in self.residents.running.values():
+                for seq in group.resident:
+                    table = policy.table(seq)
+                    assert seq.stored <= seq.room
+                    assert policy.stored(seq.room) <= sum(extent.length for extent in table)
+                    spans += [(extent.start, extent.start + extent.length) for extent in table]
+            spans.sort()
+            assert policy.shares or all(end <= start for (_, end), (start, _) in pairwise(spans))
+            return plan
+
+    return Checked
+
+
+def workload(seed, size=40, gap_ps=2 * 10**9, kind="single"):
+    """Requests that overload the pool; prompts begin as one of a few stories."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.integers(0, gap_ps + 1, size)).tolist()
+    requests = []
+    for i, arrival_ps in enumerate(arrivals):
+        prompt_len, output_len, shared = (int(n) for n in rng.integers(1, 65, 3))
+        ids = tuple(1000 * (i % 3) + k if k < shared else -1 - i for k in range(prompt_len))
+        num_seqs = 1 if kind == "single" else int(rng.choice([1, 2, 3]))
+        beam = kind == "beams" and num_seqs > 1
+        requests.append(Request(i, arrival_ps, prompt_len, output_len, num_seqs, beam, prompt_ids=ids))
+    return requests
+
+
+def run(requests, policy, scheduler=MixedPrefill, preemption=Recompute, cost=COST, **options):
+    scheduler = checked(scheduler)(policy, preemption(cost), max_num_batched_tokens=40, max_num_seqs=30)
+    return simulate(requests, scheduler, cost, MAX_LEN, **options)
+
+
+def assert_same(fast, slow):
+    for field in fields(fast.totals):
+        assert getattr(fast.totals, field.name) == getattr(slow.totals, field.name), field.name
+    assert (fast.end_ps, fast.rejections) == (slow.end_ps, slow.rejections)
+    for name, column in fast.requests.columns().items():
+        assert column.tolist() == slow.requests.columns()[name].tolist(), name
+
+
+@pytest.mark.parametrize("kind", ["single", "samples", "beams"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("name", POLICIES)
+def test_fast_equals_slow(name, scheduler, kind):
+    for seed, preemption in enumerate(PREEMPTIONS):
+        requests = workload(seed, kind=kind)
+        policies = POLICIES[name](POOL), POLICIES[name](POOL)
+        fast, slow = (
+            run(requests, policy, scheduler, preemption, fast_forward=fast_forward)
+            for policy, fast_forward in zip(policies, (True, False), strict=True)
+        )
+        assert_same(fast, slow)
+        assert fast.totals.finished + fast.totals.rejected == len(requests)
+        assert policies[0].counters() == policies[1].counters()
+        assert policies[0].usage().held == 0
+
+
+@pytest.mark.parametrize("name", ["vattention", "two_sizes", "counting", "two_tiers"])
+def test_spans_are_taken_at_once(name):
+    fast = run(workload(0, 10), POLICIES[name](POOL))
+    assert len(fast.spans) < fast.totals.iterations
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_contract_is_kept(name):
+    try:
+        from testbed.contract import check_policy
+    except ImportError as error:
+        pytest.skip(f"testbed.contract does not import: {error}")
+    assert check_policy(POLICIES[name], max_examples=60) is None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_plug_in_is_short_and_uses_public_names_only(path):
+    text = path.read_text()
+    assert len(text.splitlines()) < 150
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+                names.append(name)
+            case ast.ImportFrom(module=module, names=aliases):
+                names += [*(module or "").split("."), *(alias.name for alias in aliases)]
+            case ast.Import(names=aliases):
+                names += [part for alias in aliases for part in alias.name.split(".")]
+    ours = {name for name in names if name.startswith("_") and not name.endswith("__")}
+    assert ours <= {"_", "_replace"}  # a NamedTuple's public method
+
+
+COMMANDS = {
+    "vattention": ("policy=custom", "policy._target_=vattention.VAttention", "+policy.page_size=256",
+                   "+cost.efficiencies.extra_s={pages_mapped: 1e-4}"),
+    "two_sizes": ("policy=custom", "policy._target_=two_sizes.TwoSizes", "+policy.large_share=0.3"),
+    "window": ("policy=custom", "policy._target_=window.Window", "+policy.window=128"),
+    "shortest_remaining": ("scheduler=custom", "scheduler._target_=shortest_remaining.ShortestRemaining"),
+    "cheapest_victim": ("preemption=custom", "preemption._target_=cheapest_victim.CheapestVictim"),
+    "two_tiers": ("policy=custom", "policy._target_=two_tiers.TwoTiers", "+policy.block_size=32"),
+    "counting": ("policy=custom", "policy._target_=counting.CountingPaged", "workload.num_seqs=2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_line_runs_it(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    options = ("arrivals.duration_s=20", "outputs=summary", "hydra.run.dir=a")
+    assert dispatch(["run", *COMMANDS[name], *options]) == 0, capsys.readouterr()
+    counters = json.loads((tmp_path / "a" / "summary.json").read_text())["counters"]
+    if name in ("vattention", "counting"):
+        assert sum(counters.values()) > 0
