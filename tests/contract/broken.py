@@ -2,7 +2,7 @@
 
 import random
 
-from window import Window
+from ring import Window
 
 from testbed.core.slots import GRANTED, HOST, NO_GROWTH, Extent, Grant, Granular, Refusal, ceil_div
 from testbed.memory.contiguous.contiguous import ContiguousMax

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from window import Window
+from ring import Window
 
 from testbed.contract import check_policy
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
