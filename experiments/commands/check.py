@@ -7,32 +7,63 @@ from typing import Any
 import yaml
 
 from experiments.commands.arguments import Parser
+from experiments.commands.fast_and_slow import differs
+from testbed.contract import ClauseBroken, check_policy
+from testbed.contract.search import POOLS, MakePolicy
 from testbed.core.errors import InputError
-from testbed.memory.policy import PoolSpec, host
-
-POOL = PoolSpec(num_slots=600, max_len=256, tiers=host(300))
+from testbed.memory.policy import MemoryPolicy, PoolSpec, host
 
 
 def main(argv: list[str]) -> int:
     """Print the verdict; exit code 1 where a clause is broken."""
     this = Parser(
         prog="testbed check",
-        description="Hold a memory policy to every clause of the contract; print the clause that breaks and the "
-        "shortest sequence of calls that breaks it. Needs hypothesis.",
+        description="Hold a memory policy to every clause of the contract, in pools of several sizes; print the first "
+        "clause that breaks and the shortest sequence of calls that breaks it.",
     )
     this.add_argument("policy", metavar="MODULE:CLASS")
     this.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters of the class besides its pool")
+    this.add_argument("--slots", type=int, help="slots of the pool, instead of several sizes")
+    this.add_argument("--max-len", type=int, help="the longest sequence in tokens")
+    this.add_argument("--host-slots", type=int, help="slots of the host pool")
+    this.add_argument("--examples", type=int, default=200, help="random histories in each pool (default: 200)")
     options = this.parse_args(argv)
-    try:
-        from testbed.contract import check_policy
-    except ImportError as error:
-        raise InputError(f"testbed check needs {error.name}; pip install {error.name}") from error
-    broken = check_policy(partial(find(options.policy), POOL, **dict(map(parameter, options.parameters))))
+    make = partial(find(options.policy), **dict(map(parameter, options.parameters)))
+    pools = chosen(options.slots, options.max_len, options.host_slots)
+    broken = verdict(make, pools, options.examples)
     if broken is None:
         print(f"{options.policy} keeps the contract")
         return 0
     print(f"{options.policy} breaks the contract, {broken}", *broken.calls, sep="\n    ")
     return 1
+
+
+def chosen(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:
+    """The pools to try: those of the contract, with the sizes that were asked for instead of theirs."""
+    for name, number, least in (("slots", num_slots, 1), ("max-len", max_len, 4), ("host-slots", host_slots, 0)):
+        if number is not None and number < least:
+            raise InputError(f"--{name} is {number}; it must be at least {least}")
+    pools = [
+        PoolSpec(
+            pool.num_slots if num_slots is None else num_slots,
+            pool.max_len if max_len is None else max_len,
+            pool.tiers if host_slots is None else host(host_slots),
+        )
+        for pool in POOLS
+    ]
+    return list(dict.fromkeys(pools))
+
+
+def verdict(make: MakePolicy, pools: list[PoolSpec], num_examples: int) -> ClauseBroken | None:
+    """The first clause that breaks, in calls or in simulations."""
+    for pool in pools:
+        try:
+            policy = make(pool)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"it cannot be made for {pool}: {error}") from error
+        if not isinstance(policy, MemoryPolicy):
+            raise InputError(f"{type(policy).__name__} is no MemoryPolicy")
+    return check_policy(make, pools, num_examples) or next(filter(None, (differs(make, pool) for pool in pools)), None)
 
 
 def find(name: str) -> Any:

@@ -1,18 +1,23 @@
-"""Random sequences of calls to a memory policy, as values that hypothesis can shrink."""
+"""What a scheduler does to a memory policy, as values that can be drawn and shrunk."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A provider's prefix of num_tokens tokens; only ahead of everything else, and where the policy shares."""
+
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """A new sequence of prompt_len tokens that will end with output_len more.
+    """A new request of num_seqs sequences with prompts of prompt_len tokens, that will end with output_len more
+    at most.
 
     Its first `shared` tokens are those of `story`, which other prompts may share too. Room is asked for its first
-    `chunk` tokens, 0 for the whole prompt.
+    `chunk` tokens, 0 for the whole prompt. It begins with the registered prefix if it is `provided`.
     """
 
     prompt_len: int
@@ -20,22 +25,25 @@ class Admit:
     story: int = 0
     shared: int = 0
     chunk: int = 0
+    num_seqs: int = 1
+    provided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AdmitAll:
-    """num_seqs new sequences of one prompt, each with num_generated tokens of its own that were lost by recompute."""
+class Flood:
+    """Requests that share nothing fill the pool to its last block and leave it again: whatever is cached is evicted."""
 
-    prompt: Admit
-    num_seqs: int
-    num_generated: int
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The plan is carried out: what was placed is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """num_tokens more for the resident sequences that `mask` selects."""
+    """num_tokens more for a resident group that is not in the batch: of its prompt, or generated."""
 
-    mask: int
+    pick: int
     num_tokens: int
 
 
@@ -48,66 +56,46 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A resident sequence joins the lockstep batch, or leaves it if it is a member."""
-
-    pick: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A resident or swapped sequence ends."""
-
-    pick: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """A resident sequence gets a child."""
+    """A group whose prompt is computed joins the lockstep batch, or leaves it if it is a member."""
 
     pick: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refork:
-    """A resident relative of equal length gives up its tokens and goes on with those of the picked sequence."""
+    """A candidate of a beam gives up its tokens and goes on with those of another one."""
+
+    pick: int
+    parent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A group goes to the host, or back."""
 
     pick: int
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """All relatives of a sequence go to the other tier."""
+class Preempt:
+    """A resident group loses its room and will compute everything again."""
 
     pick: int
 
 
-Call: TypeAlias = Admit | AdmitAll | Extend | Step | Join | Release | Fork | Refork | Move
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A preempted group asks for room for prompt and generated tokens; a single sequence for `chunk` first, if any."""
+
+    pick: int
+    chunk: int = 0
 
 
-def call_sequences(max_len: int, max_calls: int = 40) -> "SearchStrategy[list[Call]]":
-    """Lists of calls for a pool whose longest sequence is max_len tokens."""
-    import hypothesis.strategies as st
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A group ends, wherever it is."""
 
-    picks = st.integers(0, 7)
-    lengths = st.integers(1, max_len // 2)
-    plain = st.builds(Admit, lengths, lengths)
-    told = st.builds(Admit, lengths, lengths, st.integers(0, 1), lengths, st.just(0) | lengths)
-    admit = plain | told
-    later = st.one_of(
-        admit,
-        told,
-        st.builds(AdmitAll, told, st.integers(2, 3), lengths),
-        st.builds(Step, st.integers(1, 40)),
-        st.builds(Join, picks),
-        st.builds(Extend, st.integers(1, 255), st.integers(1, 20)),
-        st.builds(Release, picks),
-        st.builds(Release, picks),
-        st.builds(Fork, picks),
-        st.builds(Refork, picks),
-        st.builds(Move, picks),
-    )
-    # A crowd to begin with: most of what can break needs a pool under pressure.
-    crowd = st.lists(admit | st.builds(Join, picks), max_size=12)
-    # Left alone, hypothesis draws about five calls: too few for anything to be evicted and asked for again.
-    calls = st.lists(later, max_size=max_calls) | st.lists(later, min_size=max_calls // 2, max_size=max_calls)
-    return st.builds(lambda first, then: [*first, *then], crowd, calls)
+    pick: int
+
+
+Call: TypeAlias = Register | Admit | Flood | Run | Extend | Step | Join | Refork | Move | Preempt | Return | Release

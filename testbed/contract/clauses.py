@@ -1,22 +1,32 @@
-"""The clauses, one function each; the numbers are used in messages and tests.
+"""The clauses; the numbers are used in messages and tests.
 
-1 Refusals are atomic: nothing has changed. 2 They are stable: refused again until something is released, moved out or
-published. 3 NEVER means that it would not fit an empty pool, and an empty pool never says LATER. 4 Conservation:
-allocated + cached + free = total, live <= held <= allocated, all zero after everything is released. 5 Tables are
-disjoint unless sharing, no slot is written while shared, every sequence reads back its own tokens. 6 The horizon holds
-for every k. 7 extend(seqs, n) equals n times extend(seqs, 1), block ids aside. 8 A full block becomes findable at the
-start of the next call after its tokens were computed. 9 The same calls give the same answers and tables. 10 check()
-holds after every call, and true output lengths are read only by a policy that declares it.
+1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable: refused again until
+something is released, moved out or published. 3 NEVER means that it would not fit an empty pool, an empty pool never
+says LATER, and holds exactly the requests that end within longest(). 4 Conservation: allocated + cached + free =
+total, live <= held <= allocated, all as the tables say; all zero after everything is released. 5 Tables are disjoint
+unless sharing, no slot is written while shared, every sequence reads back its own tokens. 6 The horizon holds for
+every k, without ops, takes free slots first, then cached ones, and leaves what is scattered as it is. 7 extend(batch,
+n) equals n times extend(batch, 1), growth included, block ids aside. 8 A block is findable as soon as `computed` has
+said so, within the same plan, and again after a move back; what was not computed never is. 9 The same calls give the
+same answers and tables. 10 check() holds after every call, calls answer what the API says, traits are kept, and true
+lengths are read only by a policy that declares it. 11 footprint(seq) is the size of its table at every length.
 """
 
-import copy
 import itertools
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
-from testbed.core.batch import Batch
+from testbed.contract.memory import slots_of
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Answer, Grant, Growth, Refusal, Usage
+from testbed.core.slots import Extent, Fixed, Footprint, Grant, Granular, Growth, Move, Ops, Refusal, Usage, ceil_div
 from testbed.memory.policy import MemoryPolicy
+
+TRAITS = {
+    "shares": "fork",
+    "caches_prefixes": "computed",
+    "moves_tiers": "move",
+    "drops_tokens": "stored",
+}
 
 
 class ClauseBroken(AssertionError):
@@ -34,70 +44,103 @@ def require(clause: int, holds: bool, message: str) -> None:
         raise ClauseBroken(clause, message)
 
 
+def overrides(policy: MemoryPolicy, method: str) -> bool:
+    """Whether the policy has a method of its own where the API has a default."""
+    return getattr(type(policy), method) is not getattr(MemoryPolicy, method)
+
+
+def check_traits(policy: MemoryPolicy) -> None:
+    """Clause 10: whoever declares a trait has the method that it is about."""
+    for trait, method in TRAITS.items():
+        kept = not getattr(policy, trait) or overrides(policy, method)
+        require(10, kept, f"declares {trait} = True, but has no {method}() of its own")
+
+
+def check_answer(name: str, answer: object) -> None:
+    """Clause 10, on what extend() or move() gives, or one grant of admit()."""
+    known = isinstance(answer, Grant | Refusal)
+    require(10, known, f"{name} answered {answer!r}, which is neither Grant nor Refusal")
+    if isinstance(answer, Grant):
+        cached = type(answer.num_cached) is int and answer.num_cached >= 0
+        require(10, cached, f"{name} says that {answer.num_cached!r} tokens are cached")
+        check_ops(name, answer.ops)
+        for growth in (answer.growth, answer.evicted):
+            require(10, isinstance(growth, Growth), f"{name} answered {growth!r}, which is no Growth")
+
+
+def check_answers(name: str, answers: object, num_seqs: int) -> None:
+    """Clause 10, on what admit() gives."""
+    known = isinstance(answers, Refusal) or (isinstance(answers, list) and len(answers) == num_seqs)
+    require(10, known, f"{name} answered {answers!r}, which is neither Refusal nor a list of a Grant for each")
+    for grant in answers if isinstance(answers, list) else []:
+        require(10, isinstance(grant, Grant), f"{name} answered a list with {grant!r}, which is no Grant")
+        check_answer(name, grant)
+
+
+def check_ops(name: str, ops: object) -> None:
+    """Clause 10, on what must physically happen."""
+    require(10, isinstance(ops, Ops), f"{name} orders {ops!r}, which is no Ops")
+    if isinstance(ops, Ops):
+        known = all(isinstance(move, Move) and move.source != move.target for move in ops.moves)
+        require(10, known, f"{name} orders moves {ops.moves!r}")
+
+
 def state_of(policy: MemoryPolicy, seqs: Seq[Sequence]) -> object:
     """Everything of a policy's state that can be seen from outside."""
-    return policy.usage(), [policy.table(seq) for seq in seqs]
+    return policy.usage(), policy.unowned(), dict(policy.counters()), [policy.table(seq) for seq in seqs]
 
 
-def check_conservation(used: Usage) -> None:
-    """Clause 4, at any time."""
-    require(4, used.allocated + used.cached + used.free == used.total, f"slots were lost or counted twice: {used}")
-    require(4, 0 <= used.live <= used.held <= used.allocated, f"live <= held <= allocated does not hold: {used}")
-    require(4, 0 <= used.largest_free <= used.free + used.cached, f"largest_free is more than what is free: {used}")
+def check_usage(used: object) -> None:
+    """Clause 4, on the policy's own account, at any time."""
+    require(10, isinstance(used, Usage), f"usage() answered {used!r}")
+    assert isinstance(used, Usage)
+    adds_up = used.allocated + used.cached + used.free == used.total and min(used) >= 0
+    require(4, adds_up, f"slots were lost or counted twice: {used}")
+    require(4, used.live <= used.held <= used.allocated, f"live <= held <= allocated does not hold: {used}")
+    require(4, used.largest_free <= used.free + used.cached, f"largest_free is more than what is free: {used}")
 
 
-def check_all_returned(policy: MemoryPolicy, pinned: int) -> None:
+def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], pinned: Collection[int]) -> None:
+    """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots are a prefix's."""
+    for start, length in itertools.chain(*tables):
+        inside = min(start, length) >= 0 and start + length <= used.total
+        require(4, inside, f"slots from {start} to {start + length} are beyond the pool of {used.total}")
+    slots = [slots_of(table) for table in tables]
+    taken = sum(map(len, slots)) + len(pinned)
+    held = len(set(pinned).union(*slots))
+    require(5, policy.shares or taken == held, "tables overlap though the policy does not share")
+    require(4, used.held == held, f"usage() says {used.held} held slots, the tables have {held}")
+    if overrides(policy, "unowned"):
+        cached, rounding = (slots_of(list(extents)) for extents in policy.unowned()[1:])
+        require(
+            4, len(cached) == used.cached, f"usage() says {used.cached} cached slots, unowned() lists {len(cached)}"
+        )
+        known = len(rounding) == used.allocated - used.held
+        require(4, known, f"{used.allocated - used.held} slots are rounding, unowned() lists {len(rounding)}")
+        apart = len(set(cached + rounding).union(*slots)) == len(cached) + len(rounding) + len(set().union(*slots))
+        require(4, apart, "a slot of a table is cached or rounding, says unowned()")
+
+
+def check_all_returned(used: Usage, pinned: int) -> None:
     """Clause 4, after everything is released; `pinned` slots belong to registered prefixes."""
-    used = policy.usage()
-    require(4, used.held == pinned, f"{used.held} slots are held though everything is released")
-    require(4, used.free + used.cached + pinned >= used.total, f"not everything came back: {used}")
+    require(4, used.held == used.allocated == pinned, f"{used} though everything is released")
 
 
-def check_refusal(policy: MemoryPolicy, before: object, seqs: Seq[Sequence], answer: object) -> None:
-    """Clause 1."""
-    if isinstance(answer, Refusal):
-        require(1, state_of(policy, seqs) == before, "a refusal changed the policy's state")
+def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) -> None:
+    """Clause 11."""
+    footprint = policy.footprint(seq)
+    if footprint is None:
+        require(11, not overrides(policy, "footprint"), f"footprint() says nothing of {seq}, though it does of others")
+        return
+    held = sum(extent.length for extent in table)
+    said = slots_at(footprint, seq.room)
+    require(11, said == held, f"{footprint} gives {said} slots for {seq.room} tokens, the table of {seq} has {held}")
 
 
-def check_never(call: str, answer: Refusal, fresh: object) -> None:
-    """Clause 3; `fresh` is what a policy with an empty pool answers to the same call."""
-    if answer is Refusal.NEVER:
-        require(3, fresh is Refusal.NEVER, f"{call} said NEVER, but an empty pool has room")
-    else:
-        require(3, not isinstance(fresh, Refusal), f"{call} says LATER, but an empty pool says no too")
-
-
-def check_disjoint(policy: MemoryPolicy, seqs: Seq[Sequence]) -> None:
-    """Clause 5 for policies that do not share."""
-    extents = sorted(extent for seq in seqs for extent in policy.table(seq))
-    for left, right in itertools.pairwise(extents):
-        require(5, left.start + left.length <= right.start, f"{left} and {right} overlap")
-
-
-def check_horizon(policy: MemoryPolicy, batch: Batch, limit: int) -> int:
-    """Clause 6; returns the horizon."""
-    horizon = policy.horizon(batch, limit)
-    require(6, 0 <= horizon <= limit, f"horizon(batch, {limit}) is {horizon}")
-    for steps in {1, horizon // 2, horizon} - {0} if horizon else ():
-        twin, members = copy.deepcopy((policy, batch))
-        answer = twin.extend(members, steps)
-        require(6, isinstance(answer, Grant), f"promised {horizon} steps, refused {steps}")
-        require(6, isinstance(answer, Grant) and not answer.ops, f"promised {horizon} steps, but {steps} need ops")
-    return horizon
-
-
-def check_steps(twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, after: Usage) -> None:
-    """Clause 7: one policy has answered extend(batch, steps) and then uses `after`; its `twin` goes step by step."""
-    held, events = twin.usage().held, []
-    for step in range(steps):
-        if isinstance(twin.extend(members, 1), Refusal):
-            require(7, isinstance(answer, Refusal), f"{steps} steps at once fit, but step {step + 1} alone does not")
-            return
-        grown = twin.usage().held - held
-        events.append((grown, grown * step, grown * step * step))
-        held += grown
-    require(7, isinstance(answer, Grant), f"{steps} steps fit one by one, but not at once")
-    require(7, twin.usage() == after, f"{after} after {steps} steps at once, {twin.usage()} one by one")
-    if isinstance(answer, Grant) and type(twin).waste is not MemoryPolicy.waste:
-        growth = Growth(*(sum(column) for column in zip(*events, strict=True)))
-        require(7, answer.growth == growth, f"{answer.growth} for {steps} steps at once, {growth} one by one")
+def slots_at(footprint: Footprint, num_tokens: int) -> int:
+    """The slots of a footprint at so many tokens."""
+    if isinstance(footprint, Fixed):
+        return footprint.slots
+    if isinstance(footprint, Granular):
+        return ceil_div(num_tokens, footprint.size) * footprint.size
+    return next((slots for tokens, slots in footprint.steps if num_tokens <= tokens), 0)

@@ -1,84 +1,84 @@
-"""Prompts that share their beginnings, and clause 8: what a caching policy must find, and may not make up."""
+"""Prompts that share their beginnings, and clause 8: what a caching policy must find."""
 
 from itertools import count
 
 from testbed.contract.calls import Admit
-from testbed.contract.clauses import require
 from testbed.memory.policy import MemoryPolicy
 
-Slots = dict[int, list[int]]
+Tables = dict[int, list[int]]
+PREFIX = 2  # the story of a registered prefix; 0 and 1 are told by requests
 
 
 class Stories:
-    """The tokens of every sequence, and which blocks of stories can be found by now.
+    """The tokens of every prompt, and which blocks of stories must be findable by now.
 
-    The tokens of a story are the same in every prompt that shares them; all others occur once. `stored` says in what
-    follows where the tokens of every resident sequence lie. A block of a story is certainly findable while a resident
-    sequence holds the block that was computed when nobody held an equal one.
+    The tokens of a story are the same in every prompt that shares them; all others occur once. `tables` says in what
+    follows which slots every resident sequence has. A block of a story is certainly findable while a resident sequence
+    holds the block that was declared computed when nobody else held an equal one.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self._block_size: int | None = getattr(policy, "block_size", None) if policy.caches_prefixes else None
-        self._prompts: dict[int, tuple[int, ...]] = {}
         self._told: dict[int, tuple[int, int]] = {}
+        self._declared: dict[int, int] = {}
         self._findable: dict[tuple[int, int], int] = {}
         self._fresh = count()
 
-    def tell(self, seq_id: int, call: Admit) -> tuple[int, ...]:
-        """The prompt of a new sequence."""
-        shared = min(call.shared, call.prompt_len)
-        story = [-1 - position * 2 - call.story for position in range(shared)]
-        self._told[seq_id] = call.story, shared
-        self._prompts[seq_id] = ids = (*story, *(next(self._fresh) for _ in range(call.prompt_len - shared)))
-        return ids
+    def tell(self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int) -> tuple[int, ...]:
+        """The prompt of these new sequences, which begins with a registered prefix of `prefix` tokens, if any."""
+        story, shared = (PREFIX, prefix) if prefix else (call.story, min(call.shared, prompt_len))
+        for seq_id in seq_ids:
+            self._told[seq_id] = story, 0 if prefix else shared
+        return (*story_tokens(story, shared), *(self.fresh() for _ in range(prompt_len - shared)))
 
-    def fork(self, parent_id: int, child_id: int) -> tuple[int, ...]:
-        """The child has the parent's prompt."""
-        self._told[child_id] = self._told[parent_id]
-        self._prompts[child_id] = prompt = self._prompts[parent_id]
-        return prompt
+    def fresh(self) -> int:
+        """A token that nobody else has."""
+        return next(self._fresh)
 
-    def token(self, seq_id: int, position: int) -> int:
-        """The token that a sequence computes for this position."""
-        prompt = self._prompts[seq_id]
-        return prompt[position] if position < len(prompt) else next(self._fresh)
+    def entered(self, seq_id: int, num_cached: int) -> None:
+        """The sequence is resident, and holds what others have declared."""
+        self._declared[seq_id] = num_cached
 
-    def computed(self, seq_id: int, stored: Slots) -> None:
-        """The sequence has computed all that it stores: its blocks become findable unless equal ones are."""
-        if self._block_size is None:
+    def left(self, seq_id: int) -> None:
+        """The sequence is no longer resident."""
+        self._declared.pop(seq_id, None)
+
+    def computed(self, seq_id: int, num_tokens: int, tables: Tables) -> None:
+        """The first num_tokens tokens are declared: its new blocks become findable unless equal ones may be."""
+        size = self._block_size
+        before = self._declared[seq_id]
+        self._declared[seq_id] = max(before, num_tokens)
+        if size is None:
             return
         story, shared = self._told[seq_id]
-        full = min(shared, len(stored[seq_id])) // self._block_size
-        for i in range(full):
-            if not self._held(story, i, stored):
-                self._findable[story, i] = stored[seq_id][i * self._block_size]
+        for i in range(before // size, min(shared, num_tokens) // size):
+            slot = tables[seq_id][i * size]
+            if all(other[i * size] == slot for other in self._holders(story, i, size, tables)):
+                self._findable[story, i] = slot
 
-    def certain_hit(self, seq_id: int, stored: Slots) -> int:
+    def certain_hit(self, seq_id: int, prompt_len: int, tables: Tables) -> int:
         """Tokens of a prompt that must be found now, its last one aside."""
-        if self._block_size is None:
+        size = self._block_size
+        if size is None:
             return 0
         story, shared = self._told[seq_id]
-        last = min(shared, len(self._prompts[seq_id]) - 1) // self._block_size
         found = 0
-        while found < last and self._held(story, found, stored):
+        while found < min(shared, prompt_len - 1) // size:
+            slot = self._findable.get((story, found))
+            if slot is None or all(t[found * size] != slot for t in self._holders(story, found, size, tables)):
+                break
             found += 1
-        return found * self._block_size
+        return found * size
 
-    def check_hit(self, seq_id: int, num_cached: int, read: list[int | None], stored: Slots) -> None:
-        """Clause 8, on a grant that says num_cached; `read` is what the table holds there."""
-        prompt = self._prompts[seq_id]
-        require(8, num_cached <= len(prompt), f"{num_cached} tokens are cached of a prompt of {len(prompt)}")
-        same = read == list(prompt[:num_cached])
-        require(8, same, f"{num_cached} tokens are said to be cached, but were never computed or are other tokens")
-        certain = self.certain_hit(seq_id, stored)
-        require(8, num_cached >= certain, f"{num_cached} tokens were found, but {certain} are held by others")
+    def _holders(self, story: int, i: int, size: int, tables: Tables) -> list[list[int]]:
+        """The tables of those that have declared the i-th block of a story."""
+        return [
+            table
+            for seq_id, table in tables.items()
+            if self._told[seq_id][0] == story and min(self._told[seq_id][1], self._declared[seq_id]) >= (i + 1) * size
+        ]
 
-    def _held(self, story: int, i: int, stored: Slots) -> bool:
-        """Whether a resident sequence of the story holds its findable i-th block."""
-        start, size = self._findable.get((story, i)), self._block_size or 0
-        return start is not None and any(
-            self._told[seq_id][0] == story
-            and min(self._told[seq_id][1], len(slots)) >= (i + 1) * size
-            and slots[i * size] == start
-            for seq_id, slots in stored.items()
-        )
+
+def story_tokens(story: int, num_tokens: int) -> list[int]:
+    """The first tokens of a story."""
+    return [-1 - position * (PREFIX + 1) - story for position in range(num_tokens)]

@@ -1,109 +1,137 @@
 """What every sequence has stored, token by token, against what the policy's tables and counts say."""
 
-from collections.abc import Sequence as Seq
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
-from testbed.contract.clauses import check_disjoint, require
+from testbed.contract.clauses import check_footprint, check_tables, check_usage, require
 from testbed.contract.memory import TokenMemory, slots_of
-from testbed.contract.prefixes import Slots, Stories
+from testbed.contract.prefixes import PREFIX, Stories, Tables, story_tokens
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Tier
 from testbed.memory.policy import MemoryPolicy
 
 
-class Witness:
-    """The sequences that a policy holds, and a memory that stores every token of theirs in full.
+class Write(NamedTuple):
+    """`num_tokens` tokens of a sequence behind the first `start` are computed when the plan runs."""
 
-    Sequences of one `family` have forked from one another, or came together.
-    """
+    seq: Sequence
+    start: int
+    num_tokens: int
+
+
+class Witness:
+    """The sequences on the device, what each must read back, and a memory that stores every token of theirs."""
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self.policy = policy
         self.memory = TokenMemory()
         self.stories = Stories(policy)
         self.resident: dict[int, Sequence] = {}
-        self.swapped: dict[int, Sequence] = {}
-        self.tokens: dict[int, list[int]] = {}
-        self.family: dict[int, int] = {}
-        self._final_len: dict[int, int] = {}
+        self.tokens: dict[int, list[Hashable]] = {}
+        self.found: dict[int, int] = {}
+        self.pinned: list[int] = []
+        self._num_pinned = 0
 
-    def admitted(self, seq: Sequence, final_len: int, family: int, num_cached: int, known: int) -> None:
-        """`seq` is resident; num_cached tokens are said to be stored, all but the first `known` will be computed."""
-        read = self.memory.read(self.policy.table(seq), num_cached)
-        self.stories.check_hit(seq.seq_id, num_cached, read, self._stored())
-        self._enter(seq, final_len, family, [self.stories.token(seq.seq_id, i) for i in range(known)])
+    def registered(self, num_tokens: int) -> None:
+        """The policy has pinned a prefix, which an engine computes now."""
+        self.pinned = slots_of(list(self.policy.unowned().pinned))
+        enough = len(self.pinned) >= num_tokens
+        require(
+            8, enough, f"a prefix of {num_tokens} tokens is registered, unowned() lists {len(self.pinned)} pinned slots"
+        )
+        self.memory.write(self.pinned[:num_tokens], story_tokens(PREFIX, num_tokens))
+        self._num_pinned = num_tokens
+
+    def entered(self, seq: Sequence, num_cached: int) -> None:
+        """`seq` is on the device; its first num_cached tokens are said to be there when the plan has run."""
+        self.resident[seq.seq_id] = seq
+        self.found[seq.seq_id] = num_cached
+        self.stories.entered(seq.seq_id, num_cached)
+
+    def left(self, seq: Sequence) -> None:
+        """`seq` is no longer on the device."""
+        del self.resident[seq.seq_id]
+        self.stories.left(seq.seq_id)
+
+    def computed(self, seq: Sequence, num_tokens: int) -> None:
+        """The policy was told that the first num_tokens tokens are there when the plan has run."""
+        self.stories.computed(seq.seq_id, num_tokens, self.tables())
+
+    def certain_hit(self, seq: Sequence) -> int:
+        """Tokens that an admission of `seq` must find."""
+        return self.stories.certain_hit(seq.seq_id, seq.prompt_len, self.tables())
 
     def forked(self, parent: Sequence, child: Sequence) -> None:
-        """`child` has the parent's tokens, and is resident if it was not yet."""
-        of = parent.seq_id
-        self._enter(child, self._final_len[of], self.family[of], list(self.tokens[of]))
+        """`child` goes on with the parent's tokens."""
+        self.tokens[child.seq_id] = self.tokens[parent.seq_id][: parent.stored]
+        self.entered(child, 0)
 
-    def released(self, seq: Sequence) -> None:
-        """The policy holds `seq` no longer."""
-        self.resident.pop(seq.seq_id, None)
-        self.swapped.pop(seq.seq_id, None)
+    def run(self, writes: Iterable[Write]) -> None:
+        """The plan runs: tokens are stored one after another, each where only its sequence holds the slot.
 
-    def moved(self, seqs: list[Sequence], tier: Tier) -> None:
-        """These sequences are on that tier now."""
-        source, target = (self.resident, self.swapped) if tier is Tier.HOST else (self.swapped, self.resident)
-        for seq in seqs:
-            target[seq.seq_id] = source.pop(seq.seq_id)
-        if tier is Tier.DEVICE:
-            self._computed(seqs)
+        Whoever found tokens since the last plan ran may hold slots that are written in this one: K and V of a layer
+        are written before they are read.
+        """
+        tables = self.tables()
+        holders = Counter(self.pinned)
+        for seq_id, table in tables.items():
+            holders.update(table[self.found.get(seq_id, 0) :])
+        for seq, start, num_tokens in writes:
+            end = start + num_tokens
+            self._generate(seq, end)
+            slots = tables[seq.seq_id][: self.policy.stored(end)]
+            enough = len(slots) == self.policy.stored(end)
+            require(5, enough, f"the table of {seq} has {len(slots)} slots, too few for {end} tokens")
+            slots = slots[-num_tokens:]  # of tokens that a policy drops at once none is stored
+            own = set(tables[seq.seq_id][self.found.get(seq.seq_id, 0) :])
+            alone = all(holders[slot] == (slot in own) for slot in slots)
+            require(5, alone, f"{seq} writes to a slot that another one holds")
+            self.memory.write(slots, self.tokens[seq.seq_id][end - len(slots) : end])
 
-    def relatives(self, seq: Sequence) -> list[Sequence]:
-        """The sequences of its family on the tier where `seq` is, itself included."""
-        tier = self.swapped if seq.seq_id in self.swapped else self.resident
-        return [other for other in tier.values() if self.family[other.seq_id] == self.family[seq.seq_id]]
+    def check_usage(self) -> None:
+        """Clauses 4, 5 and 11, at any time: the policy's account against its tables."""
+        used = self.policy.usage()
+        check_usage(used)
+        tables = {seq_id: self.policy.table(seq) for seq_id, seq in self.resident.items()}
+        check_tables(self.policy, used, list(tables.values()), self.pinned)
+        live = set(self.pinned[: self._num_pinned])
+        for seq_id, seq in self.resident.items():
+            check_footprint(self.policy, seq, tables[seq_id])
+            live.update(slots_of(tables[seq_id])[: self.policy.stored(seq.room)])
+        require(
+            4, used.live == len(live), f"usage() says {used.live} live slots, the sequences have room for {len(live)}"
+        )
+        if not (self.pinned and self.policy.moves_tiers):  # who is on the host may have kept the prefix here
+            saved = sum(map(len, map(slots_of, tables.values()))) + len(self.pinned) - used.held
+            require(4, used.saved == saved, f"usage() says that sharing saves {used.saved} slots, the tables {saved}")
 
-    def length(self, seq: Sequence) -> int:
-        """Tokens that `seq` has stored."""
-        return len(self.tokens[seq.seq_id])
+    def check_tokens(self) -> None:
+        """Clauses 5 and 8, between plans: every sequence reads back its own tokens."""
+        for seq_id, seq in self.resident.items():
+            tokens = self.tokens[seq_id][: seq.stored]
+            read = self.memory.read(self.policy.table(seq), self.policy.stored(seq.stored))
+            found = self.found.get(seq_id, 0)
+            known = self.policy.drops_tokens or read[:found] == tokens[:found]
+            require(8, known, f"{found} tokens were said to be stored for {seq}, but others are, or none")
+            if self.policy.drops_tokens:
+                require(5, is_subsequence(read, tokens), f"{seq} does not read back what it has not dropped")
+            else:
+                require(5, read == tokens, f"{seq} does not read back its own tokens")
+        self.found.clear()
 
-    def room(self, seqs: Seq[Sequence]) -> int:
-        """Tokens that each of these may still store."""
-        return min((self._final_len[seq.seq_id] - self.length(seq) for seq in seqs), default=0)
+    def tables(self) -> Tables:
+        """The slots of every sequence on the device."""
+        return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
 
-    def write(self, seqs: list[Sequence], num_tokens: int) -> None:
-        """Every sequence computes its next tokens and stores their K and V: clause 5."""
-        slots: dict[int, int] = {}
-        for seq in self.resident.values():
-            for slot in set(slots_of(self.policy.table(seq))):
-                slots[slot] = slots.get(slot, 0) + 1
-        for seq in seqs:
-            table, length = self.policy.table(seq), self.length(seq)
-            written = slots_of(table)[length : length + num_tokens]
-            require(5, len(written) == num_tokens, f"the table of {seq} has no room for its {num_tokens} new tokens")
-            require(5, all(slots[slot] == 1 for slot in written), f"{seq} writes to a slot that another one holds")
-            new = [self.stories.token(seq.seq_id, length + i) for i in range(num_tokens)]
-            self.memory.write(table, length, new)
-            self.tokens[seq.seq_id] += new
-        self._computed(seqs)
+    def _generate(self, seq: Sequence, num_tokens: int) -> None:
+        """Sequences generate tokens that nobody else has."""
+        tokens = self.tokens[seq.seq_id]
+        tokens.extend(self.stories.fresh() for _ in range(num_tokens - len(tokens)))
 
-    def check(self) -> None:
-        """Clauses 4 and 5: every sequence reads back its own tokens, and they are all that is stored."""
-        if not self.policy.shares:
-            check_disjoint(self.policy, list(self.resident.values()))
-        stored: set[int] = set()
-        for seq in self.resident.values():
-            tokens, table = self.tokens[seq.seq_id], self.policy.table(seq)
-            require(5, self.memory.read(table, len(tokens)) == tokens, f"{seq} does not read back its own tokens")
-            stored.update(slots_of(table)[: len(tokens)])
-        live = self.policy.usage().live
-        require(4, live == len(stored), f"usage() says {live} live slots, the sequences store {len(stored)}")
 
-    def _enter(self, seq: Sequence, final_len: int, family: int, tokens: list[int]) -> None:
-        self.resident[seq.seq_id] = seq
-        self._final_len[seq.seq_id] = final_len
-        self.family[seq.seq_id] = family
-        self.tokens[seq.seq_id] = tokens
-
-    def _computed(self, seqs: list[Sequence]) -> None:
-        """From the next call on others may find what `seqs` store."""
-        stored = self._stored()
-        for seq in seqs:
-            self.stories.computed(seq.seq_id, stored)
-
-    def _stored(self) -> Slots:
-        """The slots in which every resident sequence stores its tokens."""
-        seqs = self.resident.values()
-        return {seq.seq_id: slots_of(self.policy.table(seq))[: self.length(seq)] for seq in seqs}
+def is_subsequence(read: list[Hashable], tokens: list[Hashable]) -> bool:
+    """Whether `read` is some of the tokens in their order, the newest among them."""
+    if not tokens:
+        return not read
+    rest = iter(tokens)
+    return bool(read) and read[-1] == tokens[-1] and all(token in rest for token in read)

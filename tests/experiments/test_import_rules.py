@@ -25,7 +25,7 @@ ONLY_IN = {
     "hydra": ("experiments",),
     "omegaconf": ("experiments",),
     "matplotlib": ("experiments",),
-    "hypothesis": ("testbed/contract", "tests"),
+    "hypothesis": ("tests",),
 }
 OURS = ("testbed", "traces", "kernels", "experiments")
 

@@ -67,8 +67,9 @@ class Paged(MemoryPolicy):
         when there is nothing to copy yet. A registered prefix is there as a whole, however little is asked for.
         """
         first, size = seqs[0], self.block_size
-        prefix = self._prefixes.whole(first) if self._prefixes else []
-        room = max(num_tokens, first.prefix) if prefix else num_tokens
+        registered = first.prefix in self._prefixes
+        prefix = self._prefixes.whole(first) if registered else []
+        room = max(num_tokens, first.prefix) if registered else num_tokens
         each, common, total = self._asked(seqs, room)
         if total - len(prefix) > self._capacity():
             return Refusal.NEVER
@@ -77,7 +78,7 @@ class Paged(MemoryPolicy):
         self._pool.share(prefix)
         self._seat(seqs, each, common, prefix)
         self._tables.live += room + (len(seqs) - 1) * (room - common * size) - len(prefix) * size
-        if not prefix:
+        if not registered:
             return behind(GRANTED, seqs, common * size)
         for seq in seqs:
             self._tables[seq.seq_id].pinned = len(prefix)

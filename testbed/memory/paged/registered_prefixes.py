@@ -7,7 +7,8 @@ from testbed.core.slots import NO_OPS, Copy, Ops
 class RegisteredPrefixes(dict[int, list[int]]):
     """Pinned blocks by length in tokens: a sequence whose `prefix` is that long shares the whole ones.
 
-    The remainder of the prefix is copied for each sequence, because it writes behind it.
+    The remainder of the prefix is copied for each sequence, because it writes behind it. So is the block with the last
+    prompt token, which is always computed again.
     """
 
     __slots__ = ("block_size", "num_blocks")
@@ -23,12 +24,15 @@ class RegisteredPrefixes(dict[int, list[int]]):
         self.num_blocks += len(blocks)
 
     def whole(self, seq: Sequence) -> list[int]:
-        """The whole blocks of the prefix of `seq`, if it has a registered one."""
-        return self[seq.prefix][: seq.prefix // self.block_size] if seq.prefix in self else []
+        """The whole blocks of the registered prefix of `seq` that it never writes to."""
+        return self[seq.prefix][: self._num_whole(seq)]
 
     def remainder(self, seq: Sequence, blocks: list[int]) -> Ops:
-        """The copy that brings the prefix's partial last block to a sequence whose own blocks these are."""
-        size, last = self.block_size, seq.prefix // self.block_size
-        if seq.prefix % size == 0:
+        """The copy that brings the rest of the prefix to a sequence whose own blocks these are."""
+        size, last = self.block_size, self._num_whole(seq)
+        if seq.prefix == last * size:
             return NO_OPS
         return Ops((Copy(self[seq.prefix][last] * size, blocks[last] * size, size),))
+
+    def _num_whole(self, seq: Sequence) -> int:
+        return min(seq.prefix, seq.prompt_len - 1) // self.block_size

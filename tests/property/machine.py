@@ -1,0 +1,86 @@
+"""A device that carries out a scheduler's plans with a memory that stores tokens, while a simulation runs."""
+
+from collections import Counter
+
+from testbed.contract.memory import TokenMemory, slots_of
+from testbed.core.sequence import SequenceStatus
+
+
+class Machine:
+    """Watches a scheduler: performs the ops of every plan in their order, then every read and write of its iterations.
+
+    Whatever an iteration reads must be its sequence's own tokens in their positions, and whatever it writes must be
+    a slot that nobody else holds. Prompt tokens are named by their content, generated ones occur once.
+    """
+
+    def __init__(self, scheduler, prefix=0):
+        self.scheduler = scheduler
+        self.policy = scheduler.policy
+        self.residents = scheduler.residents
+        self.memory = TokenMemory()
+        self.tokens = {}
+        self.pinned = slots_of(list(self.policy.unowned().pinned))
+        self.memory.write(self.pinned[:prefix], [("prefix", i) for i in range(prefix)])
+        self.num_read = 0
+        self._commit, self._promised, self._fork = scheduler.commit, self.residents.extend_promised, self.policy.fork
+        scheduler.commit = self.commit
+        self.residents.extend_promised = self.extend_promised
+        self.policy.fork = self.fork
+
+    def commit(self, plan, steps, results):
+        """The first iteration of a plan, before the scheduler hears of it."""
+        for ops in plan.ops:
+            self.memory.perform(ops)
+        work = [(chunk.seq, chunk.stored, chunk.new) for chunk in plan.chunks]
+        if plan.decode_seqs:
+            work += [(seq, seq.stored, 1) for seq in self.residents.batch]
+        for group in plan.resumed:
+            work += [(seq, seq.stored, 1) for seq in group.sequences if seq.room > seq.stored]
+        self.compute(work)
+        return self._commit(plan, steps, results)
+
+    def extend_promised(self, steps):
+        """The further iterations of a span."""
+        answer = self._promised(steps)
+        self.compute([(seq, seq.stored + 1, steps) for seq in self.residents.batch])
+        return answer
+
+    def fork(self, parent, child):
+        """The child has the parent's tokens."""
+        self.tokens[child.seq_id] = self.tokens[parent.seq_id][: parent.stored]
+        return self._fork(parent, child)
+
+    def compute(self, work):
+        """All of them write their new tokens, and read the ones before: a layer's K and V are written first."""
+        tables = {seq.seq_id: slots_of(self.policy.table(seq)) for seq in self.holding()}
+        found = {seq.seq_id: seq.stored for seq in self.holding(SequenceStatus.PREFILLING)}
+        holders = Counter(self.pinned)
+        for seq_id, table in tables.items():
+            holders.update(table[found.get(seq_id, 0) :])
+        for seq, start, count in work:
+            slots = tables[seq.seq_id][start : start + count]
+            fits = len(slots) == count and start + count <= seq.room
+            assert fits, f"{seq} has no room for {count} tokens behind {start}"
+            own = set(tables[seq.seq_id][found.get(seq.seq_id, 0) :])
+            assert all(holders[slot] == (slot in own) for slot in slots), f"{seq} writes where another one reads"
+            self.memory.write(slots, self.named(seq, start + count)[start : start + count])
+        for seq, start, count in work:
+            end = start + count
+            read = [self.memory.device.get(slot) for slot in tables[seq.seq_id][:end]]
+            assert read == self.named(seq, end)[:end], f"{seq} does not read its own {end} tokens"
+            self.num_read += end
+
+    def holding(self, status=None):
+        """The sequences on the device, of groups with that status if one is given."""
+        groups = self.residents.running.values()
+        return [seq for group in groups if status in (None, group.status) for seq in group.resident]
+
+    def named(self, seq, num_tokens):
+        """The tokens of a sequence, which generates as many as it has fewer than num_tokens."""
+        if seq.seq_id not in self.tokens:
+            content = seq.content or [("alone", seq.request_id, i) for i in range(seq.prompt_len)]
+            registered = seq.prefix if self.pinned else 0
+            self.tokens[seq.seq_id] = [("prefix", i) if i < registered else content[i] for i in range(seq.prompt_len)]
+        tokens = self.tokens[seq.seq_id]
+        tokens += [("generated", seq.seq_id, i, object()) for i in range(len(tokens), num_tokens)]
+        return tokens

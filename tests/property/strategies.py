@@ -1,0 +1,96 @@
+"""Random pools, policies, schedulers and workloads for whole simulations."""
+
+import hypothesis.strategies as st
+import numpy as np
+
+from testbed.core.request import Request
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.fifo import Fifo
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.separate import SeparatePrefill
+
+MAX_LEN = 128
+CONTIGUOUS = (ContiguousMax, ContiguousPow2, ContiguousOracle)
+
+
+@st.composite
+def pools(draw):
+    """A few longest sequences, or some slots more; a host pool that is roomy, tight or not there."""
+    num_slots = draw(st.sampled_from([1, 2, 3, 5])) * MAX_LEN + draw(st.sampled_from([0, 0, 5]))
+    return PoolSpec(num_slots, MAX_LEN, host(draw(st.sampled_from([1000, 0, 200, 64]))))
+
+
+@st.composite
+def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
+    """A function that makes the policy; where it shares it may have registered a prefix."""
+    policy, pool = draw(st.sampled_from(classes)), draw(pools())
+    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if policy.caches_prefixes else [1, 3, 8, 16]))}
+    if policy.shares:
+        options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
+    order = draw(st.sampled_from([Lru, Fifo, S3Fifo, Arc, CostAware])) if policy.caches_prefixes else None
+
+    def make():
+        made = policy(pool, **options, **({"eviction": order()} if order else {}))
+        if prefix and made.shares:
+            made.register_prefix(prefix)
+        return made
+
+    return make
+
+
+@st.composite
+def schedulers(draw):
+    """A function that makes the scheduler of a policy."""
+    scheduler = draw(st.sampled_from([SeparatePrefill, MixedPrefill, ChunkedPrefill]))
+    preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
+    limits = {
+        "max_num_batched_tokens": draw(st.sampled_from([4, 40, 300])),
+        "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
+    }
+    return lambda policy: scheduler(policy, preemption(), **limits)
+
+
+@st.composite
+def workloads(draw, prefix=0):
+    """Requests of one sequence, groups and beams; some of their prompts begin with a prefix of that many tokens."""
+    size = draw(st.sampled_from([40, 20, 8, 2]))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    gap_ps = draw(st.sampled_from([10**8, 0, 10**9, 3 * 10**9, 10**11]))
+    arrivals = np.cumsum(rng.integers(0, gap_ps + 1, size)).tolist()
+    lengths = rng.integers(1, draw(st.sampled_from([40, MAX_LEN // 2, 6, MAX_LEN // 2 + 1])) + 1, (size, 2)).tolist()
+    num_seqs = rng.choice([1, 1, 2, 4], size).tolist() if draw(st.booleans()) else [1] * size
+    beam = draw(st.booleans())
+    prefixes = rng.choice([0, prefix], size).tolist()
+    return [
+        Request(
+            i,
+            arrivals[i],
+            max(lengths[i][0], prefixes[i]),
+            lengths[i][1],
+            num_seqs=n,
+            beam=beam and n > 1 and i % 3 > 0,
+            prefix=prefixes[i],
+        )
+        for i, n in enumerate(num_seqs)
+    ]
+
+
+@st.composite
+def told(draw, requests):
+    """The same requests, whose prompts begin as one of a few stories and end on their own."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    num_stories = draw(st.sampled_from([1, 2, 5]))
+    changed = []
+    for r in draw(requests):
+        shared, story = int(rng.integers(0, 2 * r.prompt_len)), int(rng.integers(num_stories))
+        ids = (story * MAX_LEN + i if i < shared else -1 - r.request_id for i in range(r.prompt_len))
+        changed.append(r._replace(prompt_ids=tuple(ids)))
+    return changed

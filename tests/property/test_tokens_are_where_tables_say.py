@@ -1,0 +1,84 @@
+"""Policies and schedulers together, on a memory that stores tokens: what an iteration reads is there, and its own."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from machine import Machine
+from strategies import CONTIGUOUS, MAX_LEN, policies, schedulers, told, workloads
+from test_fast_equals_slow import ANALYTIC, PREFIX
+
+from testbed.core.request import Request
+from testbed.core.slots import HOST, NO_OPS, Grant
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, Swap
+from testbed.sched.static_batch import StaticBatch
+from testbed.sim.simulation import simulate
+
+many = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def serve(requests, scheduler, prefix=0):
+    """Serve all requests; nothing may be left, and tokens must have been read if anything was served."""
+    machine = Machine(scheduler, prefix)
+    recorder = simulate(requests, scheduler, ANALYTIC, MAX_LEN)
+    assert recorder.totals.finished + recorder.totals.rejected == len(requests)
+    assert machine.num_read or not recorder.totals.finished
+    used = scheduler.policy.usage()
+    assert used.held == used.live + len(machine.pinned) - prefix == len(machine.pinned)
+    scheduler.policy.check()
+
+
+@settings(many, max_examples=200)
+@given(policies(), schedulers(), workloads())
+def test_policies_and_schedulers(make_policy, make_scheduler, requests):
+    serve(requests, make_scheduler(make_policy()))
+
+
+@settings(many, max_examples=200)
+@given(policies([PrefixCaching]), schedulers(), told(workloads()))
+def test_prefix_caching(make_policy, make_scheduler, requests):
+    serve(requests, make_scheduler(make_policy()))
+
+
+@many
+@given(policies([Paged, PrefixCaching], prefix=PREFIX), schedulers(), told(workloads(PREFIX)))
+def test_registered_prefixes(make_policy, make_scheduler, requests):
+    serve(requests, make_scheduler(make_policy()), PREFIX)
+
+
+@many
+@given(policies(CONTIGUOUS), workloads(), st.integers(1, 9))
+def test_static_batches(make_policy, requests, max_batch_size):
+    serve(requests, StaticBatch(make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN))
+
+
+class ForgetsCopies(Paged):
+    def extend(self, batch, num_tokens):
+        answer = super().extend(batch, num_tokens)
+        return answer._replace(ops=NO_OPS) if isinstance(answer, Grant) else answer
+
+
+class ForgetsTheWayBack(Paged):
+    def move(self, seqs, tier):
+        answer = super().move(seqs, tier)
+        return answer if tier == HOST or not isinstance(answer, Grant) else Grant()
+
+
+class SharesTails(Paged):
+    def _asked(self, seqs, room):
+        each, _, _ = super()._asked(seqs, room)
+        return each, each, each
+
+
+@pytest.mark.parametrize("policy", [ForgetsCopies, ForgetsTheWayBack, SharesTails])
+def test_a_fault_is_seen(policy):
+    requests = [Request(i, 0, 20, 50, num_seqs=2) for i in range(12)]
+    rule = Recompute() if policy is SharesTails else Swap()
+    scheduler = MixedPrefill(
+        policy(PoolSpec(300, MAX_LEN, host(1000)), 8), rule, max_num_batched_tokens=64, max_num_seqs=40
+    )
+    with pytest.raises(AssertionError, match="Sequence"):
+        serve(requests, scheduler)
