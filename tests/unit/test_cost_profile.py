@@ -13,7 +13,8 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.derive import derive
 from testbed.cost.model import UNBOUNDED, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
-from testbed.cost.tables import Knots, SizedTable
+from testbed.cost.knots import Knots
+from testbed.cost.move_tables import SizedTable
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.json"))
