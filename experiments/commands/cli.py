@@ -10,7 +10,10 @@ COMMANDS = {
     "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
     "bench": ("experiments.commands.bench", "how fast the simulator is"),
     "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can name"),
-    "import-profile": ("experiments.commands.import_profile", "layer times of LLMServingSim or AIConfigurator as a profile"),
+    "import-profile": (
+        "experiments.commands.import_profile",
+        "layer times of LLMServingSim or AIConfigurator as a profile",
+    ),
     "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
     "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
     "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),

@@ -1,7 +1,7 @@
 """`testbed import-profile`: layer times that somebody else measured, as a profile of ours."""
 
-import re
 import json
+import re
 from pathlib import Path
 from typing import Any
 

@@ -1,3 +1,7 @@
 """x"""
+
 NAME = "AIConfigurator"
-def is_here(folder): return False
+
+
+def is_here(folder):
+    return False

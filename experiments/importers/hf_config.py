@@ -44,7 +44,9 @@ def _opt(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     """OPT: learned positions, two matrices in the feed-forward, tied embedding unless it says otherwise."""
     hidden, heads = _whole(config, path, "hidden_size"), _whole(config, path, "num_attention_heads")
     if config.get("word_embed_proj_dim", hidden) != hidden:
-        raise InputError(f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M); that shape is not supported")
+        raise InputError(
+            f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M); that shape is not supported"
+        )
     return ModelSpec(
         name, _whole(config, path, "num_hidden_layers"), hidden, heads, heads, hidden // heads,
         _whole(config, path, "ffn_dim"), 2, _whole(config, path, "vocab_size"),

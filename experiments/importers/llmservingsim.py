@@ -142,7 +142,9 @@ def _add_attention(found: Imported, here: Path) -> None:
     found.notes.append(f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; {BEYOND}")
     if found.model.max_len > length:
         times = found.model.max_len / length
-        found.notes.append(f"outside the grid: contexts up to the model's {found.model.max_len:,}, {times:.1f} x as far")
+        found.notes.append(
+            f"outside the grid: contexts up to the model's {found.model.max_len:,}, {times:.1f} x as far"
+        )
 
 
 def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
@@ -150,9 +152,8 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
     if path is None:
         found.notes.append("missing: skew_fit.csv; batches of unequal lengths are priced as if of equal ones")
         return
-    section, note = unequal_lengths(path, meta, degree)
-    found.sections["unequal_lengths"] = section
-    found.notes.append(note)
+    found.sections["unequal_lengths"], notes = unequal_lengths(path, meta, degree)
+    found.notes += notes
 
 
 def _add_what_is_missing(found: Imported) -> None:

@@ -37,7 +37,9 @@ def read(source: Path, asked: Asked) -> Own:
     whole = _json(source)
     model = model_named(asked.model) if asked.model else _spec(source, whole)
     if asked.tensor_parallel not in (None, whole.get("num_gpus")):
-        raise InputError(f"{source}: is of {whole.get('num_gpus')} GPU(s), not of {asked.tensor_parallel}; leave it out")
+        raise InputError(
+            f"{source}: is of {whole.get('num_gpus')} GPU(s), not of {asked.tensor_parallel}; leave it out"
+        )
     if type(whole.get("num_gpus")) is not int or whole["num_gpus"] < 1:
         raise InputError(f"{source}: num_gpus is {whole.get('num_gpus')!r}; it must be a whole number of at least 1")
     device = str(whole.get("fingerprint", {}).get("device", "unknown"))
@@ -80,10 +82,10 @@ def _check(source: Path, name: str, section: Any) -> None:
     where = f"{source}, section {name}"
     if not isinstance(section, dict) or not section.get("axes") or not section.get("points"):
         raise InputError(f"{where}: needs axes and at least one point")
-    width, share = len(section["axes"]), name == "unequal_lengths"
+    width = len(section["axes"])
     for number, row in enumerate(section["points"], start=1):
         if not isinstance(row, list) or len(row) <= width:
             raise InputError(f"{where}, point {number}: {row!r} is not {width} axis values and a time")
         value = row[width]
-        if type(value) not in (int, float) or not math.isfinite(value) or (value < 0 and not share):
-            raise InputError(f"{where}, point {number}: {value!r} is not a time in microseconds")
+        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+            raise InputError(f"{where}, point {number}: {value!r} is not a number of at least 0")

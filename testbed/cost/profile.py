@@ -1,7 +1,6 @@
 """Prices measured on a GPU, as a profile holds them: the JSON that `testbed calibrate` and `import-profile` write."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +74,7 @@ class ProfileCost(CostModel):
 
 def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
     """A profile prices the model and the number of GPUs that it was measured for; max_len is not part of a shape."""
-    same_shape = {**profile["model"], "max_len": model.max_len} == asdict(model)
-    if not same_shape or profile["num_gpus"] != num_gpus:
+    if ModelSpec(**{**profile["model"], "max_len": model.max_len}) != model or profile["num_gpus"] != num_gpus:
         name, degree = profile["model"]["name"], profile["num_gpus"]
         raise InputError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
 
