@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     print(f"{found.source}: {found.model.name} on {found.num_gpus} x {found.device} -> {options.out}")
     for name, section in profile["sections"].items():
         print(f"  {name}: {len(section['points']):,} points")
-    for note in found.notes:
+    for note in dict.fromkeys(found.notes):
         print(f"  {note}")
 
 

@@ -48,7 +48,7 @@ class Imported:
         fingerprint = {"source": f"imported from {self.source}", "device": self.device, **self.origin}
         return {
             "format": FORMAT,
-            "fingerprint": {**fingerprint, "notes": self.notes},
+            "fingerprint": {**fingerprint, "notes": list(dict.fromkeys(self.notes))},
             "model": asdict(self.model),
             "num_gpus": self.num_gpus,
             "gpu": None if self.gpu is None else asdict(self.gpu),

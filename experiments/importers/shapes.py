@@ -59,6 +59,8 @@ def gpu_named(name: str) -> GpuSpec:
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
-    """The data sheet of a device by the name that its driver gives it, None where the config tree has none."""
+    """The data sheet of a device by our name or the one its driver gives it, None where the config tree has none."""
+    if device in names("gpu"):
+        return gpu_named(device)
     found = next((name for part, name in DEVICES.items() if part in device.lower()), None)
     return gpu_named(found) if found else None
