@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 
@@ -18,8 +20,9 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     A file with the values of a ModelSpec, such as import-model writes, is read as it is.
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+        config = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a JSON file; give the config.json of a model") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object; give the config.json of a model")
