@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,24 @@ from testbed.core.errors import InputError
 NAMES = ("iteration", "request", "token")
 KEYS = dict(zip(NAMES, ("overhead_s", "overhead_per_request_s", "overhead_per_token_s"), strict=True))
 UNIT_S = {"iteration": 1e-3, "request": 1e-4, "token": 1e-5}
-MAX_ROUNDS = 20
-ENOUGH = 1e-4  # a round that takes less of the squared error away is the last
+MAX_ROUNDS = 15
+ENOUGH, PATIENCE = 1e-3, 3  # a round that takes less of the squared error away has not helped
+SHARES = (1.0, 0.5, 0.2)
 ALIKE = 0.9  # correlation beyond which two times cannot be told apart
 Matrix = NDArray[np.float64]
+
+
+class Point(NamedTuple):
+    """Times in seconds, the errors that they leave, and how each of them moves these."""
+
+    values: Matrix
+    rest: Matrix
+    jacobian: Matrix
+
+    @property
+    def error(self) -> float:
+        """The sum of squares."""
+        return float(self.rest @ self.rest)
 
 
 @dataclass(frozen=True)
@@ -41,15 +56,12 @@ class Fitted:
 
 
 def fit(logs: Sequence[Log], config: DictConfig, names: Sequence[str]) -> Fitted:
-    """Fit the named times; while one is below zero, the worst of them is dropped."""
-    active = list(names)
-    while active:
-        times, rest, jacobian = _descend(logs, _told(config, {}), active)
-        below = [name for name in active if times[name] <= 0]
-        if not below:
-            return _with_errors(times, rest, jacobian)
-        active.remove(min(below, key=lambda name: times[name] / UNIT_S[name]))
-    raise InputError("the profile prices more than the logs took: no software time is above zero; look at its prices")
+    """Fit the named times, none of them below zero."""
+    times, rest, jacobian = _descend(logs, config, names)
+    above = [i for i, name in enumerate(names) if times[name] > 0]
+    if not above:
+        raise InputError("the profile prices more than the logs took: no software time is above zero; look at its prices")
+    return _with_errors({names[i]: times[names[i]] for i in above}, rest, jacobian[:, above])
 
 
 def _told(config: DictConfig, values: dict[str, float]) -> DictConfig:
@@ -98,26 +110,42 @@ def _counts(spans: pd.DataFrame, names: Sequence[str]) -> Callable[[Matrix], Mat
 
 
 def _descend(logs: Sequence[Log], config: DictConfig, names: Sequence[str]) -> tuple[dict[str, float], Matrix, Matrix]:
-    """Steps of Gauss and Newton, halved until they help."""
-    times = dict.fromkeys(names, 0.0)
-    rest, jacobian = _measure(logs, config, names)
+    """Steps of Gauss and Newton, the best point kept.
+
+    A step is shortened where that helps. Where nothing helps it is taken whole, for another schedule may make a good
+    step look bad; after PATIENCE such steps in a row it ends.
+    """
+
+    def at(values: Matrix) -> Point:
+        told = _told(config, dict(zip(names, values.tolist(), strict=True)))
+        return Point(values, *_measure(logs, told, names))
+
+    here = best = at(np.zeros(len(names)))
+    waited = 0
     for _ in range(MAX_ROUNDS):
-        scale = np.array([UNIT_S[name] for name in names])
-        step = scale * np.linalg.lstsq(jacobian * scale, -rest, rcond=None)[0]
-        better = None
-        for share in (1.0, 0.5, 0.25, 0.125):
-            tried = {name: times[name] + share * float(step[i]) for i, name in enumerate(names)}
-            found = _measure(logs, _told(config, tried), names)
-            if found[0] @ found[0] < rest @ rest:
-                better = tried, *found
-                break
-        if better is None:
+        aim = _least(here.values, here.rest, here.jacobian, np.array([UNIT_S[name] for name in names]))
+        tried = [at(here.values + share * (aim - here.values)) for share in SHARES]
+        found = min(tried, key=lambda point: point.error)
+        here = found if found.error < here.error else tried[0]
+        waited = 0 if here.error < best.error * (1 - ENOUGH) else waited + 1
+        best = min(best, here, key=lambda point: point.error)
+        if waited == PATIENCE:
             break
-        gained = 1 - (better[1] @ better[1]) / (rest @ rest)
-        times, rest, jacobian = better
-        if gained < ENOUGH:
-            break
-    return times, rest, jacobian
+    return dict(zip(names, best.values.tolist(), strict=True)), best.rest, best.jacobian
+
+
+def _least(values: Matrix, rest: Matrix, jacobian: Matrix, scale: Matrix) -> Matrix:
+    """Where the linear model has its least squares with no value below zero: of all subsets above zero, the best."""
+    best, least = values, np.inf
+    for size in range(len(values) + 1):
+        for above in map(list, combinations(range(len(values)), size)):
+            found = np.zeros(len(values))
+            target = jacobian @ values - rest
+            found[above] = scale[above] * np.linalg.lstsq(jacobian[:, above] * scale[above], target, rcond=None)[0]
+            error = float(((jacobian @ found - target) ** 2).sum())
+            if found.min() >= 0 and error < least:
+                best, least = found, error
+    return best
 
 
 def _with_errors(times: dict[str, float], rest: Matrix, jacobian: Matrix) -> Fitted:
