@@ -106,7 +106,7 @@ def _checked(path: str, number: int, item: Any) -> Mapping[str, Any]:
 
 def _token_ids(path: str, prompt_lens: list[int]) -> list[tuple[int, ...]]:
     """The prompts' token ids, line by line as in the log."""
-    found = []
+    found: list[tuple[int, ...]] = []
     for number, item in _lines(path):
         ids = item.get("input_tok_ids") if isinstance(item, dict) else None
         place = len(found)

@@ -63,7 +63,8 @@ def report(fitted: Fitted) -> Iterator[str]:
         else:
             yield f"{name:<10}        none (not asked for, or below zero)"
     for (one, other), value in fitted.alike.items():
-        yield f"{one} and {other} cannot be told apart by these logs (correlation {value:+.2f}); their sum is what is known"
+        known = "only what they come to together is known"
+        yield f"{one} and {other} cannot be told apart by these logs (correlation {value:+.2f}); {known}"
     yield f"what remains: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
     yield " ".join(f"cost.choices.{KEYS[name]}={fitted.times_s.get(name, 0.0):.4g}" for name in NAMES)
 

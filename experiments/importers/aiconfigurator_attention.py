@@ -28,7 +28,8 @@ def decode_points(table: Any, heads: int, kv_heads: int, head_size: int, notes: 
         measured = [(int(batch) * most / kv_heads, float(time)) for batch, time in us.items()]
         points += [[n, n * (int(step) + 1), round(time, 3)] for n, time in _whole(measured)]
     longest, widest = int(chosen["step"].max()) + 1, max(point[0] for point in points)
-    notes.append(f"decode attention: up to {widest} sequences or {longest:,} tokens each, not both; beyond them the last piece goes on")
+    reach = f"up to {widest} sequences or {longest:,} tokens each, not both"
+    notes.append(f"decode attention: {reach}; beyond them the last piece goes on")
     return points
 
 
@@ -71,7 +72,9 @@ def _group(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
     known = sorted({int(value) for value in ratio[whole]})
     found = min(known, key=lambda value: (abs(value - queries), value))
     if found != queries:
-        notes.append(f"outside the grid: {queries} queries for each head of K and V, measured were {known}; read as {found}")
+        notes.append(
+            f"outside the grid: {queries} queries for each head of K and V, measured were {known}; read as {found}"
+        )
     return rows[whole & (ratio == found)], found
 
 
@@ -83,7 +86,7 @@ def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
         for n in {int(low) + 1, int(high)}:
             if low < n < high:
                 points.setdefault(n, y_low + (y_high - y_low) * (n - low) / (high - low))
-    if not points or 1 not in points and measured[0][0] > 1:
+    if not points or (1 not in points and measured[0][0] > 1):
         points[1] = measured[0][1]
     return sorted(points.items())
 
@@ -92,5 +95,7 @@ def _nearest(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> tuple[An
     """Rows of another number of heads at about as many queries each; time goes by query heads."""
     group, queries = _group(rows, heads // kv_heads, notes)
     near = min({int(n) for n in group["num_heads"]}, key=lambda n: (abs(n - heads), n))
-    notes.append(f"outside the grid: prefill of {heads} heads, read as {near} ({queries} queries each) x {heads / near:g}")
+    notes.append(
+        f"outside the grid: prefill of {heads} heads, read as {near} ({queries} queries each) x {heads / near:g}"
+    )
     return group[group["num_heads"] == near], heads / near

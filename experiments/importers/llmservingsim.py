@@ -107,7 +107,8 @@ def _sum(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str,
 def _add_layers(found: Imported, here: Path) -> None:
     dense = _csv(here, "dense")
     rows = _csv(here, "per_sequence")
-    assert dense and rows
+    assert dense
+    assert rows
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
     times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
     note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())

@@ -1,4 +1,4 @@
-"""Our own JSON: checked, and written again; the model, the GPU's data sheet and the name may be put right on the way."""
+"""Our own JSON: checked, and written again; model and data sheet may be put right on the way."""
 
 import json
 import math

@@ -60,7 +60,7 @@ def fit(logs: Sequence[Log], config: DictConfig, names: Sequence[str]) -> Fitted
     times, rest, jacobian = _descend(logs, config, names)
     above = [i for i, name in enumerate(names) if times[name] > 0]
     if not above:
-        raise InputError("the profile prices more than the logs took: no software time is above zero; look at its prices")
+        raise InputError("the profile prices more than the logs took; no software time is above zero: look at it")
     return _with_errors({names[i]: times[names[i]] for i in above}, rest, jacobian[:, above])
 
 

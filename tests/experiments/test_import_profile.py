@@ -83,7 +83,7 @@ def test_what_is_no_profile_is_named(tmp_path):
     with pytest.raises(InputError, match="not a profile of LLMServingSim, AIConfigurator, our own JSON"):
         import_profile.main([str(tmp_path), *out])
     here = write_llmservingsim(tmp_path)
-    with pytest.raises(InputError, match="no meta.yaml says which model this is; say it by --model"):
+    with pytest.raises(InputError, match=r"no meta\.yaml says which model this is; say it by --model"):
         import_profile.main([str(here), *out])
     write_csv(here / "dense.csv", "layer,tokens,time_us", [["qkv_proj", 1, 2.0]])
     with pytest.raises(InputError, match="no times of layernorm"):
