@@ -21,7 +21,7 @@ class Attention:
         self._unequal = UnequalLengths(profile["sections"]["unequal_lengths"]) if self._adds_unequal() else None
         self._decodes = self._decode_table() if has(profile, choices.decode_section) else None
         self._prefill = table(profile, "prefill_attention", lambda points: PrefillTable(points, num_layers))
-        self._mixed = MixedTable(self._mixed_rows(), num_layers, self._unequal) if ours and self._has_mixed() else None
+        self._mixed = self._mixed_table() if ours and has(profile, "mixed_attention") else None
 
     def __call__(self, work: Work) -> int:
         if work.prefill and self._mixed:
@@ -50,11 +50,10 @@ class Attention:
         choices = self._choices
         return choices.kernel == "paged" and choices.spread == "ragged" and has(self._profile, "unequal_lengths")
 
-    def _has_mixed(self) -> bool:
-        return has(self._profile, "mixed_attention")
-
-    def _mixed_rows(self) -> Rows:
-        return self._scaled(rows(self._profile, "mixed_attention"))
+    def _mixed_table(self) -> MixedTable:
+        points = self._scaled(rows(self._profile, "mixed_attention"))
+        prompts = self._prefill if isinstance(self._prefill, PrefillTable) else None
+        return MixedTable(points, self._layers, self._unequal, prompts)
 
     def _scaled(self, points: Rows) -> Rows:
         return [(key, round(ps * self._choices.attention_scale)) for key, ps in points]

@@ -30,7 +30,9 @@ def derive(profile: Mapping[str, Any], source: GpuSpec, target: GpuSpec) -> dict
         raise InputError("only a measured profile can be carried to another GPU")
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     points = {name: measured(section) for name, section in profile["sections"].items()}
-    bandwidth_share = max(best_rates(loads, name, points[name])[0] for name in STREAMS) / source.memory_bandwidth
+    bandwidth_share = (
+        max(best_rates(loads, name, points[name])[0] for name in STREAMS if name in points) / source.memory_bandwidth
+    )
     sections = {}
     for name, section in profile["sections"].items():
         carry = _carrier(name, loads, points[name], bandwidth_share, source, target)
@@ -87,7 +89,11 @@ class Loads:
             return count * (new + past) * self.kv, count * (new * past + new * (new + 1) / 2) * self.pair
         if section == "block_copy":
             return 2 * key[0] * key[1] * self.kv * self.model.num_layers, 0
-        return key[3] * self.kv, 0.0
+        if section == "mixed_attention":
+            new, past, num_seqs, mean = key
+            pairs = new * past + new * (new + 1) / 2
+            return (new + past + num_seqs * mean) * self.kv, pairs * self.pair
+        return key[-1] * self.kv, 0.0
 
     def sent(self, section: str, key: Key) -> float:
         """Bytes over a link."""

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TypeVar
 
 from testbed.cost.knots import blend
+from testbed.cost.prefill_table import PrefillTable
 from testbed.cost.sections import Rows
 from testbed.cost.unequal_lengths import Lengths, UnequalLengths
 
@@ -17,10 +18,14 @@ class MixedTable:
 
     Between measured points each axis is linear, each slice on its own points; below the first point its time holds,
     beyond the last one the last piece goes on. Several prompts are priced as one of as many tokens, with as many pairs
-    of new and stored ones; but alone they take no longer than one after the other.
+    of new and stored ones, but for what they take alone: that is what `prompts` says, or without it no longer than one
+    after the other.
     """
 
-    def __init__(self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None) -> None:
+    def __init__(
+        self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None, prompts: PrefillTable | None = None
+    ) -> None:
+        self._prompts = prompts
         self._slices: dict[int, dict[int, dict[int, list[tuple[int, int]]]]] = {}
         for (new, past, num_seqs, mean), ps in points:
             by_seqs = self._slices.setdefault(new, {})
@@ -44,8 +49,13 @@ class MixedTable:
             price += round(self._unequal.share(new, past, decodes) * (longest - price))
         if len(prefill) > 1:
             one = self._at(new, past, 0, 0)
-            price -= max(0, one - sum(self._at(count, stored, 0, 0) for count, stored in prefill))
+            price += min(one, self._alone(prefill)) - one
         return max(0, price)
+
+    def _alone(self, prefill: tuple[tuple[int, int], ...]) -> int:
+        if self._prompts is not None:
+            return self._prompts(prefill)
+        return sum(self._at(new, past, 0, 0) for new, past in prefill)
 
     def _at(self, new: int, past: int, num_seqs: int, context: int) -> int:
         """One prompt beside num_seqs decodes that read `context` tokens in all."""
