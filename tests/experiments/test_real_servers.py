@@ -2,10 +2,13 @@
 
 import csv
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
+
+import experiments
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 RTX = SHARED / "real_vllm" / "rtxpro6000_llama-3.1-8b"
@@ -54,3 +57,14 @@ def test_software_fitted_at_one_request_a_second(testbed, tmp_path):
     assert abs(found["vllm-200-2.csv", "ttft_s_p50"]) < 20
     assert abs(found["vllm-300-3.csv", "tpot_s_mean"]) < 11
     assert abs(found["vllm-300-3.csv", "ttft_s_p50"]) < 15
+
+
+@pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
+def test_the_page_runs_as_it_is_written(testbed, tmp_path):
+    page = (Path(experiments.__file__).parent / "REAL_SERVERS.md").read_text()
+    lines = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1].splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        code, _, err = testbed(*line.replace("../shared", str(SHARED.parent)).split()[1:])
+        assert (code, err) == (0, ""), line
+    assert {path.name for path in tmp_path.iterdir()} >= {"rtx.json", "today.png", "blocks_of_32.csv", "arc.csv"}

@@ -81,6 +81,17 @@ def test_the_log_of_our_own_server_is_met_exactly(testbed, tmp_path, profile, ow
     assert "KV blocks" not in said
 
 
+def test_fast_equals_slow_with_mixed_batches_and_unequal_lengths(tmp_path, profile):
+    rows = [(20 + 7 * i % 150, 10 + 11 * i % 90, 0.0003 * i) for i in range(60)]
+    log = Log(write_log(tmp_path / "many.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows]))
+    base = [*SYSTEM, f"cost.path={profile}", "server.num_blocks=200", "cost.choices.overhead_per_token_s=1e-6"]
+    fast, slow = (replay(log, server_config([*base, f"fast_forward={on}"])) for on in ("true", "false"))
+    assert fast.preemptions > 0
+    assert len(fast.spans) < len(slow.spans)
+    for one, other in zip(fast.times, slow.times, strict=True):
+        assert np.array_equal(one, other)
+
+
 def test_another_server_is_not_within(testbed, profile, own_log):
     slow = (f"cost.path={profile}", "cost.choices.overhead_s=1e-3", "server.num_blocks=64")
     code, said, _ = testbed("validate", own_log, *SYSTEM, *slow, "--within", "5")
