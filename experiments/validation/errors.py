@@ -1,4 +1,4 @@
-"""The metrics by which a simulated server is held against a real one, as issue and README define them."""
+"""The metrics by which a simulated server is held against a real one, as experiments/REAL_SERVERS.md defines them."""
 
 from typing import NamedTuple
 
