@@ -23,6 +23,8 @@ def notes(log: Log, config: DictConfig, replayed: Replayed, blocks_given: bool) 
             f"the log does not say how many KV blocks there were; taken: {blocks:,} of {size} tokens, what "
             f"{config.server.memory_utilization:g} of {config.server.name} leaves; say server.num_blocks=N"
         )
+    if replayed.preemptions:
+        yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
     if log.workload is None and "prefix_caching" in str(config.policy._target_):
         yield "no token ids (--workload): no prompt finds another's blocks"
     yield from _limits(log, config)

@@ -111,6 +111,14 @@ def test_what_the_log_does_not_say_is_told(testbed, tmp_path, profile, own_log):
     assert "running_mean" in said
 
 
+def test_preemptions_are_told(testbed, tmp_path, profile):
+    rows = [(20 + 7 * i % 150, 10 + 11 * i % 90, 0.0003 * i) for i in range(60)]
+    log = write_log(tmp_path / "many.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
+    code, said, _ = testbed("validate", log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=60")
+    assert code == 0
+    assert "preemptions in the simulation; the log does not count them" in said
+
+
 def test_a_figure_is_drawn(testbed, tmp_path, profile, own_log):
     code, _, err = testbed("validate", own_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64",
                            "--figure", str(tmp_path / "f.png"))  # fmt: skip
