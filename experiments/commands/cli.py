@@ -12,6 +12,13 @@ COMMANDS = {
     "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
     "bench": ("experiments.commands.bench", "how fast the simulator is"),
     "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can name"),
+    "import-profile": (
+        "experiments.commands.import_profile",
+        "layer times of LLMServingSim or AIConfigurator as a profile",
+    ),
+    "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
+    "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
+    "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),
     "check": ("experiments.commands.check", "hold a memory policy to the contract: my_module:MyPolicy"),
     "report": ("experiments.commands.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),

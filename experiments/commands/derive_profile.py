@@ -22,10 +22,14 @@ def main(argv: list[str]) -> None:
     this.add_argument("--to", required=True, metavar="GPU", help=names)
     this.add_argument("--source-gpu", default="h200", metavar="GPU", help="the one that was measured (default: h200)")
     this.add_argument("--out", type=Path, metavar="FILE", help="default: the profile's name with the new GPU in front")
+    this.add_argument("--attainable", type=float, metavar="SHARE", help="of the new GPU's memory bandwidth, if it is "
+                      "known (A100: 0.86); default: the share that the measured GPU reached")  # fmt: skip
     options = this.parse_args(argv)
+    if options.attainable is not None and not 0 < options.attainable <= 1:
+        raise InputError(f"--attainable {options.attainable:g}: it is a share, above 0 and at most 1")
     source, gpu = read_profile(options.source), data_sheet(options.source_gpu)
     check_device(source["fingerprint"], gpu, "--source-gpu")
-    profile = derive(source, gpu, data_sheet(options.to))
+    profile = derive(source, gpu, data_sheet(options.to), options.attainable)
     name = f"{options.to}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
     out = options.out or Path(name)
     write_text(out, json.dumps(profile, indent=1) + "\n")

@@ -24,15 +24,18 @@ from kernels.measure.bench_inputs import Pools
 from kernels.measure.fingerprint import fingerprint
 from kernels.measure.holdout import evaluate_fit
 from kernels.measure.layers import Layers
+from kernels.measure.mixed import AXES as MIXED_AXES
+from kernels.measure.mixed import mixed_attention
 from kernels.measure.overheads import overheads
 from kernels.measure.shards import shard_shape
 from kernels.measure.timing import warm_up
 from kernels.verify.verify_attention import verify
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
-from testbed.cost.profile import read_profile
+from testbed.cost.sections import read_profile
 
 POOL_BYTES = 24 << 30
+PROMPT_BYTES = 4 << 30
 SWAP_BYTES = 3 << 30
 INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 NUM_HOLDOUT = 200
@@ -51,7 +54,7 @@ def section(unit: str, axes: Sequence[str], points: list[sweeps.Point], note: st
 
 
 def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
-    """Decode by three kernels, prefill, cache write."""
+    """Decode by three kernels, prefill, both together, cache write."""
     pools, axes = Pools(POOL_BYTES), ("block_size", "spread", "num_seqs", "total_context")
     shapes = {size: shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES}
     longest = min(model.max_len, 16_384)
@@ -75,6 +78,9 @@ def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
                                         "one extent per sequence; block size without meaning"),
         "prefill_attention": section(PER_LAYER, ("num_seqs", "new_tokens", "past_tokens"),
                                      sweeps.prefill_attention(pools, shapes[16], longest), "block size 16"),
+        "mixed_attention": section(PER_LAYER, MIXED_AXES,
+                                   mixed_attention(Pools(PROMPT_BYTES), pools, shapes[16], longest),
+                                   "block size 16, ragged lengths; both kernels in one stream"),
         "cache_write": section(PER_LAYER, ("num_tokens",), sweeps.cache_write(pools, shapes[16]), "block size 16"),
     }  # fmt: skip
 

@@ -7,6 +7,7 @@ make small kernels too slow and, where a fitted level corrects for that, full ba
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -24,19 +25,29 @@ Key = tuple[Any, ...]
 Point = tuple[Key, list[float]]
 
 
-def derive(profile: Mapping[str, Any], source: GpuSpec, target: GpuSpec) -> dict[str, Any]:
-    """The profile of `source` carried to `target`; its fingerprint says that it was derived, and how."""
+def derive(
+    profile: Mapping[str, Any], source: GpuSpec, target: GpuSpec, attainable: float | None = None
+) -> dict[str, Any]:
+    """The profile of `source` carried to `target`; its fingerprint says that it was derived, and how.
+
+    attainable is the share of its memory bandwidth that the target reaches, where somebody measured it (A100: 0.86, by
+    AIConfigurator's tables); None for the share that the source reached.
+    """
     if profile["fingerprint"]["source"] != "measured":
         raise InputError("only a measured profile can be carried to another GPU")
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     points = {name: measured(section) for name, section in profile["sections"].items()}
-    bandwidth_share = max(best_rates(loads, name, points[name])[0] for name in STREAMS) / source.memory_bandwidth
+    streams = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
+    bandwidth_share = max(streams) / source.memory_bandwidth
+    if attainable is not None:
+        target = replace(target, memory_bandwidth=target.memory_bandwidth * attainable / bandwidth_share)
     sections = {}
     for name, section in profile["sections"].items():
         carry = _carrier(name, loads, points[name], bandwidth_share, source, target)
         rows = [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points[name]]
         sections[name] = {**section, "points": rows}
-    origin = {"source": "derived", "device": target.name, "method": METHOD, "from": profile["fingerprint"]}
+    told = "" if attainable is None else f"; the target reaches {attainable:g} of its memory bandwidth"
+    origin = {"source": "derived", "device": target.name, "method": METHOD + told, "from": profile["fingerprint"]}
     return {**profile, "fingerprint": origin, "sections": sections, "fit": None}
 
 
@@ -87,7 +98,11 @@ class Loads:
             return count * (new + past) * self.kv, count * (new * past + new * (new + 1) / 2) * self.pair
         if section == "block_copy":
             return 2 * key[0] * key[1] * self.kv * self.model.num_layers, 0
-        return key[3] * self.kv, 0.0
+        if section == "mixed_attention":
+            new, past, num_seqs, mean = key
+            pairs = new * past + new * (new + 1) / 2
+            return (new + past + num_seqs * mean) * self.kv, pairs * self.pair
+        return key[-1] * self.kv, 0.0
 
     def sent(self, section: str, key: Key) -> float:
         """Bytes over a link."""

@@ -1,75 +1,20 @@
-"""Prices from a measured profile: by counts only, piecewise affine in whole picoseconds.
+"""Prices measured on a GPU, as a profile holds them: the JSON that `testbed calibrate` and `import-profile` write."""
 
-`python -m kernels.measure.calibrate` writes a profile on a GPU; this module only reads JSON.
-"""
-
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, extra_ps, transfers, with_swaps
-from testbed.cost.tables import AllReduce, DecodeTable, Knots, PrefillTable, SizedTable, rows
+from testbed.cost.attention import Attention
+from testbed.cost.choices import Choices
+from testbed.cost.layers import Layers
+from testbed.cost.model import Affine, CostModel, Work, extra_ps, transfers, with_swaps
+from testbed.cost.move_tables import SizedTable
+from testbed.cost.sections import PROFILES, Rows, read_profile, table
+from testbed.cost.software import Software
 
-PROFILES = Path(__file__).parent / "profiles"
-FORMAT = 1
-
-
-def read_profile(path: str | Path) -> dict[str, Any]:
-    """A profile by path, or one that ships with the package by name such as `h200-opt-13b-tp1`."""
-    file = Path(path)
-    if not file.is_file():
-        file = PROFILES / f"{path}.json"
-    if not file.is_file():
-        known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.json")))
-        raise InputError(f"no profile {path}: neither a file nor one of {known}")
-    profile: dict[str, Any] = json.loads(file.read_text())
-    if profile.get("format") != FORMAT:
-        raise InputError(f"{file.name}: profile format {profile.get('format')}, this version reads {FORMAT}")
-    return profile
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Which of the measured alternatives is priced.
-
-    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
-    "equal"; swap: "fused" or "per block"; overhead_s: software time of an iteration, None for the measured minimum
-    (one graph launch, inputs in, tokens out), overhead_per_worker_s more for each GPU, whose worker gets its input in
-    turn, and overhead_per_request_s more for each resident request;
-    attention_scale: decode attention takes that many times as long;
-    repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
-    (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
-    extra_s: seconds of each thing that a policy counts by name.
-    """
-
-    block_size: int = 16
-    kernel: str = "paged"
-    spread: str = "ragged"
-    swap: str = "fused"
-    overhead_s: float | None = None
-    overhead_per_worker_s: float = 0.0
-    overhead_per_request_s: float = 0.0
-    attention_scale: float = 1.0
-    repeated_read: float = 0.5
-    extra_s: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def decode_section(self) -> str:
-        """The profile section of the chosen decode kernel."""
-        sections = {
-            "paged": "decode_attention",
-            "paper": "decode_attention_paper_kernel",
-            "contiguous": "contiguous_attention",
-        }
-        if self.kernel not in sections:
-            raise InputError(f"kernel: {self.kernel} is not one of {', '.join(sections)}")
-        return sections[self.kernel]
+__all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 
 class ProfileCost(CostModel):
@@ -77,7 +22,8 @@ class ProfileCost(CostModel):
 
     A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
     fast-forwarding equals stepping bit for bit. All-reduces are measured ones if the profile has them, else a ring
-    over the server's links; with server None the shard is priced by itself, without all-reduces.
+    over the server's links; with server None the shard is priced by itself, without all-reduces. A section that the
+    profile has not is named when a price needs it.
     """
 
     def __init__(
@@ -89,57 +35,33 @@ class ProfileCost(CostModel):
     ) -> None:
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
-        same_shape = {**profile["model"], "max_len": model.max_len} == asdict(model)
-        if not same_shape or profile["num_gpus"] != num_gpus:
-            name, degree = profile["model"]["name"], profile["num_gpus"]
-            raise InputError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
+        _check_shape(profile, model, num_gpus)
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
-        self._model, layers = model, model.num_layers
-        self._linear = Knots((key[0], ps * layers) for key, ps in rows(profile, "linear"))
-        self._head = Knots((key[0], ps) for key, ps in rows(profile, "output_head"))
-        self._write = Knots((key[0], ps * layers) for key, ps in rows(profile, "cache_write"))
-        self._reduce = AllReduce(profile, server)
-        measured_rows = rows(profile, choices.decode_section)
-        decode_rows = [(key, round(ps * choices.attention_scale)) for key, ps in measured_rows]
-        self._curve = DecodeTable(decode_rows, choices.block_size, choices.spread, layers).curve
-        self._prefill = PrefillTable(rows(profile, "prefill_attention"), layers)
-        self._copy = SizedTable(rows(profile, "block_copy"))
-        moves = [(key, ps) for key, ps in rows(profile, "swap") if key[0] == choices.swap]
-        self._out = SizedTable((key[2:], ps) for key, ps in moves if key[1] == "out")
-        self._in = SizedTable((key[2:], ps) for key, ps in moves if key[1] == "in")
-        measured = dict(rows(profile, "overhead"))[("iteration",)]
-        iteration_ps = measured if choices.overhead_s is None else round(choices.overhead_s * PS)
-        self._overhead_ps = iteration_ps + num_gpus * round(choices.overhead_per_worker_s * PS)
-        self._per_request_ps = round(choices.overhead_per_request_s * PS)
-        self._forward = cache(self._forward_ps)
+        self._model = model
+        self._layers = Layers(profile, model, server)
+        self._attention = Attention(profile, choices, model.num_layers)
+        self._copy = table(profile, "block_copy", SizedTable)
+        self._out = table(profile, "swap", lambda points: _swaps(points, choices.swap, "out"))
+        self._in = table(profile, "swap", lambda points: _swaps(points, choices.swap, "in"))
+        self._software = Software(profile, choices, num_gpus)
 
     def iteration(self, work: Work) -> int:
-        price = self._forward(work.num_tokens, work.decode_seqs + len(work.prefill)) if work.num_tokens else 0
-        read = self._effective(work.decode_context, work.decode_repeated)
-        price += self._curve(work.decode_seqs)(read) if work.decode_seqs else 0
-        price += self._prefill(work.prefill) + sum(self._copy(length, count) for length, count in work.copies)
+        num_tokens, software = work.num_tokens, self._software
+        price = self._layers.price(num_tokens, work.decode_seqs + len(work.prefill)) if num_tokens else 0
+        price += software.iteration_ps + num_tokens * software.token_ps if num_tokens else 0
+        price += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:
             price = self._with_swaps(price, work)
         price += extra_ps(work.extra, self.choices.extra_s) if work.extra else 0
-        return price + work.num_requests * self._per_request_ps
+        return price + work.num_requests * software.request_ps
 
     def decode(self, work: Work) -> Affine:
-        num_seqs = work.decode_seqs
-        curve, context = self._curve(num_seqs), self._effective(work.decode_context, work.decode_repeated)
-        end = curve.end(context)
-        steps = UNBOUNDED if end == UNBOUNDED else -(-(end - context) // num_seqs)
-        first = self._forward(num_seqs, num_seqs) + work.num_requests * self._per_request_ps + curve(context)
-        return Affine(first, num_seqs * curve.slopes[curve.segment(context)], steps)
-
-    def _effective(self, context: int, repeated: int) -> int:
-        """The context that would take as long if nothing were shared."""
-        return context - repeated + round(repeated * self.choices.repeated_read)
-
-    def _forward_ps(self, num_tokens: int, num_rows: int) -> int:
-        """Everything of an iteration that depends on token counts only."""
-        reduced = 2 * self._model.num_layers * self._reduce(num_tokens * self._model.hidden_size * 2)
-        return self._linear(num_tokens) + self._head(num_rows) + self._write(num_tokens) + reduced + self._overhead_ps
+        num_seqs, software = work.decode_seqs, self._software
+        attention = self._attention.span(work)
+        first = self._layers.price(num_seqs, num_seqs) + software.iteration_ps + num_seqs * software.token_ps
+        first += work.num_requests * software.request_ps + attention.first_ps
+        return Affine(first, attention.growth_ps, attention.steps)
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
         """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""
@@ -148,3 +70,14 @@ class ProfileCost(CostModel):
         moving_ps = sum(tables[way](length, count) for (way, length), count in counts.items())
         per_block = 2 * layers if self.choices.swap == "per block" else 1
         return with_swaps(computing_ps, moving_ps, per_block * sum(counts.values()), layers)
+
+
+def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
+    """A profile prices the model and the number of GPUs that it was measured for; max_len is not part of a shape."""
+    if ModelSpec(**{**profile["model"], "max_len": model.max_len}) != model or profile["num_gpus"] != num_gpus:
+        name, degree = profile["model"]["name"], profile["num_gpus"]
+        raise InputError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
+
+
+def _swaps(points: Rows, method: str, way: str) -> SizedTable:
+    return SizedTable((key[2:], ps) for key, ps in points if key[:2] == (method, way))

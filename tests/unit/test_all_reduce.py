@@ -5,7 +5,7 @@ import pytest
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import Work
-from testbed.cost.tables import AllReduce
+from testbed.cost.move_tables import AllReduce
 
 GPU = GpuSpec("gpu", 10**9, 1e30, 1e30, 1e8, link_bandwidth=2e9)
 MEASURED = {"axes": ["num_gpus", "bytes"], "columns": ["median_us"], "points": [[2, 1000, 8.0], [2, 3000, 10.0]]}

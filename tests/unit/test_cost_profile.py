@@ -12,9 +12,10 @@ from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.derive import derive
+from testbed.cost.knots import Knots
 from testbed.cost.model import UNBOUNDED, Moved, Work
+from testbed.cost.move_tables import SizedTable
 from testbed.cost.profile import Choices, ProfileCost, read_profile
-from testbed.cost.tables import Knots, SizedTable
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.json"))

@@ -46,3 +46,22 @@ def test_what_bandwidth_would_not_shorten_stays():
         needed, then = (1e6 * num_bytes / (gpu.memory_bandwidth * share) for gpu in (H200, A100))
         if needed < before:
             assert after - then == pytest.approx(before - needed, abs=2e-3)
+
+
+def test_a_mixed_batch_is_carried_with_its_prompt_and_its_decodes():
+    profile = read_profile("h200-opt-13b-tp1")
+    points = [[512, 0, 0, 0, 40.0], [512, 0, 64, 512, 150.0]]
+    mixed = {"axes": ["prefill_tokens", "past_tokens", "num_seqs", "mean_context"], "points": points}
+    sections = {**profile["sections"], "mixed_attention": mixed}
+    del sections["contiguous_attention"]
+    carried = derive({**profile, "sections": sections}, H200, A100)["sections"]["mixed_attention"]["points"]
+    assert [row[:4] for row in carried] == [row[:4] for row in points]
+    assert all(after[4] > before[4] for before, after in zip(points, carried, strict=True))
+
+
+def test_a_known_bandwidth_takes_the_place_of_the_sources_share():
+    profile = read_profile("h200-opt-13b-tp1")
+    plain, told = (derive(profile, H200, A100, share) for share in (None, 0.5))
+    before, after = (one["sections"]["linear"]["points"][0] for one in (plain, told))
+    assert after[1] > 1.5 * before[1]
+    assert "reaches 0.5 of its memory bandwidth" in told["fingerprint"]["method"]

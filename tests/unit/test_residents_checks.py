@@ -78,7 +78,5 @@ def test_a_victim_is_resident():
     run = run_of(Paged, Vengeful)
     run.step()
     run.add(Request(1, 0, 10, 20))
-    with pytest.raises(
-        PlugInError, match=r"Vengeful answered SequenceGroup\(1, waiting\); victim\(\) gives"
-    ):
+    with pytest.raises(PlugInError, match=r"Vengeful answered SequenceGroup\(1, waiting\); victim\(\) gives"):
         run.residents.preempt(Plan())

@@ -1,0 +1,21 @@
+"""AIConfigurator's all-reduces: vLLM's own, milliseconds by number of elements."""
+
+from typing import Any
+
+from testbed.core.errors import InputError
+
+BYTES = 2  # of an element, bfloat16
+US_PER_MS = 1000.0
+
+
+def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> list[list[float]]:
+    """(num_gpus, bytes, microseconds); those launched one by one are a floor of launches, so CUDA graphs' are taken."""
+    if table is None:
+        raise InputError("no table of vLLM's all-reduces; import with --tensor-parallel 1, or add the table")
+    rows = table[table["backend"] == "vllm_graph"]
+    known = sorted({int(n) for n in rows["num_gpus"]})
+    chosen = max((n for n in known if n <= num_gpus), default=known[0])
+    if chosen != num_gpus:
+        notes.append(f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {known}; read as {chosen}")
+    us = rows[rows["num_gpus"] == chosen].groupby("message_size")["latency"].median() * US_PER_MS
+    return [[chosen, int(size) * BYTES, round(float(time), 3)] for size, time in us.items()]

@@ -1,0 +1,136 @@
+"""Runs what a log says was asked, on the server that a config describes; GPU and model are the profile's."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.importers.shapes import gpu_of_device
+from experiments.runs.build import build
+from experiments.runs.lab import composed
+from experiments.runs.point import run
+from experiments.runs.run_tables import requests, spans
+from experiments.validation.errors import Times
+from testbed.core.errors import InputError
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.cost.profile import read_profile
+from traces.vllm_log import Served, read_served
+
+PROFILE_COST = "testbed.cost.profile.ProfileCost"
+
+
+@dataclass(frozen=True)
+class Log:
+    """The log of a server; `workload` holds its prompts' token ids, None where nobody has them."""
+
+    path: str
+    workload: str | None = None
+
+    @cached_property
+    def served(self) -> Served:
+        """What it says."""
+        return read_served(self.path, self.workload)
+
+    @property
+    def times(self) -> Times:
+        """When the real server answered."""
+        it = self.served
+        return Times(it.arrival_s, it.first_token_s, it.finish_s, it.rows.output_len)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A simulated run of a log: times in seconds as in the log, and its spans of iterations."""
+
+    times: Times
+    requests: pd.DataFrame
+    spans: pd.DataFrame
+    preemptions: int
+    num_blocks: int
+    block_size: int
+
+
+def server_config(overrides: Sequence[str]) -> DictConfig:
+    """The config of `testbed run` with these overrides; with cost=profile, model and server are the profile's.
+
+    server.num_blocks=N gives the pool in blocks.
+    """
+    own = [text for text in overrides if text.startswith(("server.", "model."))]
+    config = composed("run", tuple(text for text in overrides if text not in own)).copy()
+    chosen = {text.partition("=")[0] for text in overrides}
+    if config.cost._target_ == PROFILE_COST:
+        profile = read_profile(str(config.cost.path))
+        if "model" not in chosen:
+            config.model = {"_target_": "testbed.core.specs.ModelSpec", **profile["model"]}
+        if "server" not in chosen:
+            config.server = _server(profile)
+    _set_own(config, own)
+    return config
+
+
+def replay(log: Log, config: DictConfig) -> Replayed:
+    """Serve the log's requests at their times of arrival."""
+    config = config.copy()
+    config.trace = {"_target_": "traces.vllm_log.VllmLog", "path": log.path, "workload": log.workload}
+    config.arrivals = {"_target_": "testbed.sim.arrivals.Replay", "speedup": 1.0}
+    setup = build(config)
+    recorder = run(setup).recorder
+    table = requests(recorder)
+    if recorder.rejections:
+        first, reason = next(iter(recorder.rejections.items()))
+        raise InputError(f"{log.path}: request {first} cannot be served here: {reason}; give the pool more room")
+    columns = (table[name].to_numpy(dtype=np.float64) for name in ("arrival_s", "first_token_s", "finish_s"))
+    times = Times(*columns, log.served.rows.output_len)
+    totals = recorder.totals
+    size = int(config.policy.get("block_size", 1))
+    return Replayed(times, table, spans(recorder), totals.swaps + totals.recomputes, setup.pool.num_slots // size, size)
+
+
+def gpu_of(profile: dict[str, Any]) -> GpuSpec:
+    """The data sheet of the profile's GPU."""
+    if profile.get("gpu"):
+        return GpuSpec(**profile["gpu"])
+    device = profile["fingerprint"]["device"]
+    found = gpu_of_device(device)
+    if found is None:
+        raise InputError(f"no data sheet of {device}: name its server (server=...), or import it again with --gpu")
+    return found
+
+
+def _server(profile: dict[str, Any]) -> dict[str, Any]:
+    gpu = gpu_of(profile)
+    return {
+        "_target_": "testbed.core.specs.ServerSpec",
+        "name": gpu.name,
+        "gpu": {"_target_": "testbed.core.specs.GpuSpec", **asdict(gpu)},
+        "num_gpus": profile["num_gpus"],
+        "kv_memory_gib": {},
+        "memory_utilization": 0.9,  # vLLM's gpu_memory_utilization
+        "workspace_gib": 1.0,
+    }
+
+
+def _set_own(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Values below server and model, which a profile may just have put there."""
+    values = OmegaConf.from_dotlist(list(overrides))
+    num_blocks = values.get("server", {}).pop("num_blocks", None)
+    for text in overrides:
+        key = text.partition("=")[0]
+        if key != "server.num_blocks":
+            OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
+    if num_blocks is not None:
+        _set_pool(config, num_blocks)
+
+
+def _set_pool(config: DictConfig, num_blocks: Any) -> None:
+    """The pool in blocks, as bytes of this model."""
+    if type(num_blocks) is not int or num_blocks < 1:
+        raise InputError(f"server.num_blocks is {num_blocks!r}; it must be a whole number of at least 1")
+    shape = {str(key): value for key, value in config.model.items() if key != "_target_"}
+    model = ModelSpec(**shape)
+    num_bytes = num_blocks * int(config.policy.get("block_size", 1)) * model.kv_bytes_per_token
+    config.server.kv_memory_gib = {model.name: (num_bytes + 0.5) / GIB}

@@ -1,0 +1,47 @@
+"""Which of a profile's measured alternatives is priced, and what is told instead of measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from testbed.core.errors import InputError
+
+SECTIONS = {
+    "paged": "decode_attention",
+    "paper": "decode_attention_paper_kernel",
+    "contiguous": "contiguous_attention",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Which of the measured alternatives is priced.
+
+    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
+    "equal"; swap: "fused" or "per block"; overhead_s: software time of an iteration, None for the profile's
+    (one graph launch, inputs in, tokens out), overhead_per_worker_s more for each GPU, whose worker gets its input in
+    turn, overhead_per_request_s more for each resident request and overhead_per_token_s for each scheduled token, None
+    for the profile's, where it has them;
+    attention_scale: decode attention takes that many times as long;
+    repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
+    (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
+    extra_s: seconds of each thing that a policy counts by name.
+    """
+
+    block_size: int = 16
+    kernel: str = "paged"
+    spread: str = "ragged"
+    swap: str = "fused"
+    overhead_s: float | None = None
+    overhead_per_worker_s: float = 0.0
+    overhead_per_request_s: float | None = None
+    overhead_per_token_s: float | None = None
+    attention_scale: float = 1.0
+    repeated_read: float = 0.5
+    extra_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def decode_section(self) -> str:
+        """The profile section of the chosen decode kernel."""
+        if self.kernel not in SECTIONS:
+            raise InputError(f"kernel: {self.kernel} is not one of {', '.join(SECTIONS)}")
+        return SECTIONS[self.kernel]

@@ -1,0 +1,49 @@
+"""Everything of an iteration that depends on token counts only: matrix products, norms, cache write, all-reduces."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.knots import Knots
+from testbed.cost.move_tables import AllReduce
+from testbed.cost.sections import Rows, has, included, table
+
+Curve = Callable[[int], int]
+
+
+class Layers:
+    """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of output.
+
+    Where the profile lists cuda_graph_sizes, a batch of at most the largest is padded to the next of them.
+    """
+
+    def __init__(self, profile: Mapping[str, Any], model: ModelSpec, server: ServerSpec | None) -> None:
+        def curve(section: str, times: int) -> Curve:
+            if included(profile, section):
+                return lambda count: 0
+            return table(profile, section, lambda points: _curve(points, times))
+
+        self._model = model
+        self._linear, self._write = curve("linear", model.num_layers), curve("cache_write", model.num_layers)
+        self._head = curve("output_head", 1)
+        self._once = curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else None
+        self._sizes = sorted(profile.get("cuda_graph_sizes", ()))
+        self._reduce = AllReduce(profile, server)
+        self.price = cache(self._price)
+
+    def _price(self, num_tokens: int, num_rows: int) -> int:
+        padded = self._padded(num_tokens)
+        reduced = 2 * self._model.num_layers * self._reduce(padded * self._model.hidden_size * 2)
+        once = self._once(padded) if self._once else 0
+        return self._linear(padded) + self._head(num_rows) + self._write(num_tokens) + reduced + once
+
+    def _padded(self, num_tokens: int) -> int:
+        if not self._sizes or num_tokens > self._sizes[-1]:
+            return num_tokens
+        return int(self._sizes[bisect_left(self._sizes, num_tokens)])
+
+
+def _curve(points: Rows, times: int) -> Curve:
+    return Knots((key[0], ps * times) for key, ps in points)

@@ -1,0 +1,180 @@
+"""The profile format: its example, optional sections, mixed batches, unequal lengths; spans equal to steps."""
+
+import json
+import re
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import testbed.cost
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import UNBOUNDED, Moved, Work
+from testbed.cost.profile import Choices, ProfileCost
+from testbed.cost.unequal_lengths import Lengths, UnequalLengths
+
+DOC = (Path(testbed.cost.__file__).parent / "PROFILE_FORMAT.md").read_text()
+EXAMPLE = json.loads(re.search(r"```json\n(.*?)```", DOC, re.DOTALL)[1])
+UNEQUAL = {
+    "default": 0.25,
+    "points": [
+        [0, 0, seqs, percent, longest, share]
+        for seqs, percent, longest, share in [
+            (8, 40, 100, 0.5), (8, 40, 1000, 0.031), (8, 70, 1000, 0.2), (8, 100, 100, 0.0137),
+            (64, 40, 100, 0.9), (64, 40, 1000, 0.8), (64, 70, 100, 0.1234), (64, 100, 1000, 1.0),
+        ]
+    ],
+}  # fmt: skip
+MIXED = [
+    [new, past, seqs, mean, 5 + new / 16 + past / 100 + seqs * (1 + mean / 100)]
+    for new in (16, 128)
+    for past in (0, 512)
+    for seqs, means in ((0, (0,)), (4, (16, 1024)), (32, (16, 1024)))
+    for mean in means
+]
+
+
+def profile_with(**sections):
+    profile = deepcopy(EXAMPLE)
+    for name, body in sections.items():
+        if body is None:
+            profile["sections"].pop(name, None)
+        else:
+            profile["sections"][name] = body
+    return profile
+
+
+def cost_of(profile, **choices):
+    return ProfileCost(ModelSpec(**profile["model"]), None, profile, Choices(**choices))
+
+
+def measured(axes, points):
+    return {"axes": axes.split(), "columns": ["us"], "points": points}
+
+
+MIXED_SECTION = measured("prefill_tokens past_tokens num_seqs mean_context", MIXED)
+PLAIN = cost_of(EXAMPLE)
+FULL = cost_of(
+    profile_with(
+        unequal_lengths=UNEQUAL, overhead=measured("what", [["iteration", 7.0], ["request", 2.0], ["token", 0.5]])
+    ),
+    attention_scale=1.3,
+)
+
+
+def us(**work):
+    return cost_of(profile_with()).iteration(Work(**work)) / 1e6
+
+
+def test_the_example_of_the_page_prices_by_hand():
+    # Two layers: linear of 1 token 20 us, decode attention of 16 tokens 5 us; head 50 us; padding and software none.
+    assert us(decode_seqs=1, decode_context=16, decode_longest=16) == 2 * 20 + 2 * 5 + 50
+
+
+def test_a_batch_is_padded_to_the_next_graph():
+    three, four, five, sixteen = (us(decode_seqs=n, decode_context=64 * n, decode_longest=64) for n in (3, 4, 5, 16))
+    unpadded = profile_with()
+    del unpadded["cuda_graph_sizes"]
+    without = cost_of(unpadded)
+    assert without.iteration(Work(3, 192, 64)) < three * 1e6
+    assert without.iteration(Work(16, 1024, 64)) == sixteen * 1e6
+    assert three < four < five < sixteen
+    assert without.iteration(Work(17, 1088, 64)) == cost_of(EXAMPLE).iteration(Work(17, 1088, 64))
+
+
+def test_a_section_is_named_only_when_it_is_needed():
+    cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=None))
+    for work, section in (
+        (Work(1, 16, 16), "cache_write"),  # nothing includes it now
+        (Work(0, 0, 0, 0, (), 0, ((16, 1),)), "block_copy"),
+        (Work(0, 0, 0, 0, (), 0, (), (Moved("DEVICE", "HOST", 16, 1),)), "swap"),
+    ):
+        with pytest.raises(InputError, match=section if section != "swap" else "swap|transfers"):
+            cost.iteration(work)
+    there = measured("num_tokens", [[1, 0.0]])
+    cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=there))
+    with pytest.raises(InputError, match="no section decode_attention"):
+        cost.decode(Work(1, 16, 16))
+    with pytest.raises(InputError, match="no section prefill_attention"):
+        cost.iteration(Work(prefill=((16, 0),)))
+
+
+def test_software_is_told_or_the_profiles():
+    work = Work(4, 400, 100, 0, (), 3)
+    bare, full = cost_of(profile_with(unequal_lengths=UNEQUAL)), profile_with(unequal_lengths=UNEQUAL)
+    full["sections"]["overhead"] = measured("what", [["iteration", 7.0], ["request", 2.0], ["token", 0.5]])
+    extra = cost_of(full).iteration(work) - bare.iteration(work)
+    assert extra == (7.0 + 3 * 2.0 + 4 * 0.5) * 1e6
+    told = cost_of(full, overhead_s=0.0, overhead_per_request_s=1e-6, overhead_per_token_s=0.0)
+    assert told.iteration(work) - bare.iteration(work) == 3 * 10**6
+
+
+def test_unequal_lengths_take_their_share_of_the_way_to_the_longest():
+    cost = cost_of(profile_with(unequal_lengths={"default": 0.0, "points": [[0, 0, 64, 100, 4096, 0.25]]}))
+    equal, longest = (cost.iteration(Work(64, 64 * length, length)) for length in (500, 1500))
+    unequal = cost.iteration(Work(64, 64 * 500, 1500))
+    assert unequal - equal == pytest.approx((longest - equal) / 4, rel=1e-6)
+    assert cost_of(profile_with()).iteration(Work(64, 64 * 500, 1500)) == equal
+
+
+def test_a_mixed_batch_is_what_was_measured_and_linear_between():
+    profile = profile_with(mixed_attention=MIXED_SECTION, prefill_attention=None)
+    cost = cost_of(profile)
+    layers = cost._layers.price
+
+    def attention_us(*prefill, seqs=0, mean=0):
+        work = Work(seqs, seqs * mean, mean, 0, prefill)
+        return (cost.iteration(work) - layers(work.num_tokens, seqs + len(prefill))) / 2e6
+
+    assert attention_us((16, 0)) == 6
+    assert attention_us((128, 512), seqs=32, mean=1024) == 5 + 8 + 5.12 + 32 * 11.24
+    assert attention_us((72, 256), seqs=18, mean=520) == pytest.approx(5 + 4.5 + 2.56 + 18 * 6.2)
+    assert attention_us((3, 0), seqs=4, mean=16) == attention_us((16, 0), seqs=4, mean=16)
+    assert attention_us((240, 0)) == pytest.approx(5 + 240 / 16)  # beyond the grid the last piece goes on
+    both = attention_us((64, 0), (64, 100))
+    assert attention_us((128, 0)) < both <= attention_us((64, 0)) + attention_us((64, 100))
+
+
+def test_prompts_measured_whole_price_what_comes_behind():
+    axes, points = "num_seqs new_tokens past_tokens", [[1, 16, 0, 6.0], [1, 1024, 0, 30.0], [1, 2048, 0, 90.0]]
+    cost = cost_of(profile_with(prefill_attention=measured(axes, points)))
+    whole, first, rest = (cost._attention(Work(prefill=(item,))) for item in ((2048, 0), (1024, 0), (1024, 1024)))
+    assert first + rest == whole
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([PLAIN, FULL]), st.integers(1, 90), st.integers(1, 1100), st.integers(0, 400), st.integers(0, 100),
+)  # fmt: skip
+def test_a_span_equals_its_steps_bit_for_bit(cost, num_seqs, longest, shorter, shared_percent):
+    context = max(num_seqs * max(1, longest - shorter), longest + num_seqs - 1) if num_seqs > 1 else longest
+    context = min(context, num_seqs * longest)
+    work = Work(num_seqs, context, longest, context * shared_percent // 100, (), num_seqs)
+    span = cost.decode(work)
+    assert span.steps >= 1
+    last = 2000 if span.steps == UNBOUNDED else span.steps - 1
+    for step in {0, 1, last // 3, last // 2, last}:
+        if step < span.steps:
+            later = work._replace(decode_context=context + step * num_seqs, decode_longest=longest + step)
+            assert span.first_ps + step * span.growth_ps == cost.iteration(later)
+
+
+@given(st.integers(1, 90), st.integers(1, 1200), st.integers(1, 1200))
+def test_a_bin_holds_as_long_as_it_says_and_no_longer(num_seqs, mean, longest):
+    table = UnequalLengths(UNEQUAL)
+    lengths = Lengths(num_seqs, num_seqs * min(mean, longest), longest)
+
+    def after(step):
+        return table.share(0, 0, Lengths(num_seqs, lengths.context + step * num_seqs, longest + step))
+
+    steps = table.steps(lengths)
+    for step in {0, steps // 2, min(steps - 1, 5000)}:
+        if step < steps:
+            assert after(step) == after(0)
+
+
+def test_spans_cut_by_bins_stay_long():
+    assert FULL.decode(Work(64, 64 * 50, 60)).steps > 10
