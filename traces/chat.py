@@ -114,7 +114,7 @@ class ChatCsv(Chat):
         return self.cut(self.talks, np.arange(len(self.talks.prompt_len)))
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """The first num_turns turns of the file, their conversations in an order shuffled by rng (the artifact's way)."""
+        """The first num_turns turns of the file, their conversations in an order shuffled by rng."""
         times = ceil_div(num_turns, len(self.talks.prompt_len))
         first = self.talks.take(np.tile(np.arange(len(self.talks)), times)).first(num_turns)
         return first.take(rng.permutation(len(first)))

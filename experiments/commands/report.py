@@ -69,7 +69,8 @@ def _results(folder: Path) -> str:
 def _card(card: pd.DataFrame) -> str:
     names = [*COLUMNS[:-1], "tolerance", "interval", "note", "verdict"]
     rows = [_row(row["verdict"], [_number(row[name]) for name in names]) for row in card.to_dict("records")]
-    return f"<p>{html.escape(counted(card))}</p><table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(rows)}</table>"
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f"<p>{html.escape(counted(card))}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def _row(style: str, cells: Iterable[str]) -> str:

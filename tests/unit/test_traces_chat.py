@@ -71,7 +71,7 @@ def test_same_seed_same_rows_whoever_asks(csv_file, make):
     assert len(make(csv_file).rows(0, seed=0)) == 0
 
 
-# of the turns file, each turn once (its provenance note): mean cut prompt, mean cut output, share of prompts cut to 1024
+# of the turns file, each turn once: mean cut prompt, mean cut output, share of prompts cut to 1024
 FACTS = (790.07, 438.7, 0.638)
 
 
