@@ -3,18 +3,17 @@
 import heapq
 from abc import ABC, abstractmethod
 from itertools import count
-from typing import TypeAlias
 
+from testbed.core.batch import Batch
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_GROWTH, Footprint, Grant, Growth, Usage, growth_of
-from testbed.cost.model import Affine
+from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, growth_of
+from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
+from testbed.sim.sharing import Shared, Span, Turns, shared_once, shared_over
 from testbed.sim.totals import Change, Seen
-
-Span: TypeAlias = tuple[int, int, int, int]  # steps, duration_ps, and first_ps, growth_ps of their affine durations
 
 
 class Meter(ABC):
@@ -33,16 +32,28 @@ class Meter(ABC):
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         """What the `steps` iterations saw that were carried out, in duration_ps."""
 
+    def max_steps(self, used: Usage) -> int:
+        """How many iterations it can see at once."""
+        return UNBOUNDED
 
-def seen(running: int, used: Usage, internal: int) -> list[int]:
-    """What one iteration sees, in the order of Measures, of a pool with `internal` slots that will never be used."""
+    def copies(self, group: SequenceGroup) -> int:
+        """Slots that the prompt of a group would take on top if each of its sequences had one already."""
+        unforked = len(group.sequences) - len(group.resident)
+        return unforked * sum(extent.length for extent in self.policy.table(group.sequences[0])) if unforked else 0
+
+
+def seen(running: int, used: Usage, internal: int, copies: int) -> list[int]:
+    """What one iteration sees, in the order of Measures.
+
+    internal slots of the pool will never be used, and `copies` are those of prompts that are computed once for several.
+    """
     _, live, held, allocated, cached, free, largest_free, saved = used
     return [
         running,
         live,
         held - live - internal,
         internal,
-        saved,
+        saved + copies,
         cached,
         allocated - held,
         free + cached - largest_free,
@@ -53,18 +64,20 @@ class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
     def open(self, plan: Plan, used: Usage) -> None:
-        internal = 0
+        internal = copies = 0
         for group in self.residents.running.values():
+            copies += self.copies(group)
             final_len = self.outputs.requests[group.request.request_id].final_len
             for seq in group.resident:
                 slots = sum(extent.length for extent in self.policy.table(seq))
                 internal += max(0, slots - final_len)
-        self._seen = seen(len(self.residents.running), used, internal)
+        self._seen = seen(len(self.residents.running), used, internal, copies)
+        self._held, self._saved = used.held, used.saved + copies
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return Seen(self._seen)
+        return Seen(self._seen, shared=shared_once(self._held, self._saved, duration_ps))
 
 
 class Tracked:
@@ -98,6 +111,8 @@ class SpanMeter(Meter):
         self._starts: list[tuple[int, int, int, Tracked]] = []
         self._serial = count()
         self._internal = 0
+        self._copies: dict[int, int] = {}
+        self._taken: list[int] = []
 
     def open(self, plan: Plan, used: Usage) -> None:
         for group in plan.preempted:
@@ -109,14 +124,21 @@ class SpanMeter(Meter):
         self._used = used
         self._running = len(self.residents.running)
         self._growing = len(self.residents.batch.sequences)
+        if used.saved and plan.horizon:
+            batch = self.residents.batch
+            self._taken = batch.index(self, self._turns).from_now(batch)
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
-            now = Seen(seen(self._running, self._used, self._internal + started.slots))
+            copies = sum(self._copies.values()) if self._copies else 0
+            shared = shared_once(self._used.held, self._used.saved + copies, duration_ps)
+            now = Seen(seen(self._running, self._used, self._internal + started.slots, copies), shared=shared)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
-            now = Seen(seen(self._running, self._used, self._internal), *self._changes(span, started, outcome.grown))
+            first = seen(self._running, self._used, self._internal, 0)
+            shared = self._shared(span, outcome.grown) if self._used.saved else ()
+            now = Seen(first, *self._changes(span, started, outcome.grown), shared)
         self._internal += started.slots
         for group in outcome.finished:
             self._forget(group)
@@ -125,6 +147,26 @@ class SpanMeter(Meter):
                 if group.status is SequenceStatus.RUNNING:
                     self._joined(group)
         return now
+
+    def max_steps(self, used: Usage) -> int:
+        """While slots are shared it must know when each step takes some, which whole blocks alone tell it."""
+        return UNBOUNDED if not used.saved or self._block_size() else 1
+
+    def _block_size(self) -> int:
+        """The size of the blocks in which the batch's members grow; 0 where they do not grow in blocks."""
+        footprint = self.policy.footprint(next(iter(self.residents.batch)))
+        return footprint.size if isinstance(footprint, Granular) else 0
+
+    def _turns(self, batch: Batch) -> Turns:
+        return Turns(self._block_size() or 1)
+
+    def _shared(self, span: Span, grown: Grant) -> tuple[Shared, ...]:
+        """Every iteration of a span in which slots are shared; nothing is shared or copied within one."""
+        rows = shared_over(span, self._used.held, self._used.saved, self._taken)
+        if (whole := rows[-1].held - self._used.held) != grown.growth.slots:
+            name = type(self.policy).__name__
+            raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
+        return rows
 
     def _changes(self, span: Span, started: Growth, grown: Grant) -> tuple[Change, Change]:
         """What the second and later iterations see that the first did not."""
@@ -148,6 +190,8 @@ class SpanMeter(Meter):
         final_len = self.outputs.requests[request_id].final_len
         tracked = Tracked(footprint, final_len, len(group.resident), first.room)
         self._tracked[request_id] = tracked
+        if copies := self.copies(group):
+            self._copies[request_id] = copies
         self._internal += tracked.active
         return tracked
 
@@ -163,6 +207,7 @@ class SpanMeter(Meter):
     def _forget(self, group: SequenceGroup) -> None:
         tracked = self._tracked.pop(group.request.request_id, None)
         if tracked is not None:
+            self._copies.pop(group.request.request_id, None)
             tracked.alive = False
             self._internal -= tracked.active
 
