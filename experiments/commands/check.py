@@ -8,9 +8,9 @@ import yaml
 
 from experiments.commands.arguments import Parser
 from testbed.core.errors import InputError
-from testbed.memory.policy import PoolSpec
+from testbed.memory.policy import PoolSpec, host
 
-POOL = PoolSpec(num_slots=600, max_len=256, num_host_slots=300)
+POOL = PoolSpec(num_slots=600, max_len=256, tiers=host(300))
 
 
 def main(argv: list[str]) -> int:

@@ -54,7 +54,7 @@ NO_OPS = Ops()
 
 
 class Growth(NamedTuple):
-    """When an `extend` of several steps took slots, as moments over these events.
+    """When an `extend` took slots, one of a single step too, as moments over these events.
 
     An event at step t (0 for the first) that takes w slots counts w, w * t and w * t * t: enough to integrate what is
     held over steps whose durations are affine in t, at a price that does not depend on the number of events.

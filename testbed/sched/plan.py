@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from testbed.core.errors import PlugInError
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, Grant, Ops
 from testbed.cost.model import Moved, Work
@@ -110,5 +111,7 @@ def summed(
                 moves[key] = moves.get(key, 0) + 1
         for name, count in one.extra:
             extra[name] = extra.get(name, 0) + count
+    if min((*copies, *(key[-1] for key in moves), *(count + 1 for count in extra.values())), default=1) < 1:
+        raise PlugInError(f"a policy's ops copy, move or count less than nothing: {copies}, {moves}, {extra}")
     moved = tuple(Moved(*key, count) for key, count in sorted(moves.items()))
     return tuple(sorted(copies.items())), moved, tuple(sorted(extra.items()))

@@ -47,12 +47,13 @@ class Residents:
         """Room for the first num_tokens tokens of the group's sequences, all or none; the group is resident then.
 
         A policy that shares gives room to the first sequence, which is forked when its prompt is computed; one that
-        does not reserves for every sequence. Those that come back differ by now, and are computed one by one.
+        does not gives every sequence room for the whole prompt, because all but the first get it by that fork. Those
+        that come back differ by now, and are computed one by one.
         """
         prefill_len = group.prefill_len
         differ = prefill_len > group.request.prompt_len
         seqs = list(group.sequences) if differ or not self.policy.shares else group.sequences[:1]
-        if differ and len(seqs) > 1:
+        if len(seqs) > 1:
             num_tokens = prefill_len
         answers = self.policy.admit(seqs, num_tokens)
         if isinstance(answers, Refusal):
@@ -132,7 +133,10 @@ class Residents:
         if decoding:
             self.leave(group)
         plan.preempted.append(group)
-        swaps = decoding and self.preemption.recovery(group) is Recovery.SWAP and self.policy.moves_tiers
+        recovery = self.preemption.recovery(group) if decoding else Recovery.RECOMPUTE
+        if not isinstance(recovery, Recovery):
+            raise PlugInError(f"{type(self.preemption).__name__} answered {recovery!r}, which is no Recovery")
+        swaps = recovery is Recovery.SWAP and self.policy.moves_tiers
         if not (swaps and self._swap_out(group, plan)):
             self._lose(group)
         self.room_freed()

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from itertools import count
 
+from testbed.core.errors import PlugInError
 from testbed.core.foresight import Foresight
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
@@ -38,7 +39,10 @@ class Scheduler(Foresight, ABC):
         return group
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
-        """Put the queue into the order of service before a plan; first come, first served leaves it as it is."""
+        """Put the queue into the order of service before a plan; first come, first served leaves it as it is.
+
+        The order comes from who is in the queue, not from how often it was asked for: in a span nobody asks.
+        """
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -83,6 +87,9 @@ class Scheduler(Foresight, ABC):
         plan.open = not r.swapped and not (r.waiting and keeps_order)
         if not r.waiting or r.swapped or prompts.stands(r.waiting[0]) or prompts.is_full_with(r.waiting[0]):
             plan.horizon = self.policy.horizon(r.batch)
+            if plan.horizon < 0:
+                name = type(self.policy).__name__
+                raise PlugInError(f"{name} promises {plan.horizon} steps by horizon(), which is at least 0")
 
     def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
         """The prompt phase of the group is over, and has brought its next output token."""

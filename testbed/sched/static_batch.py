@@ -77,11 +77,13 @@ class StaticBatch(Scheduler):
 
     def _decode(self) -> Plan:
         batch, num_seqs = self.residents.batch, self.residents.num_seqs
-        if isinstance(self.policy.extend(batch, 1), Refusal):
+        answer = self.policy.extend(batch, 1)
+        if isinstance(answer, Refusal):
             name = type(self.policy).__name__
             raise InputError(f"static batching never preempts, but {name} ran out of room: choose a contiguous policy")
         batch.extend(1)
         plan = self.residents.new_plan()
+        self.residents.order(answer.ops, plan)
         plan.decode_seqs, plan.decode_longest = num_seqs, self._padded_len + 1
         plan.decode_context = num_seqs * plan.decode_longest
         plan.horizon = self.policy.horizon(batch)

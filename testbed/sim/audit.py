@@ -1,15 +1,35 @@
-"""What the engine asserts of plug-ins, always, in constant time a span."""
+"""What the engine asserts of plug-ins: always in constant time a span, and now and then what takes longer."""
 
 from typing import Any
 
 from numpy.typing import NDArray
 
 from testbed.core.errors import PlugInError
-from testbed.core.slots import Usage
-from testbed.cost.model import Affine, CostModel
+from testbed.core.slots import Grant, Usage
+from testbed.cost.model import Affine, CostModel, Work
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.totals import Measures, Totals
+
+
+class Samples:
+    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at next to no price."""
+
+    def __init__(self) -> None:
+        self._times = 0
+
+    def due(self) -> bool:
+        """Count one time more; whether to look at this one."""
+        self._times += 1
+        return self._times & (self._times - 1) == 0
+
+
+def check_stored(policy: MemoryPolicy, max_len: int) -> None:
+    """Only a policy that declares it may drop tokens."""
+    kept = policy.stored(max_len)
+    if kept != max_len and not policy.drops_tokens:
+        name = type(policy).__name__
+        raise PlugInError(f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True")
 
 
 def check_usage(policy: MemoryPolicy, used: Usage) -> None:
@@ -26,6 +46,26 @@ def check_prices(cost: CostModel, prices: Affine) -> None:
             f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
             f"for {steps!r} iterations; prices are whole numbers above 0"
         )
+
+
+def check_decode(cost: CostModel, work: Work, prices: Affine) -> None:
+    """The prices of decode iterations in a row begin as those of the iterations one by one."""
+    if type(cost).decode is CostModel.decode:
+        return
+    context, longest = work.decode_context + work.decode_seqs, work.decode_longest + 1
+    later = work._replace(decode_context=context, decode_longest=longest)
+    single = [cost.iteration(one) for one in (work, later)[: prices.steps]]
+    row = [prices.first_ps, prices.first_ps + prices.growth_ps][: prices.steps]
+    if row != single:
+        raise PlugInError(f"{type(cost).__name__} says {row} ps by decode(), {single} ps by iteration(), of {work}")
+
+
+def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
+    """What a policy said by growth that it has taken in a span is what it holds more."""
+    taken = policy.usage().held - before.held
+    if taken != grown.growth.slots:
+        name = type(policy).__name__
+        raise PlugInError(f"{name} took {taken} slots in several steps, and says {grown.growth.slots} by Grant.growth")
 
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:

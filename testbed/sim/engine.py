@@ -13,7 +13,7 @@ from testbed.core.slots import Usage
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.sched.plan import Outcome, Plan, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.audit import check_balance, check_prices, check_usage
+from testbed.sim.audit import Samples, check_balance, check_decode, check_growth, check_prices, check_usage
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
@@ -52,6 +52,7 @@ class Engine:
         self.max_steps = max_steps
         self._stop_ps = stop_ps
         self._marks = sorted({*marks_ps, stop_ps} - {UNBOUNDED}, reverse=True)
+        self._decodes, self._spans = Samples(), Samples()
         self._closed = False
         self._wake: simpy.Event | None = None
 
@@ -91,6 +92,8 @@ class Engine:
                 queues = len(residents.waiting), len(residents.swapped)
                 yield env.timeout(duration_ps)
                 outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
+                if steps > 1 and not outcome.finished and self._spans.due():
+                    check_growth(policy, used, outcome.grown)
                 if plan.chunks or plan.resumed:
                     outputs.follow(plan, outcome)
                 seen = meter.close(plan, prices, steps, duration_ps, outcome)
@@ -112,8 +115,13 @@ class Engine:
     def _price(self, plan: Plan, used: Usage) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
         work = work_of(plan, used.saved, len(self.scheduler.residents.running))
+        policy = self.scheduler.policy
+        if work.prefill and policy.drops_tokens:
+            work = work._replace(prefill=tuple((new, policy.stored(before)) for new, before in work.prefill))
         prices = self.cost.decode(work) if plan.repeats else Affine(self.cost.iteration(work), 0, 1)
         check_prices(self.cost, prices)
+        if plan.repeats and self._decodes.due():
+            check_decode(self.cost, work, prices)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
             steps = min(steps, self.outputs.steps_to_end(), self.meter.max_steps(used))

@@ -12,7 +12,8 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
-from testbed.sim.sharing import Shared, Span, Turns, shared_once, shared_over
+from testbed.sim.sharing import Shared, Turns, shared_once, shared_over
+from testbed.sim.spans import Span, after, at, ramp
 from testbed.sim.totals import Change, Seen
 
 
@@ -35,6 +36,18 @@ class Meter(ABC):
     def max_steps(self, used: Usage) -> int:
         """How many iterations it can see at once."""
         return UNBOUNDED
+
+    def unused(self, group: SequenceGroup) -> int:
+        """Slots in a group's tables that will never be used; those of a block that several still share count once."""
+        final_len = self.outputs.requests[group.request.request_id].final_len
+        pieces = set[tuple[int, int]]()
+        for seq in group.resident:
+            left = final_len - (seq.room - self.policy.stored(seq.room))  # what was dropped is in no table
+            for start, length in self.policy.table(seq):
+                if length > left:
+                    pieces.add((start + left, length - left))
+                left = max(left - length, 0)
+        return sum(length for _, length in pieces)
 
     def copies(self, group: SequenceGroup) -> int:
         """Slots that the prompt of a group would take on top if each of its sequences had one already."""
@@ -64,14 +77,9 @@ class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
     def open(self, plan: Plan, used: Usage) -> None:
-        internal = copies = 0
-        for group in self.residents.running.values():
-            copies += self.copies(group)
-            final_len = self.outputs.requests[group.request.request_id].final_len
-            for seq in group.resident:
-                slots = sum(extent.length for extent in self.policy.table(seq))
-                internal += max(0, slots - final_len)
-        self._seen = seen(len(self.residents.running), used, internal, copies)
+        running = self.residents.running
+        internal, copies = (sum(map(count, running.values())) for count in (self.unused, self.copies))
+        self._seen = seen(len(running), used, internal, copies)
         self._held, self._saved = used.held, used.saved + copies
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
@@ -95,7 +103,7 @@ class Tracked:
         for from_len, slots in footprint.waste(final_len):
             if from_len <= num_tokens:
                 self.active += slots * num_seqs
-            else:
+            elif from_len < final_len:  # the last token is never stored
                 self.later.append((from_len, slots * num_seqs))
 
 
@@ -103,14 +111,16 @@ class SpanMeter(Meter):
     """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say their footprints.
 
     The never-used slots of a decoding group start to count at known steps of the batch; `_starts` orders these steps.
+    `_forked` holds groups whose sequences may share their last block, as they do from a fork to their next step.
     """
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         super().__init__(scheduler, outputs)
         self._tracked: dict[int, Tracked] = {}
         self._starts: list[tuple[int, int, int, Tracked]] = []
+        self._forked: dict[int, SequenceGroup] = {}
         self._serial = count()
-        self._internal = 0
+        self._internal = self._repeated = 0
         self._copies: dict[int, int] = {}
         self._taken: list[int] = []
 
@@ -121,6 +131,8 @@ class SpanMeter(Meter):
             self._track(chunk.group)
         for group in plan.resumed:
             self._track(group)
+        forked = [*plan.resumed] if plan.decode_seqs else [*self._forked.values(), *plan.resumed]
+        self._repeated = sum([self._counted_again(group) for group in forked]) if forked else 0
         self._used = used
         self._running = len(self.residents.running)
         self._growing = len(self.residents.batch.sequences)
@@ -132,14 +144,17 @@ class SpanMeter(Meter):
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
             copies = sum(self._copies.values()) if self._copies else 0
+            internal = self._internal - self._repeated + started.slots
             shared = shared_once(self._used.held, self._used.saved + copies, duration_ps)
-            now = Seen(seen(self._running, self._used, self._internal + started.slots, copies), shared=shared)
+            now = Seen(seen(self._running, self._used, internal, copies), shared=shared)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
             first = seen(self._running, self._used, self._internal, 0)
             shared = self._shared(span, outcome.grown) if self._used.saved else ()
             now = Seen(first, *self._changes(span, started, outcome.grown), shared)
         self._internal += started.slots
+        if plan.decode_seqs:
+            self._forked = dict(self.residents.beams)
         for group in outcome.finished:
             self._forget(group)
         if plan.chunks or plan.resumed:
@@ -200,14 +215,21 @@ class SpanMeter(Meter):
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:
             tracked = self._track(group)
+            self._forked[group.request.request_id] = group
         joined_at, num_tokens = self.residents.batch.steps, group.sequences[0].room
         for from_len, slots in tracked.later:
             heapq.heappush(self._starts, (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked))
+
+    def _counted_again(self, group: SequenceGroup) -> int:
+        """Never-used slots that are counted for each of the sequences that share them, but for the first."""
+        tracked = self._tracked.get(group.request.request_id)
+        return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
 
     def _forget(self, group: SequenceGroup) -> None:
         tracked = self._tracked.pop(group.request.request_id, None)
         if tracked is not None:
             self._copies.pop(group.request.request_id, None)
+            self._forked.pop(group.request.request_id, None)
             tracked.alive = False
             self._internal -= tracked.active
 
@@ -223,24 +245,3 @@ class SpanMeter(Meter):
                 tracked.active += slots
                 events.append((step - (end - steps), slots))
         return growth_of(events)
-
-
-def ramp(slope: int, span: Span) -> tuple[int, int]:
-    """Summed over a span's iterations, and integrated over its time: a count that grows by `slope` with each."""
-    steps, _, first_ps, growth_ps = span
-    pairs = steps * (steps - 1) // 2
-    return slope * pairs, slope * (first_ps * pairs + growth_ps * (pairs * (2 * steps - 1) // 3))
-
-
-def at(growth: Growth, span: Span) -> tuple[int, int]:
-    """The same of a count that grows from the iteration of each event on."""
-    steps, duration_ps, first_ps, growth_ps = span
-    w0, w1, w2 = growth
-    return w0 * steps - w1, w0 * duration_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
-
-
-def after(growth: Growth, span: Span) -> tuple[int, int]:
-    """The same of a count that grows from the iteration after each event on."""
-    steps, duration_ps, first_ps, growth_ps = span
-    w0, w1, w2 = growth
-    return w0 * steps - w0 - w1, w0 * duration_ps - (w0 + w1) * first_ps - growth_ps * ((w2 + w1) // 2)

@@ -7,8 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from testbed.core.batch import Batch, BatchIndex
 from testbed.core.sequence import Sequence
-
-Span: TypeAlias = tuple[int, int, int, int]  # steps, duration_ps, and first_ps, growth_ps of their affine durations
+from testbed.sim.spans import Span
 
 
 class Shared(NamedTuple):

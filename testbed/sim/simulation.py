@@ -10,6 +10,7 @@ from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import open_loop
+from testbed.sim.audit import check_stored
 from testbed.sim.engine import Engine
 from testbed.sim.meter import Meter, PlainMeter, SpanMeter
 from testbed.sim.outputs import Outputs
@@ -35,6 +36,7 @@ def simulate(
     is one event and the pool is measured by walking every table; the result is the same. A recorder or an environment
     given from outside can be watched while the run goes on.
     """
+    check_stored(scheduler.policy, max_len)
     env = env or simpy.Environment(0)
     recorder = recorder or Recorder()
     outputs = Outputs(scheduler.residents, beams or SyntheticBeams())
@@ -51,5 +53,5 @@ def simulate(
 
 
 def says_footprints(policy: MemoryPolicy) -> bool:
-    """Whether the policy has footprints of its own, so that its memory can be measured over whole spans."""
-    return type(policy).footprint is not MemoryPolicy.footprint
+    """Whether its memory can be measured over whole spans: footprints of its own, and every stored token stays."""
+    return type(policy).footprint is not MemoryPolicy.footprint and not policy.drops_tokens

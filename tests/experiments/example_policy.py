@@ -12,39 +12,44 @@ class Slabs(MemoryPolicy):
         self.num_slabs = pool.num_slots // slab_size
         self.max_slabs = max_slabs or self.num_slabs
         self.free = list(range(self.num_slabs))
-        self.slabs: dict[int, list[int]] = {}
-        self.tokens: dict[int, int] = {}
+        self.slabs = {}  # by sequence id
+        self.live = 0  # slots that store a token, or are about to
 
-    def admit(self, seq, num_tokens):
-        if ceil_div(num_tokens, self.slab_size) > min(self.max_slabs, self.num_slabs):
+    def admit(self, seqs, num_tokens):
+        if num_tokens > self.longest(seqs[0].prompt_len, len(seqs)):
             return Refusal.NEVER
-        return self._grow({seq.seq_id: num_tokens})
+        if not self.grow({seq.seq_id: num_tokens for seq in seqs}):
+            return Refusal.LATER
+        self.live += num_tokens * len(seqs)
+        return [GRANTED] * len(seqs)
 
-    def extend(self, seqs, num_tokens):
-        return self._grow({seq.seq_id: self.tokens[seq.seq_id] + num_tokens for seq in seqs})
+    def extend(self, batch, num_tokens):
+        if not self.grow({seq.seq_id: seq.room + num_tokens for seq in batch}):
+            return Refusal.LATER
+        self.live += num_tokens * len(batch)
+        return GRANTED
 
     def release(self, seq):
         self.free += self.slabs.pop(seq.seq_id)
-        del self.tokens[seq.seq_id]
+        self.live -= seq.room
 
     def table(self, seq):
         return [Extent(slab * self.slab_size, self.slab_size) for slab in self.slabs[seq.seq_id]]
 
     def usage(self):
         total, free = self.num_slabs * self.slab_size, len(self.free) * self.slab_size
-        held, live = total - free, sum(self.tokens.values())
-        return Usage(total, live, held, held, 0, free, self.slab_size if free else 0)
+        return Usage(
+            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+        )
 
-    def fits(self, prompt_len, output_len, num_seqs):
-        needed = ceil_div(prompt_len + output_len, self.slab_size)
-        return needed <= self.max_slabs and num_seqs * needed <= self.num_slabs
+    def longest(self, prompt_len, num_seqs):
+        return self.slab_size * min(self.max_slabs, self.num_slabs // num_seqs)
 
-    def _grow(self, lengths):
+    def grow(self, rooms):
         """Room for so many tokens of each of these sequences, all or none."""
-        needed = {i: ceil_div(n, self.slab_size) - len(self.slabs.get(i, [])) for i, n in lengths.items()}
-        if sum(needed.values()) > len(self.free):
-            return Refusal.LATER
-        for seq_id, count in needed.items():
+        missing = {i: ceil_div(room, self.slab_size) - len(self.slabs.get(i, [])) for i, room in rooms.items()}
+        if sum(missing.values()) > len(self.free):
+            return False
+        for seq_id, count in missing.items():
             self.slabs.setdefault(seq_id, []).extend(self.free.pop() for _ in range(count))
-        self.tokens.update(lengths)
-        return GRANTED
+        return True

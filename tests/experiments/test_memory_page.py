@@ -17,7 +17,7 @@ from testbed.cost.model import CostModel
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
-from testbed.sched.prefill import SeparatePrefill
+from testbed.sched.separate import SeparatePrefill
 from testbed.sim.memory_trace import trace_memory
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

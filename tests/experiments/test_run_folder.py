@@ -92,11 +92,12 @@ def test_a_prefix_cache_says_what_it_found(testbed):
     options = ("policy=prefix_caching", "trace=chat_histories", "model=llama-3-8b", "arrivals.duration_s=30")
     code, output, _ = testbed("run", *options, "outputs=summary")
     assert code == 0
-    shown = re.search(r"([\d.]+)% of ([\d,]+) prompt blocks found, ([\d,]+) evictions", output)
-    found, blocks, evictions = shown.groups()
+    shown = re.search(
+        r"([\d.]+)% of all prompt blocks found; .* ([\d,]+) blocks, .* 0 evictions", " ".join(output.split())
+    )
+    found, blocks = shown.groups()
     assert 0 < float(found) < 100
     assert int(blocks.replace(",", "")) > 100
-    assert evictions == "0"
 
 
 def test_a_run_without_requests_is_a_run(testbed, tmp_path):

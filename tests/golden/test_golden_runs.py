@@ -11,10 +11,12 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec
+from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup
-from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
+from testbed.sched.separate import SeparatePrefill
 from testbed.sim.arrivals import Slotted
 from testbed.sim.simulation import simulate
 from traces.synthetic import Fitted
@@ -23,7 +25,7 @@ GOLDEN = Path(__file__).with_name("runs.csv")
 MODEL = ModelSpec("opt-13b", 40, 5120, 40, 40, 128, 20480, 2, 50272, 2048, tied_embedding=True)
 SERVER = ServerSpec("a100", GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 32e9, 600e9), 1)
 COST = AnalyticCost(MODEL, SERVER, Efficiencies(overhead_s=9e-3, attention_bandwidth=0.5, copy_s=4e-6))
-POOL = PoolSpec(15728, 2048, 26214)
+POOL = PoolSpec(15728, 2048, host(26214))
 
 CASES = {
     "max": (ContiguousMax, SeparatePrefill, "sharegpt", 1.0, 1, False),
@@ -40,8 +42,17 @@ CASES = {
 def totals(policy, prefill, trace, rate, num_seqs, beam):
     arrivals = Slotted(rate, 120).times_ps(None, 0)
     workload = Workload(Fitted(trace).rows(len(arrivals), 0, 2048), arrivals, num_seqs, beam)
-    recorder = simulate(workload, prefill(policy(POOL), RecomputeSingleSwapGroup()), COST, 2048)
-    return {name: str(value) for name, value in {**asdict(recorder.totals), "end_ps": recorder.end_ps}.items()}
+    scheduler = prefill(policy(POOL), RecomputeSingleSwapGroup(), max_num_batched_tokens=2560, max_num_seqs=256)
+    recorder = simulate(workload, scheduler, COST, 2048)
+    return {name: str(value) for name, value in {**flat(recorder.totals), "end_ps": recorder.end_ps}.items()}
+
+
+def flat(sums):
+    """Every count and every measure by name, those over time with `_time` behind it."""
+    counts = asdict(sums)
+    per_iteration, over_time = counts.pop("per_iteration"), counts.pop("over_time")
+    over_time = {f"{name}_time": value for name, value in over_time._asdict().items()}
+    return {**counts, **per_iteration._asdict(), **over_time}
 
 
 def write(rows):

@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 
 from testbed.contract.memory import TokenMemory
 from testbed.core.request import Request
@@ -13,7 +14,6 @@ from testbed.memory.prefix_cache.eviction.fifo import Fifo
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
-from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 
 MAX_LEN = 96
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, given, settings
+from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 
 from testbed.core.request import PS, Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
@@ -19,7 +20,6 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
-from testbed.sched.prefill import ChunkedPrefill, MixedPrefill, SeparatePrefill
 from testbed.sched.static_batch import StaticBatch
 from testbed.sim.simulation import simulate
 

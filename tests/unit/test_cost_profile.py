@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 import testbed.cost
 from testbed.core.errors import InputError
+from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.derive import derive
-from testbed.cost.model import UNBOUNDED, Work
+from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 from testbed.cost.tables import Knots, SizedTable
 
@@ -56,7 +57,7 @@ def test_the_recorded_fit_is_what_the_loader_gives(name):
 @given(st.integers(1, 400), st.integers(1, 2048), st.sampled_from([COST, PAPER]))
 def test_a_span_equals_its_steps_bit_for_bit(num_seqs, mean, cost):
     context = num_seqs * mean
-    span = cost.decode(num_seqs, context)
+    span = cost.decode(Work(num_seqs, context))
     last = 40 if span.steps == UNBOUNDED else span.steps - 1
     for step in {0, 1, last // 2, last}:
         if step < span.steps:
@@ -67,7 +68,7 @@ def test_a_span_equals_its_steps_bit_for_bit(num_seqs, mean, cost):
 
 @given(st.integers(1, 300), st.integers(1, 2000), st.integers(1, 300))
 def test_more_context_never_costs_less_within_a_piece(num_seqs, mean, more):
-    span = COST.decode(num_seqs, num_seqs * mean)
+    span = COST.decode(Work(num_seqs, num_seqs * mean))
     assert span.growth_ps >= 0
     assert span.steps >= 1
 
@@ -85,11 +86,11 @@ def test_every_worker_gets_its_input_in_turn():
 def test_prices_cover_every_part():
     idle, decode = COST.iteration(Work()), COST.iteration(Work(8, 800))
     assert idle == 0
-    assert COST.iteration(Work(8, 800, ((100, 0),))) > decode
-    assert COST.iteration(Work(8, 800, copies=3, copied_tokens=40)) > decode
-    for way in ({"swapped_out": 5}, {"swapped_in": 5}):
-        fused = COST.iteration(Work(8, 800, **way))
-        assert decode < fused < cost_of(swap="per block").iteration(Work(8, 800, **way))
+    assert COST.iteration(Work(8, 800, prefill=((100, 0),))) > decode
+    assert COST.iteration(Work(8, 800, copies=((16, 3),))) > decode
+    for way in ((DEVICE, HOST), (HOST, DEVICE)):
+        swap = Work(8, 800, moves=(Moved(*way, 16, 5),))
+        assert decode < COST.iteration(swap) < cost_of(swap="per block").iteration(swap)
     bare, slow = (cost_of(overhead_s=seconds).iteration(Work(8, 800)) for seconds in (0.0, 0.01))
     assert slow - bare == 10**10
     assert bare < decode

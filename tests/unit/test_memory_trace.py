@@ -4,19 +4,22 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from by_hand import extend, fork, release, seat
 
-from testbed.core.request import PS, Request
+from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Extent, Refusal, Tier
+from testbed.core.slots import DEVICE, HOST, Extent, Refusal
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousPow2
+from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.policy import MemoryPolicy, PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.traced import Traced
+from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, Swap
-from testbed.sched.prefill import ChunkedPrefill, SeparatePrefill
+from testbed.sched.separate import SeparatePrefill
 from testbed.sim.memory_trace import MemoryTrace, Tracer, trace_memory
 from testbed.sim.simulation import simulate
 
@@ -35,16 +38,21 @@ class Script:
         self.policy = self.tracer.policy
 
     def at(self, time_ps, call, *arguments):
+        """`call` takes the policy first."""
         self.env.now = time_ps
-        return getattr(self.policy, call)(*arguments)
+        return call(self.policy, *arguments)
 
     def frames(self, end_ps):
         self.tracer.finish(end_ps)
         return self.trace.frames
 
 
-def sequence(seq_id, request_id, prompt_len=7, output_len=9):
-    return Sequence(seq_id, Request(request_id, 0, prompt_len, output_len))
+def move(policy, seqs, tier):
+    return policy.move(seqs, tier)
+
+
+def sequence(seq_id, request_id, prompt_len=7, **request):
+    return Sequence(seq_id, Incoming(request_id, 0, prompt_len, **request))
 
 
 def tables(frame, block_size=4):
@@ -60,13 +68,15 @@ def counts(frame):
 
 
 def test_two_requests_share_a_pool_as_in_figure_7():
-    script = Script(Paged(PoolSpec(36, 64), block_size=4, watermark=0, order=[7, 1, 5, 2, 3, 0, 4, 6, 8]))
+    script = Script(
+        Paged(PoolSpec(36, 64), block_size=4, watermark=0, blocks=BlockPool(9, [7, 1, 5, 2, 3, 0, 4, 6, 8]))
+    )
     a, b = sequence(0, 10), sequence(1, 11, prompt_len=5)
-    script.at(5, "admit", a, 7)
-    script.at(5, "admit", b, 5)
-    script.at(8, "extend", [a, b], 1)
-    script.at(9, "extend", [a, b], 1)
-    script.at(12, "release", a)
+    script.at(5, seat, [a], 7)
+    script.at(5, seat, [b], 5)
+    script.at(8, extend, [a, b], 1)
+    script.at(9, extend, [a, b], 1)
+    script.at(12, release, a)
     frames = script.frames(20)
     assert [(f.start_ps, f.end_ps) for f in frames] == [(0, 5), (5, 8), (8, 9), (9, 12), (12, 20)]
     assert [tables(f) for f in frames] == [
@@ -84,11 +94,11 @@ def test_forks_share_and_the_first_writer_copies_as_in_figure_8():
     policy = Paged(PoolSpec(36, 64), block_size=4, watermark=0)
     script = Script(policy)
     parent, child = sequence(0, 3), sequence(1, 3)
-    script.at(0, "admit", parent, 7)
-    script.at(1, "fork", parent, child)
+    script.at(0, seat, [parent], 7)
+    script.at(1, fork, parent, child)
     assert policy._pool.sharers == {0: 2, 1: 2}
-    script.at(2, "extend", [parent, child], 1)
-    script.at(3, "release", parent)
+    script.at(2, extend, [parent, child], 1)
+    script.at(3, release, parent)
     frames = script.frames(4)
     assert [tables(f) for f in frames] == [{0: [0, 1]}, {0: [0, 1], 1: [0, 1]}, {0: [0, 2], 1: [0, 1]}, {1: [0, 1]}]
     assert [list(counts(f).values()) for f in frames] == [[1, 1], [2, 2], [2, 1, 1], [1, 1]]
@@ -96,15 +106,15 @@ def test_forks_share_and_the_first_writer_copies_as_in_figure_8():
 
 
 def test_a_group_on_the_host_is_absent_from_the_device():
-    script = Script(Paged(PoolSpec(36, 64, num_host_slots=16), block_size=4, watermark=0))
+    script = Script(Paged(PoolSpec(36, 64, host(16)), block_size=4, watermark=0))
     parent, child = sequence(0, 3), sequence(1, 3)
-    script.at(0, "admit", parent, 7)
-    script.at(0, "fork", parent, child)
-    script.at(1, "move", [parent, child], Tier.HOST)
-    script.at(2, "move", [parent, child], Tier.DEVICE)
-    script.at(3, "move", [parent, child], Tier.HOST)
-    script.at(4, "release", parent)
-    script.at(4, "release", child)
+    script.at(0, seat, [parent], 7)
+    script.at(0, fork, parent, child)
+    script.at(1, move, [parent, child], HOST)
+    script.at(2, move, [parent, child], DEVICE)
+    script.at(3, move, [parent, child], HOST)
+    script.at(4, release, parent)
+    script.at(4, release, child)
     frames = script.frames(5)
     assert [tables(f)[1] for f in frames[:3]] == [[0, 1], [-1, -2], [1, 0]]
     assert [held.num_tokens for held in frames[3].held.values()] == [7, 7]
@@ -112,11 +122,11 @@ def test_a_group_on_the_host_is_absent_from_the_device():
 
 
 def test_a_prefix_is_pinned_and_stays_on_the_device_when_its_user_leaves():
-    script = Script(Paged(PoolSpec(36, 64, num_host_slots=16), block_size=4, watermark=0))
-    user = Sequence(0, Request(1, 0, 7, 9, prefix=4))
-    script.at(0, "register_prefix", 4)
-    script.at(1, "admit", user, 7)
-    script.at(2, "move", [user], Tier.HOST)
+    script = Script(Paged(PoolSpec(36, 64, host(16)), block_size=4, watermark=0))
+    user = sequence(0, 1, prefix=4)
+    script.at(0, Paged.register_prefix, 4)
+    script.at(1, seat, [user], 7)
+    script.at(2, move, [user], HOST)
     frames = script.frames(3)
     assert [f.unowned.pinned for f in frames] == [(Extent(0, 4),)] * 3
     assert [tables(f) for f in frames] == [{}, {0: [0, 1]}, {0: [0, -1]}]
@@ -124,9 +134,9 @@ def test_a_prefix_is_pinned_and_stays_on_the_device_when_its_user_leaves():
 
 def test_a_refusal_changes_nothing_and_reservations_show_their_rounding():
     script = Script(ContiguousMax(PoolSpec(64, 24), block_size=4))
-    script.at(0, "admit", sequence(0, 1), 7)
-    script.at(0, "admit", sequence(1, 2), 7)
-    assert script.at(1, "admit", sequence(2, 3), 7) is Refusal.LATER
+    script.at(0, seat, [sequence(0, 1)], 7)
+    script.at(0, seat, [sequence(1, 2)], 7)
+    assert script.at(1, seat, [sequence(2, 3)], 7) is Refusal.LATER
     frames = script.frames(2)
     assert [f.held.keys() for f in frames] == [{0, 1}, {0, 1}]
     assert frames[0].held[1].device == (Extent(32, 24),)
@@ -136,9 +146,9 @@ def test_a_refusal_changes_nothing_and_reservations_show_their_rounding():
 def test_only_the_window_is_kept_and_frames_are_thinned_to_those_on_an_even_grid():
     script = Script(Paged(PoolSpec(4000, 4000), block_size=4, watermark=0), start_ps=95, stop_ps=500, max_frames=10)
     seq = sequence(0, 1)
-    script.at(0, "admit", seq, 1)
+    script.at(0, seat, [seq], 1)
     for time in range(10, 1000, 10):
-        script.at(time, "extend", [seq], 1)
+        script.at(time, extend, [seq], 1)
     frames = script.frames(1000)
     assert (frames[0].start_ps, frames[-1].end_ps, script.trace.num_states) == (95, 480, 41)
     assert [f.start_ps for f in frames] == [95, 150, 220, 280, 350, 410, 470]
@@ -149,8 +159,8 @@ def test_a_state_that_lasts_is_never_thinned_away():
     script = Script(Paged(PoolSpec(400, 400), block_size=4, watermark=0), max_frames=4)
     seq = sequence(0, 1)
     for time in range(0, 1000, 10):
-        script.at(time, "admit", seq, 1)
-        script.at(time + 1, "release", seq)
+        script.at(time, seat, [seq], 1)
+        script.at(time + 1, release, seq)
     frames = script.frames(100_000)
     assert (frames[-1].held, frames[-1].end_ps) == ({}, 100_000)
 
@@ -173,7 +183,7 @@ def requests():
 
 def scheduler(policy, rule):
     return (ChunkedPrefill if policy is ContiguousPow2 else SeparatePrefill)(
-        policy(PoolSpec(256, 64, 128), block_size=4), rule(), 100, 20
+        policy(PoolSpec(256, 64, host(128)), block_size=4), rule(), max_num_batched_tokens=100, max_num_seqs=20
     )
 
 
@@ -207,18 +217,18 @@ def test_a_window_of_a_traced_run_equals_that_part_of_the_whole():
     assert part.end_ps == stop
 
 
-def prompt(seq_id, ids, output_len=5):
-    return Sequence(seq_id, Request(seq_id, 0, len(ids), output_len, prompt_ids=tuple(ids)))
+def prompt(seq_id, ids):
+    return sequence(seq_id, seq_id, len(ids), prompt_ids=tuple(ids))
 
 
 def test_cached_blocks_are_shared_then_kept_findable_then_evicted():
     script = Script(PrefixCaching(PoolSpec(16, 64), block_size=4, watermark=0))
     first, second, other = prompt(0, range(9)), prompt(1, range(9)), prompt(2, range(100, 113))
-    script.at(0, "admit", first, 9)
-    script.at(1, "admit", second, 9)
-    script.at(2, "release", first)
-    script.at(3, "withdraw", second)
-    script.at(4, "admit", other, 13)
+    script.at(0, seat, [first], 9)
+    script.at(1, seat, [second], 9)
+    script.at(2, release, first)
+    script.at(3, release, second)
+    script.at(4, seat, [other], 13)
     frames = script.frames(5)
     assert [tables(f) for f in frames] == [
         {0: [0, 1, 2]},
@@ -234,7 +244,7 @@ def test_cached_blocks_are_shared_then_kept_findable_then_evicted():
 
 
 def test_whatever_may_change_a_policy_is_watched():
-    reads = {"check", "fits", "table", "unowned", "usage"}
+    reads = {"check", "counters", "longest", "stored", "table", "unowned", "usage"}
     calls = {name for name, value in vars(MemoryPolicy).items() if callable(value) and not name.startswith("_")}
     assert calls - reads <= vars(Traced).keys()
 
@@ -243,5 +253,5 @@ def test_a_traced_policy_is_one_and_hands_on_what_it_does_not_know():
     script = Script(Paged(PoolSpec(36, 64), block_size=4))
     assert isinstance(script.policy, MemoryPolicy)
     assert (script.policy.shares, script.policy.block_size) == (True, 4)
-    assert script.policy.fits(7, 9, 1)
+    assert script.policy.longest(7, 1) == 36
     script.policy.check()

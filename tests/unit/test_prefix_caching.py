@@ -1,18 +1,18 @@
 """Prefix caching by example: what is found, what is written, and what goes first."""
 
 import pytest
+from by_hand import admit, extend, release, seat, sequence
 
 from testbed.core.errors import InputError
-from testbed.core.request import Request
-from testbed.core.sequence import OracleError, Sequence
-from testbed.core.slots import Grant, Refusal, Tier
-from testbed.memory.policy import PoolSpec, UnsupportedError
+from testbed.core.foresight import OracleError
+from testbed.core.slots import DEVICE, HOST, Grant, Refusal
+from testbed.memory.policy import PoolSpec, UnsupportedError, host
 from testbed.memory.prefix_cache.eviction.belady import Belady
 from testbed.memory.prefix_cache.eviction.fifo import Fifo
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import PrefixIndex, block_contents
 
-POOL = PoolSpec(num_slots=64, max_len=64, num_host_slots=64)
+POOL = PoolSpec(num_slots=64, max_len=64, tiers=host(64))
 
 
 def policy(**options):
@@ -21,7 +21,7 @@ def policy(**options):
 
 def prompt(seq_id, ids, num_tokens=None, tokens_per_id=1, prefix=0):
     length = num_tokens or len(ids) * tokens_per_id
-    return Sequence(seq_id, Request(seq_id, 0, length, 8, prefix=prefix, prompt_ids=ids, tokens_per_id=tokens_per_id))
+    return sequence(seq_id, length, prefix=prefix, prompt_ids=ids, tokens_per_id=tokens_per_id)
 
 
 def blocks(caching, seq):
@@ -29,9 +29,9 @@ def blocks(caching, seq):
 
 
 def found(caching, seq, num_tokens=None):
-    answer = caching.admit(seq, num_tokens or seq.prompt_len)
+    (grant,) = seat(caching, [seq], num_tokens or seq.prompt_len)
     caching.check()
-    return answer.num_cached
+    return grant.num_cached
 
 
 TEXT = tuple(range(100, 120))
@@ -50,11 +50,11 @@ def test_full_blocks_are_shared_and_the_rest_is_not():
 def test_a_hit_outlives_its_sequence_until_it_is_evicted():
     caching = policy()
     found(caching, first := prompt(0, TEXT[:12]))
-    caching.release(first)
+    release(caching, first)
     assert caching.usage().cached == 12
     found(caching, large := prompt(1, tuple(range(56))))  # 14 of 16 blocks: one cached block has to go, the last one
-    assert (caching.usage().cached, caching.evictions) == (8, 1)
-    caching.release(large)
+    assert (caching.usage().cached, caching.counters()["evictions"]) == (8, 1)
+    release(caching, large)
     assert found(caching, prompt(2, TEXT[:13])) == 8
 
 
@@ -70,10 +70,11 @@ def test_the_block_of_the_last_prompt_token_is_computed_again():
 def test_after_recompute_the_whole_prompt_is_found():
     caching = policy()
     found(caching, first := prompt(0, TEXT[:8]))
-    caching.extend([first], 3)
-    caching.release(first)
+    extend(caching, [first], 3)
+    release(caching, first)
+    first.num_preemptions += 1
     assert found(caching, first, 11) == 8
-    assert caching.counts.prompts == 1
+    assert caching.counters()["prompts"] == 1
 
 
 def test_a_hit_may_reach_beyond_the_chunk():
@@ -88,15 +89,15 @@ def test_a_chunk_is_findable_when_it_is_computed():
     caching = policy()
     found(caching, first := prompt(0, TEXT[:16]), 6)
     assert found(caching, prompt(1, TEXT[:16]), 1) == 4
-    caching.extend([first], 6)
+    extend(caching, [first], 6)
     assert found(caching, prompt(2, TEXT[:16]), 1) == 12
 
 
 def test_generated_tokens_are_not_published():
     caching = policy()
     found(caching, first := prompt(0, TEXT[:4]))
-    caching.extend([first], 8)
-    caching.release(first)
+    extend(caching, [first], 8)
+    release(caching, first)
     assert caching.usage().cached == 4
 
 
@@ -116,14 +117,14 @@ def test_a_partial_last_id_is_shared_in_full_blocks_only():
 
 def test_block_size_and_ids_must_go_together():
     with pytest.raises(InputError, match="block_size 4 does not go with a trace whose ids name 6 tokens"):
-        policy().admit(prompt(0, (1, 2), 12, 6), 12)
+        policy().admit([prompt(0, (1, 2), 12, 6)], 12)
     assert block_contents((1, 2, 3, 4), 2, 8, 4) == [(1, 2), (3, 4)]
 
 
 def test_room_for_a_hit_beyond_the_chunk_is_no_reason_to_refuse():
     caching = policy(watermark=0.25)
     found(caching, first := prompt(0, TEXT))
-    caching.release(first)
+    release(caching, first)
     found(caching, prompt(1, tuple(range(32))))  # 8 blocks of 16; 5 cached, 3 free, 4 to be kept
     assert found(caching, prompt(2, (*TEXT, 1)), 1) == 16
 
@@ -133,25 +134,26 @@ def test_a_registered_prefix_still_works():
     caching.register_prefix(8)
     seq = prompt(0, TEXT[:12], prefix=8)
     assert found(caching, seq) == 8
-    caching.release(seq)
+    release(caching, seq)
     assert (caching.usage().held, caching.usage().cached) == (8, 0)
 
 
 def test_a_prompt_without_content_is_private():
     caching = policy()
     for seq_id in range(2):
-        assert found(caching, Sequence(seq_id, Request(seq_id, 0, 8, 8))) == 0
+        assert found(caching, sequence(seq_id, 8)) == 0
     assert caching.usage().saved == 0
 
 
 def test_the_host_does_not_keep_a_block_from_being_found():
     caching = policy()
     found(caching, first := prompt(0, TEXT[:8]))
-    assert isinstance(caching.move([first], Tier.HOST), Grant)
+    assert isinstance(caching.move([first], HOST), Grant)
     assert caching.usage().cached == 8
     found(caching, large := prompt(1, tuple(range(60))))  # evicts what is cached
-    caching.release(large)
-    assert isinstance(caching.move([first], Tier.DEVICE), Grant)
+    release(caching, large)
+    assert isinstance(caching.move([first], DEVICE), Grant)
+    caching.computed(first, 8)
     assert found(caching, prompt(2, TEXT[:9])) == 8
 
 
@@ -160,55 +162,53 @@ def test_equal_blocks_become_one_when_nobody_holds_the_older():
     first, second = prompt(0, TEXT[:9]), prompt(1, TEXT[:9])
     found(caching, first, 2)
     found(caching, second, 2)
-    caching.extend([first, second], 7)
-    caching.release(first)
-    caching.release(second)
+    extend(caching, [first, second], 7)
+    release(caching, first)
+    release(caching, second)
     assert caching.usage().cached == 8
 
 
-def test_what_was_never_computed_is_withdrawn():
+def test_what_was_never_computed_is_not_found():
     caching = policy()
-    found(caching, first := prompt(0, TEXT[:8]))
+    found(caching, prompt(0, TEXT[:8]))
     second = prompt(1, TEXT[:16])
-    found(caching, second)
-    caching.withdraw(second)
-    assert (found(caching, prompt(2, TEXT)), blocks(caching, first)) == (8, [0, 1])
+    admit(caching, [second], 16)
+    assert found(caching, prompt(2, TEXT)) == 8
 
 
 def test_never_and_later():
     caching = policy()
-    assert caching.admit(prompt(0, tuple(range(65))), 65) is Refusal.NEVER
+    assert caching.admit([prompt(0, tuple(range(65)))], 65) is Refusal.NEVER
     found(caching, prompt(1, tuple(range(40))))
-    assert caching.admit(prompt(2, TEXT + TEXT), 40) is Refusal.LATER
+    assert caching.admit([prompt(2, TEXT + TEXT)], 40) is Refusal.LATER
 
 
 def test_counts():
     caching = policy()
     found(caching, prompt(0, TEXT[:10]))
     found(caching, prompt(1, TEXT[:10]))
-    counts = caching.counts
-    assert (counts.prompts, counts.blocks, counts.hit_blocks) == (2, 6, 2)
-    assert (counts.tokens, counts.hit_tokens) == (20, 8)
+    counts = {"prompts": 2, "blocks": 6, "hit_blocks": 2, "tokens": 20, "hit_tokens": 8, "evictions": 0}
+    assert caching.counters() == counts
 
 
 def test_belady_must_be_fed_and_nobody_else_may_be():
     with pytest.raises(UnsupportedError, match="Fifo does not read the future"):
-        policy(eviction=Fifo()).foresee([])
+        policy(eviction=Fifo()).foresee_prompts([])
     caching = policy(eviction=Belady())
     with pytest.raises(OracleError, match="foresee"):
-        caching.admit(prompt(0, TEXT), 20)
+        caching.admit([prompt(0, TEXT)], 20)
 
 
 def test_belady_in_a_policy_keeps_what_is_asked_for_next():
     story, other, large = TEXT[:12], tuple(range(12)), tuple(range(200, 248))
     caching = policy(eviction=Belady())
     trace = [story, other, large, other, story]
-    caching.foresee((ids, 1, len(ids)) for ids in trace)
+    caching.foresee_prompts((ids, 1, len(ids)) for ids in trace)
     hits = []
     for seq_id, ids in enumerate(trace):
         seq = prompt(seq_id, ids)
         hits.append(found(caching, seq))
-        caching.release(seq)
+        release(caching, seq)
     assert hits == [0, 0, 0, 8, 4]
 
 

@@ -1,20 +1,18 @@
 """The paper's worked examples, block for block; the free list is ordered as each figure needs."""
 
-from testbed.core.request import Request
-from testbed.core.sequence import Sequence
+from by_hand import extend, fork, seat, sequence
+
 from testbed.core.slots import Copy
 from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import pairs
 
 
-def sequence(seq_id, prompt_len=1, output_len=100):
-    return Sequence(seq_id, Request(seq_id, 0, prompt_len, output_len))
-
-
 def paged(num_blocks, order=None, block_size=4):
-    return Paged(PoolSpec(num_blocks * block_size, 2048), block_size, watermark=0, order=order)
+    pool = PoolSpec(num_blocks * block_size, 2048)
+    return Paged(pool, block_size, watermark=0, blocks=BlockPool(num_blocks, order))
 
 
 def blocks(policy, seq):
@@ -35,43 +33,43 @@ def split(policy, seq, final_len):
 
 def test_figure_3_reserves_2048_and_512_slots():
     for max_len, prompt_len, final_len, expected in ((2048, 7, 10, (8, 2, 2038)), (512, 3, 5, (4, 1, 507))):
-        policy, seq = ContiguousMax(PoolSpec(4096, max_len)), sequence(0, prompt_len, final_len - prompt_len)
-        policy.admit(seq, prompt_len)
-        policy.extend([seq], 1)
+        policy, seq = ContiguousMax(PoolSpec(4096, max_len)), sequence(0, prompt_len)
+        seat(policy, [seq], prompt_len)
+        extend(policy, [seq], 1)
         assert split(policy, seq, final_len) == expected
 
 
 def test_figure_6_maps_logical_blocks_when_they_fill():
     policy, seq = paged(9, order=[7, 1, 3, 0, 2, 4, 5, 6, 8]), sequence(0, 7)
-    policy.admit(seq, 7)
+    seat(policy, [seq], 7)
     assert (blocks(policy, seq), filled(policy, seq, 7)) == ([7, 1], [4, 3])
-    policy.extend([seq], 1)
+    extend(policy, [seq], 1)
     assert (blocks(policy, seq), filled(policy, seq, 8)) == ([7, 1], [4, 4])
-    policy.extend([seq], 1)
+    extend(policy, [seq], 1)
     assert (blocks(policy, seq), filled(policy, seq, 9)) == ([7, 1, 3], [4, 4, 1])
 
 
 def test_figure_7_stores_two_requests_side_by_side():
     policy, a, b = paged(9, order=[1, 4, 0, 5, 3, 6, 7, 2, 8]), sequence(0, 7), sequence(1, 5)
-    policy.admit(a, 7)
-    policy.admit(b, 5)
+    seat(policy, [a], 7)
+    seat(policy, [b], 5)
     for _ in range(4):  # A needs its third block in the second step, B in the fourth
-        policy.extend([a, b], 1)
-    policy.extend([a], 2)
+        extend(policy, [a, b], 1)
+    extend(policy, [a], 2)
     assert blocks(policy, a) == [1, 4, 3, 7]
     assert blocks(policy, b) == [0, 5, 6]
 
 
 def test_figure_8_copies_for_the_first_writer_only():
     policy, a1, a2 = paged(8, order=[7, 1, 3, 0, 2, 4, 5, 6]), sequence(0, 7), sequence(1, 7)
-    policy.admit(a1, 7)
-    policy.fork(a1, a2)
+    seat(policy, [a1], 7)
+    fork(policy, a1, a2)
     assert blocks(policy, a1) == blocks(policy, a2) == [7, 1]
     assert [policy._pool.ref_count(block) for block in (7, 1)] == [2, 2]
-    first = policy.extend([a1], 1)
-    assert first.ops.copies == (Copy(1 * 4, 3 * 4, 3),)
+    first = extend(policy, [a1], 1)
+    assert first.ops.copies == (Copy(1 * 4, 3 * 4, 4),)
     assert (blocks(policy, a1), policy._pool.ref_count(1)) == ([7, 3], 1)
-    second = policy.extend([a2], 1)
+    second = extend(policy, [a2], 1)
     assert not second.ops
     assert blocks(policy, a2) == [7, 1]
 
@@ -79,14 +77,14 @@ def test_figure_8_copies_for_the_first_writer_only():
 def beams_before_figure_9():
     """Candidates 0 to 2 share three blocks and diverge at the fourth; candidate 3 shares only the prompt."""
     policy, seqs = paged(13), [sequence(i, 4) for i in range(4)]
-    policy.admit(seqs[0], 4)
-    policy.fork(seqs[0], seqs[3])
+    seat(policy, [seqs[0]], 4)
+    fork(policy, seqs[0], seqs[3])
     for i in (0, 3, 0, 3):
-        policy.extend([seqs[i]], 4)
-    policy.fork(seqs[0], seqs[1])
-    policy.fork(seqs[0], seqs[2])
+        extend(policy, [seqs[i]], 4)
+    fork(policy, seqs[0], seqs[1])
+    fork(policy, seqs[0], seqs[2])
     for seq in seqs:
-        policy.extend([seq], 4)
+        extend(policy, [seq], 4)
     return policy, seqs
 
 
@@ -96,11 +94,11 @@ def test_figure_9_frees_the_blocks_of_candidates_that_do_not_survive():
     assert [blocks(policy, seq) for seq in seqs] == before
     assert policy._pool.free == [12, 11, 10, 9]
     for parent, child in pairs((1, 1, 2, 2)):  # the top four all originate from candidates 1 and 2
-        policy.fork(seqs[parent], seqs[child])
+        fork(policy, seqs[parent], seqs[child])
     freed = policy._pool.free[4:]
     assert sorted(freed) == [2, 4, 5, 8]
     policy._pool.free[:] = [*freed, 12, 11, 10, 9]
-    answer = policy.extend(seqs, 1)
+    answer = extend(policy, seqs, 1)
     assert not answer.ops.copies  # the last blocks were full: nothing to copy
     assert [blocks(policy, seq) for seq in seqs] == [
         [0, 1, 3, 6, 9],

@@ -1,0 +1,108 @@
+"""Every study that no other test reproduces, on a tiny setting: rows, findings, and the figure from its CSV."""
+
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+from experiments.commands.reproduce import load
+from experiments.paper.studies.study import Finding
+from experiments.runs.lab import Lab
+
+
+@pytest.fixture
+def conducted(tmp_path):
+    """The table of a study, once its figure could be drawn from it."""
+
+    def conduct(study):
+        rows = [row for task in study.tasks(1) for row in task.work(Lab(tmp_path / "runs"))]
+        path = tmp_path / "table.csv"
+        pd.DataFrame(rows).to_csv(path, index=False)
+        assert study.draw(path).axes
+        pyplot.close("all")
+        table = pd.read_csv(path)
+        assert all(isinstance(finding, Finding) for finding in study.findings(table))
+        return table
+
+    return conduct
+
+
+def test_saturation_fills_the_batch_up_to_its_limit(conducted):
+    study = load("fig1")
+    study.common = (*study.common, "arrivals.duration_s=60", "window_s=[30,60]")
+    study.batch_sizes = (2, 4)
+    table = conducted(study)
+    assert sorted(table["batch"].round()) == [2, 2, 4, 4]
+    rates = table.pivot_table(index="limit", columns="system", values="tokens_per_s")
+    memory = table.pivot_table(index="limit", columns="system", values="memory_gib")
+    assert (rates.loc[4] > rates.loc[2]).all()
+    assert (memory["vllm"] < memory["existing"]).all()
+
+
+def test_lengths_are_densities_and_means(conducted):
+    study = load("fig11")
+    study.num_rows = 2000
+    table = conducted(study)
+    bars = table[table["from"].notna()]
+    areas = (bars["simulated"] * (bars["to"] - bars["from"])).groupby([bars["setting"], bars["quantity"]]).sum()
+    assert areas.between(0.9, 1.001).all()
+    assert {finding.quantity for finding in study.findings(table)} == {"mean_input", "mean_output"}
+
+
+def test_curves_end_in_sustained_rates_and_their_ratio(conducted):
+    study = load("fig16")
+    study.common = (*study.common, "arrivals.duration_s=30")
+    study.limit, study.precision = 0.05, 0.3
+    study.panels = [{**panel, "rates": {"orca-oracle": [4, 16], "vllm": [4, 32]}} for panel in study.panels]
+    table = conducted(study)
+    knees = table[table["quantity"] == "sustained_rate"]
+    assert len(knees) == 4
+    latencies = table[table["quantity"] == "normalized_latency"].groupby(["setting", "system"])["simulated"]
+    assert (latencies.min() < 0.05).all()
+    assert (latencies.max() >= 0.05).all()
+    assert all(finding.simulated > 0 for finding in study.findings(table))
+
+
+def test_savings_put_the_widths_of_section_6_3_together(conducted):
+    study = load("fig15")
+    study.common = (*study.common, "arrivals.duration_s=20", "window_s=[10,20]")
+    table = conducted(study)
+    saved = table.groupby("setting")["simulated"].mean()
+    for kind in ("alpaca parallel", "alpaca beam", "sharegpt parallel", "sharegpt beam"):
+        two, four, six = (saved[f"opt-13b {kind} {width}"] for width in (2, 4, 6))
+        assert 0 < two < four < six < 100
+    findings = {finding.quantity: finding for finding in study.findings(table) if finding.figure == "sec6.3"}
+    assert findings["prompt_share_of_kv"].simulated > 0
+
+
+def test_kernel_cost_has_the_bench_beside_the_block_sizes(conducted):
+    study = load("fig18")
+    study.common = (*study.common, "arrivals.duration_s=20")
+    study.block_sizes = (16, 64)
+    table = conducted(study)
+    assert set(table[table["figure"] == "fig18a"]["system"]) == {"paged", "contiguous", "paper"}
+    assert (table[table["figure"] == "fig18b"]["simulated"] > 0).all()
+
+
+def test_recovery_prices_and_runs_every_block_size(conducted):
+    study = load("fig19")
+    study.common = (*study.common, "arrivals.duration_s=20", "server.kv_memory_gib={opt-13b:2}")
+    study.block_sizes = (16, 64)
+    table = conducted(study)
+    prices = table[table["figure"] == "fig19a"].pivot_table(
+        index=["setting", "block_size"], columns="system", values="simulated"
+    )
+    assert (prices["recompute"].groupby("setting").nunique() == 1).all()  # whatever the block size
+    assert (table[table["figure"] == "fig19b"]["preemptions"] > 0).all()
+
+
+def test_a_prefix_cache_s_hit_rates_and_times_by_size_and_order(conducted):
+    study = load("mooncake")
+    study.orders = ("lru", "belady")
+    chats = study.traces["chat_histories"]
+    chats = {**chats, "overrides": [*chats["overrides"], "arrivals.duration_s=10"]}
+    study.traces = {"chat_histories": {**chats, "replay_blocks": [100, 1000], "timed_blocks": [3000]}}
+    table = conducted(study)
+    hits = table[table["kind"] == "replay"].pivot_table(index="num_blocks", columns="order", values="hit_rate")
+    assert (hits["belady"] >= hits["lru"]).all()
+    assert (hits.loc[1000] > hits.loc[100]).all()
+    assert (table[table["kind"] == "timed"]["requests_per_s"] > 0).all()

@@ -1,0 +1,94 @@
+"""Policies and schedulers driven by hand: calls as residents and engine make them, without a clock."""
+
+from testbed.core.batch import disband, passing_batch
+from testbed.core.request import Incoming
+from testbed.core.sequence import Sequence
+from testbed.core.slots import Refusal
+from testbed.sched.beams import SyntheticBeams
+from testbed.sim.outputs import Outputs
+
+LIMITS = {"max_num_batched_tokens": 2560, "max_num_seqs": 256}
+
+
+def scheduler_of(kind, policy, rule, **limits):
+    """An iteration-level scheduler with these limits, wide ones where none are given."""
+    return kind(policy, rule, **{**LIMITS, **limits})
+
+
+def sequence(seq_id, prompt_len=1, **request):
+    """The only sequence of a request of the same number."""
+    return Sequence(seq_id, Incoming(seq_id, 0, prompt_len, **request))
+
+
+def admit(policy, seqs, num_tokens):
+    """Room for these sequences, of whose tokens none is computed yet; the policy's answers."""
+    answers = policy.admit(seqs, num_tokens)
+    if not isinstance(answers, Refusal):
+        for seq, grant in zip(seqs, answers, strict=True):
+            seq.room, seq.stored = max(num_tokens, grant.num_cached), grant.num_cached
+    return answers
+
+
+def seat(policy, seqs, num_tokens):
+    """Admit these sequences and compute their first num_tokens tokens; the policy's answers."""
+    answers = admit(policy, seqs, num_tokens)
+    if not isinstance(answers, Refusal):
+        for seq in seqs:
+            seq.stored = seq.room
+            policy.computed(seq, seq.stored)
+    return answers
+
+
+def extend(policy, seqs, num_tokens):
+    """num_tokens more tokens for each of these sequences, computed at once; the policy's answer."""
+    batch = passing_batch(seqs)
+    answer = policy.extend(batch, num_tokens)
+    if not isinstance(answer, Refusal):
+        batch.extend(num_tokens)
+        batch.advance(num_tokens)
+    disband(batch)
+    for seq in seqs:
+        policy.computed(seq, seq.stored)
+    return answer
+
+
+def fork(policy, parent, child):
+    """`child` goes on from all of the parent's tokens; the copies that this takes."""
+    ops = policy.fork(parent, child)
+    child.room, child.stored = parent.room, parent.stored
+    return ops
+
+
+def release(policy, seq):
+    """The sequence needs nothing any more."""
+    policy.release(seq)
+    seq.room = seq.stored = 0
+
+
+class ByHand:
+    """A scheduler and the outputs of its requests, plan by plan."""
+
+    def __init__(self, scheduler, beams=None):
+        self.scheduler = scheduler
+        self.residents = scheduler.residents
+        self.policy = scheduler.policy
+        self.outputs = Outputs(scheduler.residents, beams or SyntheticBeams())
+        for reader in (scheduler, scheduler.policy):
+            if reader.reads_output_len:
+                reader.foresee(self.outputs.lengths)
+
+    def add(self, request):
+        """The request arrives; its group."""
+        self.outputs.arrived(request)
+        return self.scheduler.add(request.incoming)
+
+    def carry_out(self, plan, steps=1):
+        """The outcome of a plan."""
+        outcome = self.scheduler.commit(plan, steps, self.outputs.results(plan, steps))
+        self.outputs.follow(plan, outcome)
+        return outcome
+
+    def step(self):
+        """The next plan and its outcome."""
+        plan = self.scheduler.plan()
+        return plan, self.carry_out(plan)

@@ -1,0 +1,91 @@
+"""Section 3.1's kinds of memory, by hand: a prompt of 7 tokens and an output of 3, so 7, 8 and 9 live slots."""
+
+import pytest
+from by_hand import scheduler_of
+from ticks import MS, FastMillisecond
+
+from testbed.core.request import Request
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.sched.preemption import Recompute
+from testbed.sched.separate import SeparatePrefill
+from testbed.sched.static_batch import StaticBatch
+from testbed.sim.simulation import simulate
+
+LIVE = 7 + 8 + 9
+RESERVED = 3 + 2 + 1  # up to 10 tokens
+BY_HAND = {  # reserved, internal, rounding, the pool's largest free run
+    Paged: (1 + 0 + 1, 0 + 0 + 2, 0, 56 + 56 + 52),  # 2, 2 and 3 blocks of 4; the third has room for 2 too many
+    ContiguousMax: (RESERVED, 3 * 22, 0, 3 * 32),  # 32 slots
+    ContiguousPow2: (RESERVED, 3 * 1, 3 * 5, 3 * 32),  # 7 + 4 slots, in a range of 16
+    ContiguousOracle: (RESERVED, 0, 3 * 6, 3 * 32),  # 7 + 3 slots, in a range of 16
+}
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_the_split_is_the_one_found_by_hand(kind, fast_forward):
+    totals = totals_of(kind, [Request(0, 0, 7, 3)], fast_forward)
+    reserved, internal, rounding, largest_free = BY_HAND[kind]
+    held = LIVE + reserved + internal
+    seen = totals.per_iteration
+    assert (seen.running, seen.live, seen.reserved, seen.internal) == (3, LIVE, reserved, internal)
+    assert (seen.saved, seen.cached, seen.rounding) == (0, 0, rounding)
+    assert seen.scattered == 3 * 64 - held - rounding - largest_free
+    assert list(totals.over_time) == [value * MS for value in seen]
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_samples_that_share_a_prompt_hold_it_once(kind):
+    totals = totals_of(kind, [Request(0, 0, 8, 3, num_seqs=2)], True)
+    if kind is Paged:  # 2 blocks while the prompt is computed for both, then 2 and one more for each
+        assert (totals.per_iteration.live, totals.per_iteration.saved) == (8 + 10 + 12, 8 + 8 + 8)
+    else:
+        assert totals.per_iteration.saved == 0
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_fast_equals_plain(kind):
+    requests = [Request(i, i * 3 * MS, 3 + i % 7, 1 + i * 5 % 23, num_seqs=1 + i % 2) for i in range(30)]
+    assert totals_of(kind, requests, True) == totals_of(kind, requests, False)
+
+
+def totals_of(kind, requests, fast_forward):
+    policy = kind(PoolSpec(64, 32), block_size=4)
+    scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
+    return simulate(requests, scheduler, FastMillisecond(), 32, fast_forward=fast_forward).totals
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_the_end_of_a_block_that_several_share_is_never_used_once(fast_forward):
+    """Between their fork and their next step the samples share a block of 8: 5 tokens, 2 to come, 1 slot too many."""
+    requests = [Request(0, 0, 5, 2, num_seqs=4), Request(1, MS, 8, 1)]
+    policy = Paged(PoolSpec(256, 64), block_size=8)
+    scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
+    recorder = simulate(requests, scheduler, FastMillisecond(), 64, fast_forward=fast_forward)
+    spans = recorder.spans.columns()
+    assert spans["live"].tolist() == [5, 5 + 8, 4 * 6]
+    assert spans["reserved"].tolist() == [2, 2, 4]
+    assert spans["internal"].tolist() == [1, 1, 4]
+
+
+def test_a_group_that_waits_for_prompts_is_measured_alike_by_both():
+    requests = [Request(i, i * 2 * MS, 3 + i % 5, 1 + i % 4, num_seqs=1 + i % 4, beam=i % 8 == 3) for i in range(60)]
+    assert totals_of(Paged, requests, True) == totals_of(Paged, requests, False)
+
+
+def test_who_waits_for_a_static_batch_to_end_never_takes_the_block_of_its_last_token():
+    requests = [Request(0, 0, 7, 2), Request(1, 0, 7, 12)]  # the first would need a third block of 4 for token 9
+    fast, plain = (
+        simulate(
+            requests,
+            StaticBatch(Paged(PoolSpec(64, 32), block_size=4), Recompute(), max_batch_size=2, max_padded_len=32),
+            FastMillisecond(),
+            32,
+            fast_forward=fast_forward,
+        ).totals
+        for fast_forward in (True, False)
+    )
+    assert fast == plain
+    assert fast.per_iteration.reserved >= 0
