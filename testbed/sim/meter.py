@@ -121,7 +121,7 @@ class SpanMeter(Meter):
         self._forked: dict[int, SequenceGroup] = {}
         self._serial = count()
         self._internal = self._repeated = 0
-        self._copies: dict[int, int] = {}
+        self._copies = 0
         self._taken: list[int] = []
 
     def open(self, plan: Plan, used: Usage) -> None:
@@ -135,7 +135,10 @@ class SpanMeter(Meter):
         self._repeated = sum([self._counted_again(group) for group in forked]) if forked else 0
         self._used = used
         self._running = len(self.residents.running)
-        self._growing = len(self.residents.batch.sequences)
+        self._growing = decoding = len(self.residents.batch.sequences)
+        groups_of_several = self.residents.num_seqs != self._running
+        in_prompts = groups_of_several and self.residents.num_seqs != decoding
+        self._copies = sum(map(self.copies, self.residents.running.values())) if in_prompts else 0
         if used.saved and plan.horizon:
             batch = self.residents.batch
             self._taken = batch.index(self, self._turns).from_now(batch)
@@ -143,10 +146,9 @@ class SpanMeter(Meter):
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
-            copies = sum(self._copies.values()) if self._copies else 0
             internal = self._internal - self._repeated + started.slots
-            shared = shared_once(self._used.held, self._used.saved + copies, duration_ps)
-            now = Seen(seen(self._running, self._used, internal, copies), shared=shared)
+            shared = shared_once(self._used.held, self._used.saved + self._copies, duration_ps)
+            now = Seen(seen(self._running, self._used, internal, self._copies), shared=shared)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
             first = seen(self._running, self._used, self._internal, 0)
@@ -205,8 +207,6 @@ class SpanMeter(Meter):
         final_len = self.outputs.requests[request_id].final_len
         tracked = Tracked(footprint, final_len, len(group.resident), first.room)
         self._tracked[request_id] = tracked
-        if copies := self.copies(group):
-            self._copies[request_id] = copies
         self._internal += tracked.active
         return tracked
 
@@ -228,7 +228,6 @@ class SpanMeter(Meter):
     def _forget(self, group: SequenceGroup) -> None:
         tracked = self._tracked.pop(group.request.request_id, None)
         if tracked is not None:
-            self._copies.pop(group.request.request_id, None)
             self._forked.pop(group.request.request_id, None)
             tracked.alive = False
             self._internal -= tracked.active
