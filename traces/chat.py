@@ -10,6 +10,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
+from testbed.core.slots import ceil_div
 from traces.conversation_model import ConversationModel
 from traces.files import lengths, read_table
 from traces.length_model import load_model
@@ -29,13 +30,29 @@ class Conversations:
     prompt_len: Column
     output_len: Column
 
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def first(self, num_turns: int) -> "Conversations":
+        """The first num_turns turns; the conversation that they end in is cut short."""
+        starts = self.starts[self.starts < num_turns]
+        return Conversations(np.append(starts, num_turns), self.prompt_len[:num_turns], self.output_len[:num_turns])
+
+    def take(self, order: Column) -> "Conversations":
+        """The conversations of these numbers, in this order."""
+        sizes = np.diff(self.starts)[order]
+        starts = np.append(np.int64(0), np.cumsum(sizes))
+        turns = np.arange(starts[-1]) + np.repeat(self.starts[order] - starts[:-1], sizes)
+        return Conversations(starts, self.prompt_len[turns], self.output_len[turns])
+
 
 class Chat(Trace):
     """The artifact's chat workload: at each arrival a new conversation or the next turn of a random open one.
 
-    A new one starts with new_probability, and where none is open. Prompts are cut to their last max_prompt tokens,
-    outputs to max_output. Turns do not wait for the previous answer. The rows depend on the seed only, never on the
-    system that serves them.
+    There are as many turns as arrivals, and each is used once. A conversation starts with new_probability while there
+    are unstarted ones, and where none is open; so the probability says in which order the turns come, not which.
+    Prompts are cut to their last max_prompt tokens, outputs to max_output. Turns do not wait for the previous answer.
+    The rows depend on the seed only, never on the system that serves them.
     """
 
     def __init__(self, new_probability: float = 0.5, max_prompt: int = 1024, max_output: int = 1016) -> None:
@@ -47,8 +64,8 @@ class Chat(Trace):
         self.new_probability, self.max_prompt, self.max_output = new_probability, max_prompt, max_output
 
     @abstractmethod
-    def conversations(self, num: int, rng: np.random.Generator) -> Conversations:
-        """num conversations in the order in which they start."""
+    def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
+        """Conversations of num_turns turns in all, in the order in which they start; one of them may be cut short."""
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows turns in order of arrival."""
@@ -56,7 +73,7 @@ class Chat(Trace):
             raise InputError("chat: turns are drawn as they arrive; give the number of rows")
         self.check_limit(max_len)
         talks = self.conversations(checked_count(num_rows), stream(seed, "conversations"))
-        return self.cut(talks, interleave(talks.starts, num_rows, self.new_probability, Random(seed)))
+        return self.cut(talks, interleave(talks.starts, self.new_probability, Random(seed)))
 
     def check_limit(self, max_len: int | None) -> None:
         """A row is cut, never left out: the cut itself must keep below max_len."""
@@ -72,7 +89,7 @@ class Chat(Trace):
 
 
 class ChatCsv(Chat):
-    """Conversations of a CSV, a line a turn, in random order and repeated if they are too few.
+    """Conversations of a CSV, a line a turn, from the start of the file and repeated if they are too few.
 
     Columns: conv_id (lines of one conversation stand together), history_plus_prompt_tokens (uncut), output_tokens.
     """
@@ -96,14 +113,11 @@ class ChatCsv(Chat):
         self.check_limit(max_len)
         return self.cut(self.talks, np.arange(len(self.talks.prompt_len)))
 
-    def conversations(self, num: int, rng: np.random.Generator) -> Conversations:
-        """num conversations of the file, in an order shuffled by rng."""
-        starts = self.talks.starts
-        order = np.resize(rng.permutation(len(starts) - 1), num)
-        sizes = np.diff(starts)[order]
-        ends = np.cumsum(sizes)
-        turns = np.arange(sizes.sum()) + np.repeat(starts[order] - (ends - sizes), sizes)
-        return Conversations(np.append(0, ends), self.talks.prompt_len[turns], self.talks.output_len[turns])
+    def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
+        """The first num_turns turns of the file, their conversations in an order shuffled by rng."""
+        times = ceil_div(num_turns, len(self.talks.prompt_len))
+        first = self.talks.take(np.tile(np.arange(len(self.talks)), times)).first(num_turns)
+        return first.take(rng.permutation(len(first)))
 
 
 class ChatFitted(Chat):
@@ -120,19 +134,21 @@ class ChatFitted(Chat):
         """The model itself, read when first used."""
         return ConversationModel.from_json(*load_model(self.model))
 
-    def conversations(self, num: int, rng: np.random.Generator) -> Conversations:
-        """num conversations of the model."""
-        return Conversations(*self.fitted.draw(num, rng))
+    def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
+        """Conversations of the model, the last of them cut short."""
+        return Conversations(*self.fitted.draw(num_turns, rng)).first(num_turns)
 
 
-def interleave(starts: Column, num_rows: int, new_probability: float, random: Random) -> Column:
-    """Which turn each of num_rows arrivals is; conversations start in their order, at most one an arrival."""
+def interleave(starts: Column, new_probability: float, random: Random) -> Column:
+    """Every turn once, in order of arrival; conversations start in their order, at most one an arrival."""
     bounds = list(pairwise(starts.tolist()))
-    fresh, going, turns = iter(bounds), list[tuple[int, int]](), []
-    for _ in range(num_rows):
-        if random.random() < new_probability or not going:
+    unstarted, going, turns = iter(bounds), list[tuple[int, int]](), []
+    num_unstarted = len(bounds)
+    while num_unstarted or going:
+        if (random.random() < new_probability and num_unstarted) or not going:
             place = len(going)
-            going.append(next(fresh))
+            going.append(next(unstarted))
+            num_unstarted -= 1
         else:
             place = random.randrange(len(going))
         turn, end = going[place]

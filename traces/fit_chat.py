@@ -24,9 +24,9 @@ class Drawn(Chat):
         super().__init__()
         self.model = model
 
-    def conversations(self, num: int, rng: np.random.Generator) -> Conversations:
-        """num conversations of the model."""
-        return Conversations(*self.model.draw(num, rng))
+    def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
+        """Conversations of the model, the last of them cut short."""
+        return Conversations(*self.model.draw(num_turns, rng)).first(num_turns)
 
 
 def fit_chat(talks: Conversations) -> ConversationModel:

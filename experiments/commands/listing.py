@@ -14,7 +14,7 @@ from experiments.runs.lab import CONF
 from experiments.runs.model_group import GROUP, MODEL_CLASS
 from testbed.core.shapes import model_names, shipped
 
-GROUPS = ("policy", "scheduler", "preemption", "cost", "trace", "arrivals", "model", "server", "system")
+GROUPS = ("policy", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "system")
 ENTRY_POINTS = "testbed.{}"
 
 

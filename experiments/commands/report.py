@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.commands.arguments import Parser
-from experiments.paper.scorecard import COLUMNS, short
+from experiments.paper.scorecard import COLUMNS, counted, short
 from experiments.runs.point import SUMMARY, complete
 from experiments.runs.whole_files import write_text
 from testbed.core.errors import InputError
@@ -67,11 +67,10 @@ def _results(folder: Path) -> str:
 
 
 def _card(card: pd.DataFrame) -> str:
-    judged = card[card["verdict"] != ""]
     names = [*COLUMNS[:-1], "tolerance", "interval", "note", "verdict"]
     rows = [_row(row["verdict"], [_number(row[name]) for name in names]) for row in card.to_dict("records")]
-    said = f"<p>{int((judged['verdict'] == 'pass').sum())} of {len(judged)} rows pass.</p>"
-    return f"{said}<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(rows)}</table>"
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f"<p>{html.escape(counted(card))}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def _row(style: str, cells: Iterable[str]) -> str:

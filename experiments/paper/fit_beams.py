@@ -2,7 +2,7 @@
 
 python -m experiments.paper.fit_beams
 
-The result stands as `beams.concentration` in conf/run.yaml; beams of 4 and 6 are predictions.
+The result stands as `concentration` in conf/beams/synthetic.yaml; beams of 4 and 6 are predictions.
 """
 
 import sys

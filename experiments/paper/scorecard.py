@@ -1,18 +1,36 @@
 """Published numbers against simulated ones; a row passes inside the tolerance that stands beside it."""
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 from rich.table import Table
 
+from experiments.paper.margins import margin
 from experiments.paper.studies.study import Finding
 
 REFERENCE = Path(__file__).with_name("reference.csv")
-COLUMNS = ["figure", "setting", "system", "quantity", "published", "simulated", "error", "role", "verdict"]
+COLUMNS = [
+    "figure",
+    "setting",
+    "system",
+    "quantity",
+    "published",
+    "simulated",
+    "error",
+    "role",
+    "part",
+    "margin",
+    "verdict",
+]
 KEY = COLUMNS[:4]
-NUMBERS = ("published", "simulated", "error")
+NUMBERS = ("published", "simulated", "error", "margin")
+JUDGED = ("predict", "compare")
+PARTS = {
+    "arithmetic": "no price matters",
+    "memory": "memory and trace",
+    "price": "prices and load",
+}
 
 
 def reference() -> pd.DataFrame:
@@ -36,39 +54,27 @@ def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFram
 
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     """One reference row with its verdict; rows that only feed the simulation get none."""
-    judged = row["role"] in ("predict", "compare")
+    judged = row["role"] in JUDGED
     if finding is None:
         note = "not simulated" if judged else ""
         return {**row, "simulated": "", "error": "", "verdict": "miss" if judged else "", "note": note}
     value, tolerance = finding.simulated, row["tolerance"]
     values = value if isinstance(value, tuple) else (value,)
-    holds = finding.holds if finding.holds is not None else all(within(row, one) for one in values)
+    inside = smallest_margin(row, finding) if judged else None
     found = {
         "simulated": " / ".join(short(one) for one in value) if isinstance(value, tuple) else value,
         "error": " / ".join(filter(None, (error(row["published"], one, tolerance) for one in values))),
-        "verdict": ("pass" if holds else "miss") if judged else "",
+        "margin": inside,
+        "verdict": "" if inside is None else "pass" if inside >= 0 else "miss",
     }
     return {**row, **found, "interval": finding.interval, "note": finding.note}
 
 
-def within(row: dict[str, str], value: float | str) -> bool:
-    """Whether a simulated number is inside the tolerance of a reference row."""
-    low, high = limits(row["check"], row["published"], row["tolerance"])
-    return not isinstance(value, str) and low <= value <= high
-
-
-def limits(check: str, published: str, tolerance: str) -> tuple[float, float]:
-    """The smallest and the largest simulated number that passes."""
-    amount = float(match[0]) if (match := re.search(r"\d+(\.\d+)?", tolerance)) else 0.0
-    if check == "bound":
-        return -float("inf"), amount if match else float(published)
-    if check == "range":
-        low, high = (float(end) for end in published.split("-"))
-        return low - amount, high + amount
-    value = float(published.removeprefix("about "))
-    if "%" in tolerance:
-        amount *= abs(value) / 100
-    return value - amount, value + amount
+def smallest_margin(row: dict[str, str], finding: Finding) -> float:
+    """The smallest margin of all that the finding claims; its numbers are held against the row's own limits."""
+    values = finding.simulated if isinstance(finding.simulated, tuple) else (finding.simulated,)
+    margins = [margin(row, value) for value in values if not isinstance(value, str)]
+    return min([*margins, *([] if finding.margin is None else [finding.margin])])
 
 
 def error(published: str, value: float | str, tolerance: str) -> str:
@@ -84,15 +90,22 @@ def error(published: str, value: float | str, tolerance: str) -> str:
 
 def card_table(card: pd.DataFrame) -> Table:
     """The scorecard for the terminal."""
-    judged = card[card["verdict"] != ""]
-    passed = int((judged["verdict"] == "pass").sum())
-    table = Table(title=f"Scorecard: {passed} of {len(judged)} rows pass", title_justify="left")
+    table = Table(title=f"Scorecard: {counted(card)}", title_justify="left")
     for name in COLUMNS:
         table.add_column(name, overflow="fold", justify="right" if name in NUMBERS else "left")
     for row in card.to_dict("records"):
         style = {"miss": "red", "pass": "green"}.get(str(row["verdict"]), "dim")
         table.add_row(*(short(row[name]) for name in COLUMNS), style=style)
     return table
+
+
+def counted(card: pd.DataFrame) -> str:
+    """How many judged rows are inside their tolerance, by part; the sum alone would say less than it seems to."""
+    judged = card[card["verdict"] != ""]
+    by_part = judged.groupby("part")["verdict"]
+    passed, rows = by_part.apply(lambda verdicts: (verdicts == "pass").sum()), by_part.size()
+    parts = [f"{part} ({meaning}) {passed[part]} of {rows[part]}" for part, meaning in PARTS.items() if part in rows]
+    return "; ".join(parts) if parts else "no published number is judged here"
 
 
 def short(value: object) -> str:

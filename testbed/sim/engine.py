@@ -124,7 +124,7 @@ class Engine:
             check_decode(self.cost, work, prices)
         steps = min(1 + plan.horizon, prices.steps, self.max_steps)
         if steps > 1:
-            steps = min(steps, self.outputs.steps_to_end())
+            steps = min(steps, self.outputs.steps_to_end(), self.meter.max_steps(used))
             bound: float = self._marks[-1] if self._marks else inf
             if plan.open:
                 bound = min(bound, self.env.peek())

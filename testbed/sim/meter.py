@@ -3,18 +3,18 @@
 import heapq
 from abc import ABC, abstractmethod
 from itertools import count
-from typing import TypeAlias
 
+from testbed.core.batch import Batch
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_GROWTH, Footprint, Grant, Growth, Usage, growth_of
-from testbed.cost.model import Affine
+from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, growth_of
+from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
+from testbed.sim.sharing import Shared, Turns, shared_once, shared_over
+from testbed.sim.spans import Span, after, at, ramp
 from testbed.sim.totals import Change, Seen
-
-Span: TypeAlias = tuple[int, int, int, int]  # steps, duration_ps, and first_ps, growth_ps of their affine durations
 
 
 class Meter(ABC):
@@ -33,6 +33,10 @@ class Meter(ABC):
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         """What the `steps` iterations saw that were carried out, in duration_ps."""
 
+    def max_steps(self, used: Usage) -> int:
+        """How many iterations it can see at once."""
+        return UNBOUNDED
+
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still share count once."""
         final_len = self.outputs.requests[group.request.request_id].final_len
@@ -45,16 +49,24 @@ class Meter(ABC):
                 left = max(left - length, 0)
         return sum(length for _, length in pieces)
 
+    def copies(self, group: SequenceGroup) -> int:
+        """Slots that the prompt of a group would take on top if each of its sequences had one already."""
+        unforked = len(group.sequences) - len(group.resident)
+        return unforked * sum(extent.length for extent in self.policy.table(group.sequences[0])) if unforked else 0
 
-def seen(running: int, used: Usage, internal: int) -> list[int]:
-    """What one iteration sees, in the order of Measures, of a pool with `internal` slots that will never be used."""
+
+def seen(running: int, used: Usage, internal: int, copies: int) -> list[int]:
+    """What one iteration sees, in the order of Measures.
+
+    internal slots of the pool will never be used, and `copies` are those of prompts that are computed once for several.
+    """
     _, live, held, allocated, cached, free, largest_free, saved = used
     return [
         running,
         live,
         held - live - internal,
         internal,
-        saved,
+        saved + copies,
         cached,
         allocated - held,
         free + cached - largest_free,
@@ -66,12 +78,14 @@ class PlainMeter(Meter):
 
     def open(self, plan: Plan, used: Usage) -> None:
         running = self.residents.running
-        self._seen = seen(len(running), used, sum(self.unused(group) for group in running.values()))
+        internal, copies = (sum(map(count, running.values())) for count in (self.unused, self.copies))
+        self._seen = seen(len(running), used, internal, copies)
+        self._held, self._saved = used.held, used.saved + copies
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return Seen(self._seen)
+        return Seen(self._seen, shared=shared_once(self._held, self._saved, duration_ps))
 
 
 class Tracked:
@@ -107,6 +121,8 @@ class SpanMeter(Meter):
         self._forked: dict[int, SequenceGroup] = {}
         self._serial = count()
         self._internal = self._repeated = 0
+        self._copies = 0
+        self._taken: list[int] = []
 
     def open(self, plan: Plan, used: Usage) -> None:
         for group in plan.preempted:
@@ -119,15 +135,25 @@ class SpanMeter(Meter):
         self._repeated = sum([self._counted_again(group) for group in forked]) if forked else 0
         self._used = used
         self._running = len(self.residents.running)
-        self._growing = len(self.residents.batch.sequences)
+        self._growing = decoding = len(self.residents.batch.sequences)
+        groups_of_several = self.residents.num_seqs != self._running
+        in_prompts = groups_of_several and self.residents.num_seqs != decoding
+        self._copies = sum(map(self.copies, self.residents.running.values())) if in_prompts else 0
+        if used.saved and plan.horizon:
+            batch = self.residents.batch
+            self._taken = batch.index(self, self._turns).from_now(batch)
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
-            now = Seen(seen(self._running, self._used, self._internal - self._repeated + started.slots))
+            internal = self._internal - self._repeated + started.slots
+            shared = shared_once(self._used.held, self._used.saved + self._copies, duration_ps)
+            now = Seen(seen(self._running, self._used, internal, self._copies), shared=shared)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
-            now = Seen(seen(self._running, self._used, self._internal), *self._changes(span, started, outcome.grown))
+            first = seen(self._running, self._used, self._internal, 0)
+            shared = self._shared(span, outcome.grown) if self._used.saved else ()
+            now = Seen(first, *self._changes(span, started, outcome.grown), shared)
         self._internal += started.slots
         if plan.decode_seqs:
             self._forked = dict(self.residents.beams)
@@ -138,6 +164,26 @@ class SpanMeter(Meter):
                 if group.status is SequenceStatus.RUNNING:
                     self._joined(group)
         return now
+
+    def max_steps(self, used: Usage) -> int:
+        """While slots are shared it must know when each step takes some, which whole blocks alone tell it."""
+        return UNBOUNDED if not used.saved or self._block_size() else 1
+
+    def _block_size(self) -> int:
+        """The size of the blocks in which the batch's members grow; 0 where they do not grow in blocks."""
+        footprint = self.policy.footprint(next(iter(self.residents.batch)))
+        return footprint.size if isinstance(footprint, Granular) else 0
+
+    def _turns(self, batch: Batch) -> Turns:
+        return Turns(self._block_size() or 1)
+
+    def _shared(self, span: Span, grown: Grant) -> tuple[Shared, ...]:
+        """Every iteration of a span in which slots are shared; nothing is shared or copied within one."""
+        rows = shared_over(span, self._used.held, self._used.saved, self._taken)
+        if (whole := rows[-1].held - self._used.held) != grown.growth.slots:
+            name = type(self.policy).__name__
+            raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
+        return rows
 
     def _changes(self, span: Span, started: Growth, grown: Grant) -> tuple[Change, Change]:
         """What the second and later iterations see that the first did not."""
@@ -198,24 +244,3 @@ class SpanMeter(Meter):
                 tracked.active += slots
                 events.append((step - (end - steps), slots))
         return growth_of(events)
-
-
-def ramp(slope: int, span: Span) -> tuple[int, int]:
-    """Summed over a span's iterations, and integrated over its time: a count that grows by `slope` with each."""
-    steps, _, first_ps, growth_ps = span
-    pairs = steps * (steps - 1) // 2
-    return slope * pairs, slope * (first_ps * pairs + growth_ps * (pairs * (2 * steps - 1) // 3))
-
-
-def at(growth: Growth, span: Span) -> tuple[int, int]:
-    """The same of a count that grows from the iteration of each event on."""
-    steps, duration_ps, first_ps, growth_ps = span
-    w0, w1, w2 = growth
-    return w0 * steps - w1, w0 * duration_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
-
-
-def after(growth: Growth, span: Span) -> tuple[int, int]:
-    """The same of a count that grows from the iteration after each event on."""
-    steps, duration_ps, first_ps, growth_ps = span
-    w0, w1, w2 = growth
-    return w0 * steps - w0 - w1, w0 * duration_ps - (w0 + w1) * first_ps - growth_ps * ((w2 + w1) // 2)

@@ -1,5 +1,6 @@
 """Requests and iteration spans as rows, and exact totals; experiments make data frames of them."""
 
+from itertools import chain
 from operator import mul
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
 from testbed.sim.audit import check_measures
 from testbed.sim.rows import BATCH, PackedRows
+from testbed.sim.sharing import with_shared
 from testbed.sim.totals import CHANGING, Measures, Seen, Totals, plus
 
 NOT_YET = -1
@@ -87,7 +89,7 @@ class Recorder:
             return
         shapes, rows = zip(*self._unsettled, strict=True)
         self._unsettled.clear()
-        shape, (firsts, changes, changes_time) = list(zip(*shapes, strict=True)), zip(*rows, strict=True)
+        shape, (firsts, changes, changes_time, shared) = list(zip(*shapes, strict=True)), zip(*rows, strict=True)
         columns, durations = list(zip(*firsts, strict=True)), shape[1]
         over_time = [sum(map(mul, column, durations)) for column in columns]  # may be more than 64 bits hold
         for i, column in zip(CHANGING, zip(*changes_time, strict=True), strict=True):
@@ -100,6 +102,8 @@ class Recorder:
         self.totals.iterations += sum(shape[2])
         self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*sums.sum(axis=1).tolist()))
         self.totals.over_time = plus(self.totals.over_time, Measures(*over_time))
+        if any(shared):
+            self.totals.sharing = with_shared(self.totals.sharing, chain.from_iterable(shared))
         self.spans.extend([*map(np.array, shape), sums[0] // steps, *(sums[1:] / steps)])
 
     def mark(self, asked_ps: int, now_ps: int) -> None:

@@ -3,13 +3,16 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, TypeAlias
 
+from testbed.sim.sharing import Shared, Sharing, without
+
 
 class Measures(NamedTuple):
     """What an iteration sees; a new measure is one line here and one in the meter.
 
     running: resident requests. The rest is in slots. live ones store K and V (token states), reserved ones are held
     and will be used by the same request, internal ones are held and never used (section 3.1); what is left of the pool
-    is external fragmentation and others. saved: slots that would be held on top without sharing. cached: unreferenced
+    is external fragmentation and others. saved: slots that would be held on top without sharing, also while a
+    prompt is computed once for several sequences. cached: unreferenced
     but findable. rounding: not held, yet unusable, by an allocator's rounding. scattered: free or cached, but outside
     the largest run that one sequence could get.
     """
@@ -32,11 +35,13 @@ class Seen(NamedTuple):
     """What the iterations of a span see: `first`, the first one's Measures, and what changes after it.
 
     change and change_time are in the order of CHANGING: summed over the iterations, integrated over picoseconds.
+    shared: every iteration that saved slots.
     """
 
     first: list[int]
     change: Change = (0, 0, 0, 0)
     change_time: Change = (0, 0, 0, 0)
+    shared: tuple[Shared, ...] = ()
 
 
 def plus(a: Measures, b: Measures) -> Measures:
@@ -51,7 +56,7 @@ def minus(a: Measures, b: Measures) -> Measures:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start: counts, and measures over all iterations and over all time.
+    """Sums since the start: counts, and measures over all iterations and over all time; `sharing` is never changed.
 
     All are whole numbers of any size, so that adding step by step and adding spans give the same.
     """
@@ -67,6 +72,7 @@ class Totals:
     copies: int = 0
     per_iteration: Measures = field(default_factory=Measures)
     over_time: Measures = field(default_factory=Measures)
+    sharing: Sharing = field(default_factory=dict)
 
     def copy(self) -> "Totals":
         """As they stand now."""
@@ -74,6 +80,8 @@ class Totals:
 
     def since(self, earlier: "Totals") -> "Totals":
         """What was added since `earlier`."""
-        later = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)[:-2]}
+        later = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)[:-3]}
         per_iteration = minus(self.per_iteration, earlier.per_iteration)
-        return Totals(**later, per_iteration=per_iteration, over_time=minus(self.over_time, earlier.over_time))
+        over_time = minus(self.over_time, earlier.over_time)
+        sharing = without(self.sharing, earlier.sharing)
+        return Totals(**later, per_iteration=per_iteration, over_time=over_time, sharing=sharing)

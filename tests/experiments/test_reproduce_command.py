@@ -21,8 +21,9 @@ def error_points(card):
 
 def test_table1_comes_out_within_2_percent(card, tmp_path):
     rows = card("table1")
-    assert list(rows.columns[:9]) == [
-        "figure", "setting", "system", "quantity", "published", "simulated", "error", "role", "verdict",
+    assert list(rows.columns[:11]) == [
+        "figure", "setting", "system", "quantity", "published", "simulated", "error",
+        "role", "part", "margin", "verdict",
     ]  # fmt: skip
     slots = rows[rows["quantity"] == "kv_slots"]
     assert list(slots["simulated"].astype(float)) == [15728, 9552, 60064]

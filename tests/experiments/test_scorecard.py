@@ -1,8 +1,11 @@
 """Verdicts follow the tolerance beside each published number."""
 
+import pandas as pd
 import pytest
 
-from experiments.paper.scorecard import error, limits, reference, scorecard
+from experiments.paper.margins import limits, margin
+from experiments.paper.scorecard import PARTS, counted, error, reference, scorecard
+from experiments.paper.studies.blocks import best_sizes
 from experiments.paper.studies.study import Finding
 
 
@@ -46,3 +49,36 @@ def test_every_reference_row_has_a_check_that_is_known():
     rows = reference()
     judged = rows[rows["role"].isin(["predict", "compare"])]
     assert (judged["check"] != "").all()
+
+
+def test_a_margin_is_in_units_of_the_tolerance():
+    value = {"check": "value", "published": "200", "tolerance": "5%"}
+    assert [margin(value, x) for x in (200, 205, 210, 190, 220)] == pytest.approx([1, 0.5, 0, 0, -1])
+    assert margin({"check": "range", "published": "1.7-2.7", "tolerance": "none"}, 1.6) == pytest.approx(-0.2)
+    assert margin({"check": "bound", "published": "20", "tolerance": "none"}, 15) == pytest.approx(0.25)
+
+
+def test_every_judged_row_has_one_part_and_no_other_row_has():
+    rows = reference()
+    judged = rows["role"].isin(["predict", "compare"])
+    assert set(rows[judged]["part"]) == set(PARTS)
+    assert set(rows[~judged]["part"]) == {""}
+
+
+def test_counts_come_by_part():
+    card = scorecard([Finding("sec3", "opt-13b", "", "kv_bytes_per_token", 800.0)], ["sec3", "fig13a"])
+    assert counted(card) == "arithmetic (no price matters) 1 of 3; memory (memory and trace) 0 of 2"
+
+
+SIZES = [8, 16, 32, 64]
+
+
+@pytest.mark.parametrize(
+    ("latencies", "holds"),
+    [([1.2, 1.0, 1.09, 1.2], True), ([1.2, 1.0, 1.11, 1.2], False), ([0.97, 1.0, 1.0, 1.2], False),
+     ([0.99, 1.0, 1.0, 1.2], True), ([1.2, 1.0, 1.05, 1.04], False)],
+)  # fmt: skip
+def test_every_claimed_size_is_near_the_best_and_no_other_is_better(latencies, holds):
+    claim = {"setting": "s", "quantity": "q", "sizes": [16, 32], "worse_from": 64}
+    found = best_sizes("fig18b", claim, pd.Series(latencies, index=SIZES))
+    assert (found.margin >= 0) == holds

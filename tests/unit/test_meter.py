@@ -8,6 +8,7 @@ from testbed.core.request import Request
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.metrics import saving
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.static_batch import StaticBatch
@@ -39,10 +40,18 @@ def test_the_split_is_the_one_found_by_hand(kind, fast_forward):
 @pytest.mark.parametrize("kind", BY_HAND)
 def test_samples_that_share_a_prompt_hold_it_once(kind):
     totals = totals_of(kind, [Request(0, 0, 8, 3, num_seqs=2)], True)
-    if kind is Paged:  # 2 blocks while the prompt is computed, then 2 and one more for each
-        assert (totals.per_iteration.live, totals.per_iteration.saved) == (8 + 10 + 12, 0 + 8 + 8)
+    if kind is Paged:  # 2 blocks while the prompt is computed for both, then 2 and one more for each
+        assert (totals.per_iteration.live, totals.per_iteration.saved) == (8 + 10 + 12, 8 + 8 + 8)
     else:
         assert totals.per_iteration.saved == 0
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_the_saving_is_by_the_mean_of_ratios(fast_forward):
+    """Two samples of 8 tokens: 2 blocks for 4, then 4 for 6 twice; 2, 1.5 and 1.5 are 5/3 on average."""
+    totals = totals_of(Paged, [Request(0, 0, 8, 3, num_seqs=2)], fast_forward)
+    assert totals.sharing == {8: (8, 8 * MS), 16: (16, 16 * MS)}
+    assert saving(totals) == pytest.approx({"per_iteration": 1 - 3 / 5, "over_time": 1 - 3 / 5})
 
 
 @pytest.mark.parametrize("kind", BY_HAND)

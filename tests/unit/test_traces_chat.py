@@ -31,23 +31,34 @@ def test_whole_file_in_order_and_cut(csv_file):
     assert pairs(ChatCsv(csv_file, max_prompt=100, max_output=50).rows(None, 0))[1] == (100, 50)
 
 
-def test_only_new_conversations_where_the_probability_is_one(csv_file):
-    first = {(74, 918), (290, 905), (41, 950)}
-    assert set(pairs(ChatCsv(csv_file, new_probability=1).rows(30, 0))) == first
+def test_every_turn_is_used_once_whatever_the_probability(csv_file):
+    """A file of five turns: three whole rounds of it, and the first two turns again."""
+    for make in (lambda p: ChatCsv(csv_file, new_probability=p), lambda p: ChatFitted(new_probability=p)):
+        workloads = [pairs(make(p).rows(17, 0)) for p in (0.1, 0.5, 1)]
+        assert sorted(workloads[0]) == sorted(workloads[1]) == sorted(workloads[2])
+        assert workloads[0] != workloads[1]
+    whole = pairs(ChatCsv(csv_file).rows(None, 0))
+    assert sorted(workload_of(csv_file, 17)) == sorted(whole * 3 + whole[:2])
+
+
+def workload_of(csv_file, num_rows):
+    return pairs(ChatCsv(csv_file).rows(num_rows, 0))
 
 
 def test_turns_of_a_conversation_keep_their_order():
     starts = np.append(0, np.cumsum([3, 1, 5, 2, 40] * 12))
-    turns = interleave(starts, 60, 0.2, Random(0)).tolist()
+    turns = interleave(starts, 0.2, Random(0)).tolist()
+    assert sorted(turns) == list(range(starts[-1]))
     owner = np.searchsorted(starts, turns, side="right") - 1
     seen = {talk: [turn for turn, of in zip(turns, owner, strict=True) if of == talk] for talk in set(owner.tolist())}
-    assert all(of == list(range(starts[talk], starts[talk] + len(of))) for talk, of in seen.items())
+    assert all(of == list(range(starts[talk], starts[talk + 1])) for talk, of in seen.items())
     assert sorted(seen, key=lambda talk: turns.index(starts[talk])) == sorted(seen)
 
 
-def test_half_of_the_arrivals_start_a_conversation():
-    turns = interleave(np.arange(0, 10**6, 50), 10_000, 0.5, Random(1))
-    assert np.mean(turns % 50 == 0) == pytest.approx(0.5, abs=0.02)
+def test_half_of_the_arrivals_start_a_conversation_while_there_are_any():
+    turns = interleave(np.arange(0, 10**6, 50), 0.5, Random(1))
+    assert np.mean(turns[:10_000] % 50 == 0) == pytest.approx(0.5, abs=0.02)
+    assert not np.any(turns[-10_000:] % 50 == 0)
 
 
 @pytest.mark.parametrize("make", [lambda path: ChatCsv(path), lambda path: ChatFitted()], ids=["csv", "fitted"])
@@ -60,8 +71,8 @@ def test_same_seed_same_rows_whoever_asks(csv_file, make):
     assert len(make(csv_file).rows(0, seed=0)) == 0
 
 
-# of the chat workload made from the turns file: mean prompt, mean output, share of prompts cut to 1024
-FACTS = (494.5, 465.9, 0.282)
+# of the turns file, each turn once: mean cut prompt, mean cut output, share of prompts cut to 1024
+FACTS = (790.07, 438.7, 0.638)
 
 
 def test_fitted_model_against_the_file_s_workload():
@@ -72,7 +83,7 @@ def test_fitted_model_against_the_file_s_workload():
 
 
 def test_fitted_conversations_grow_as_the_file_s_do():
-    talks = ChatFitted().conversations(40_000, np.random.default_rng(0))
+    talks = ChatFitted().conversations(220_000, np.random.default_rng(0))
     sizes = np.diff(talks.starts)
     assert sizes.mean() == pytest.approx(5.41, rel=0.02)
     for turn, (share, mean_cut) in enumerate([(1.0, 186.1), (0.796, 669.1), (0.638, 895.4), (0.523, 967.3)]):

@@ -14,7 +14,7 @@ from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.cost.model import Moved, Work
 
-FLAT = 1.10
+FLAT = 0.10
 
 
 class Recovery(BlockSizes):
@@ -48,15 +48,15 @@ class Recovery(BlockSizes):
         ms = prices.pivot_table(index="block_size", columns="system", values="simulated")
         recompute, swap = self.drawn_share * ms["recompute"], ms["swap in"] + ms["swap out"]
         ends = float(swap.iloc[0]), float(swap.iloc[-1])
-        near = all(abs(a / b - 1) <= self.swap_tolerance for a, b in zip(ends, self.swap_ends, strict=True))
+        apart = max(abs(a / b - 1) for a, b in zip(ends, self.swap_ends, strict=True))
+        near = 1 - apart / self.swap_tolerance if swap.is_monotonic_decreasing else -1.0
         sizes = "fig19a", "block sizes 1..256"
-        flat = None if recompute.max() <= FLAT * recompute.min() else False
+        flat = 1 - float(recompute.max() / recompute.min() - 1) / FLAT
         excess = float(100 * (recompute / swap - 1).max())
         return [
             Finding(*sizes, "recompute", "overhead", float(recompute.mean()), flat, note=self._peak()),
             Finding(
-                *sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}",
-                near and swap.is_monotonic_decreasing,
+                *sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}", near
             ),
             Finding("fig19a", "all block sizes", "recompute vs swap", "overhead_excess_max", excess, note=self._peak()),
             *super().findings(table[table["figure"] == self.figure]),

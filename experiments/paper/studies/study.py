@@ -24,7 +24,8 @@ class Task(NamedTuple):
 class Finding(NamedTuple):
     """A number to hold against the paper, or several that must all agree with it.
 
-    Where numbers alone cannot say it, `holds` does, and `note` says why.
+    Where its numbers alone cannot say how far inside its tolerance a claim is, `margin` does, in the same units as
+    experiments.paper.margins; `note` says why.
     """
 
     figure: str
@@ -32,7 +33,7 @@ class Finding(NamedTuple):
     system: str
     quantity: str
     simulated: float | str | tuple[float, ...]
-    holds: bool | None = None
+    margin: float | None = None
     interval: str = ""
     note: str = ""
 

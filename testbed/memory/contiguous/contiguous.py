@@ -12,9 +12,11 @@ from testbed.core.slots import (
     GRANTED,
     Answer,
     Answers,
+    Copy,
     Extent,
     Fixed,
     Footprint,
+    Ops,
     Refusal,
     Unowned,
     Usage,
@@ -108,6 +110,16 @@ class Contiguous(MemoryPolicy):
         self._live -= seq.room
         self._held -= held.slots
         self._buddy.free(held.block, held.order)
+
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
+        """The child gets the parent's whole range, stored tokens or not, as in the paper's baselines.
+
+        BuddyBlockSpaceManager.fork, which the artifact's Orca scheduler calls, pairs the two block tables to their
+        ends; sequences of one request have ranges of one order.
+        """
+        source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
+        size = self.block_size
+        return Ops((Copy(source.block * size, target.block * size, size << source.order),))
 
     def table(self, seq: Sequence) -> list[Extent]:
         held = self._reservations[seq.seq_id]

@@ -90,7 +90,7 @@ class Paged(MemoryPolicy):
         writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
         evicted = NO_GROWTH
         if (num_tokens // self.block_size + 1) * num_seqs + len(writers) > num_free:
-            if not self._make_room(index.needed(num_tokens) + len(writers)):
+            if not self._make_room(self._asked_by(index, num_tokens, writers)):
                 return Refusal.LATER
             evicted = index.beyond(num_tokens, num_free - len(writers))
         self._tables.live += num_tokens * num_seqs
@@ -166,6 +166,10 @@ class Paged(MemoryPolicy):
     def _available(self) -> int:
         """Blocks that could be had now."""
         return len(self._pool.free)
+
+    def _asked_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
+        """Free blocks without which a batch is refused num_tokens more steps."""
+        return index.needed(num_tokens) + len(writers)
 
     def _make_room(self, needed: int, reserve: int = 0) -> bool:
         """Whether `needed` blocks are free, and `reserve` more; a subclass may free some to make it so."""

@@ -1,0 +1,75 @@
+"""Paged memory with the margins of the 2023 system's block manager (the artifact's)."""
+
+from collections.abc import Collection
+from itertools import groupby
+from operator import attrgetter
+
+from testbed.core.batch import Batch
+from testbed.core.sequence import Sequence
+from testbed.memory.paged.block_index import BlockIndex
+from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.block_tables import BlockTable, Tables
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+
+
+class GroupIndex(BlockIndex):
+    """Also knows the members' requests; widest is the most members of one that there ever were."""
+
+    def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
+        super().__init__(batch, tables, pool)
+        self.num_seqs: dict[int, int] = {}
+        self.widest = 0
+
+    def joined(self, seq: Sequence) -> None:
+        super().joined(seq)
+        count = self.num_seqs[seq.request_id] = self.num_seqs.get(seq.request_id, 0) + 1
+        self.widest = max(self.widest, count)
+
+    def left(self, seq: Sequence) -> None:
+        super().left(seq)
+        self.num_seqs[seq.request_id] -= 1
+        if not self.num_seqs[seq.request_id]:
+            del self.num_seqs[seq.request_id]
+
+    def asked(self, num_steps: int, writers: Collection[BlockTable]) -> int:
+        """Free blocks for num_steps steps in which each group asks, in turn, for as many as it has sequences."""
+        most = taken = 0
+        copying = {table.seq.seq_id for table in writers}
+        for step in range(self.batch.extended, self.batch.extended + num_steps):
+            due = self.due[step % len(self.due)]
+            for _, members in groupby(self.batch, attrgetter("request_id")):
+                ids = [seq.seq_id for seq in members]
+                most = max(most, taken + len(ids))
+                taken += sum(seq_id in due or seq_id in copying for seq_id in ids)
+            copying = set()
+        return most
+
+
+class Paged2023(Paged):
+    """A step asks for a free block for each sequence of a group, needed or not; a share of a block is no watermark.
+
+    The first is waived for a group that decodes alone, so that a pool that could hold a request always serves it.
+    """
+
+    def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01) -> None:
+        super().__init__(pool, block_size, watermark)
+        self._watermark = int(watermark * self._pool.num_blocks)
+
+    def horizon(self, batch: Batch) -> int:
+        """Steps for which every group finds a free block for each of its sequences, whichever asks last."""
+        index = batch.index(self, self._index)
+        left = self._available() - (index.widest if len(index.num_seqs) > 1 else 0)
+        if index.tails or not batch.sequences or left < 0:
+            return 0
+        return min(index.steps_within(left), self._max_len)
+
+    def _asked_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
+        needed = super()._asked_by(index, num_tokens, writers)
+        assert isinstance(index, GroupIndex)
+        if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
+            return needed
+        return max(needed, index.asked(num_tokens, writers))
+
+    def _index(self, batch: Batch) -> GroupIndex:
+        return GroupIndex(batch, self._tables, self._pool)
