@@ -4,7 +4,6 @@ import heapq
 from abc import ABC, abstractmethod
 from itertools import count
 
-from testbed.core.batch import Batch
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, growth_of
@@ -12,7 +11,7 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
-from testbed.sim.sharing import Shared, Turns, shared_once, shared_over
+from testbed.sim.sharing import Shared, shared_once, shared_over, taken_from_now
 from testbed.sim.spans import Span, after, at, ramp
 from testbed.sim.totals import Change, Seen
 
@@ -139,9 +138,8 @@ class SpanMeter(Meter):
         groups_of_several = self.residents.num_seqs != self._running
         in_prompts = groups_of_several and self.residents.num_seqs != decoding
         self._copies = sum(map(self.copies, self.residents.running.values())) if in_prompts else 0
-        if used.saved and plan.horizon:
-            batch = self.residents.batch
-            self._taken = batch.index(self, self._turns).from_now(batch)
+        if used.saved and plan.horizon and (size := self._block_size()):
+            self._taken = taken_from_now(self.residents.batch, size)
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
@@ -173,9 +171,6 @@ class SpanMeter(Meter):
         """The size of the blocks in which the batch's members grow; 0 where they do not grow in blocks."""
         footprint = self.policy.footprint(next(iter(self.residents.batch)))
         return footprint.size if isinstance(footprint, Granular) else 0
-
-    def _turns(self, batch: Batch) -> Turns:
-        return Turns(self._block_size() or 1)
 
     def _shared(self, span: Span, grown: Grant) -> tuple[Shared, ...]:
         """Every iteration of a span in which slots are shared; nothing is shared or copied within one."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence as Seq
 from math import fsum
 from typing import NamedTuple, TypeAlias
 
-from testbed.core.batch import Batch, BatchIndex
-from testbed.core.sequence import Sequence
+from testbed.core.batch import Batch
 from testbed.sim.spans import Span
 
 
@@ -58,20 +57,13 @@ def shared_over(span: Span, held: int, saved: int, taken: Seq[int]) -> tuple[Sha
     return tuple(rows)
 
 
-class Turns(BatchIndex):
-    """Members of a batch by the step, modulo the block size, at which they take their next block."""
+def taken_from_now(batch: Batch, block_size: int) -> list[int]:
+    """Slots that the members take at each of the next block_size steps, after which it goes round.
 
-    def __init__(self, block_size: int) -> None:
-        self.due = [0] * block_size
-
-    def joined(self, seq: Sequence) -> None:
-        self.due[-seq.room_offset % len(self.due)] += 1
-
-    def left(self, seq: Sequence) -> None:
-        self.due[-seq.room_offset % len(self.due)] -= 1
-
-    def from_now(self, batch: Batch) -> list[int]:
-        """Slots that the members take at each of the next block_size steps, after which it goes round."""
-        size = len(self.due)
-        turn = batch.extended % size
-        return [size * count for count in self.due[turn:] + self.due[:turn]]
+    It walks the batch, and only where slots are shared: an index of the meter's would lie on the batch, where policies
+    could reach it and, behind it, the future.
+    """
+    taken, extended = [0] * block_size, batch.extended
+    for seq in batch:
+        taken[-(seq.room_offset + extended) % block_size] += block_size
+    return taken
