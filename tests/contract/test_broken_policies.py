@@ -2,6 +2,7 @@
 
 import broken
 import broken_caches
+import broken_swaps
 import pytest
 
 from testbed.contract import check_policy
@@ -35,12 +36,12 @@ BROKEN = {
     broken.Raises: {10},
     broken.DeclaresMoves: {10},
     broken.MovesNothing: {10},
-    broken.DropsWriteBacks: {5},
-    broken.DropsTheWayBack: {5},
-    broken.LosesBlocksAfterSwapIn: {4},
-    broken.KeepsTheHostFull: {3},
-    broken.OverfillsTheHost: {4, 5},
-    broken.SwapsOneByOne: {5},
+    broken_swaps.DropsWriteBacks: {5},
+    broken_swaps.DropsTheWayBack: {5},
+    broken_swaps.LosesBlocksAfterSwapIn: {4},
+    broken_swaps.KeepsTheHostFull: {3},
+    broken_swaps.OverfillsTheHost: {4, 5},
+    broken_swaps.SwapsOneByOne: {5},
     broken.ForgetsTheRemainder: {8},
     broken.ForgetsShortChunks: {8},
     broken.TrustsReturners: {8},
