@@ -82,7 +82,7 @@ class Scheduler(Foresight, ABC):
         keeps_order = type(self).choose_order is Scheduler.choose_order
         plan.open = not r.swapped and not (r.waiting and keeps_order)
         if not r.waiting or r.swapped or prompts.stands(r.waiting[0]) or prompts.is_full_with(r.waiting[0]):
-            plan.horizon = self.policy.horizon(r.batch)
+            plan.horizon = r.policy.horizon(r.batch)
 
     def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
         """The prompt phase of the group is over, and has brought its next output token."""

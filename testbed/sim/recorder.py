@@ -1,5 +1,6 @@
 """Requests and iteration spans as rows, and exact totals; experiments make data frames of them."""
 
+from itertools import islice
 from operator import mul
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Recorder:
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
         self._first_ps: dict[int, int] = {}
-        self._unsettled: list[tuple[tuple[int, ...], Seen]] = []
+        self._unsettled: list[tuple[int, ...]] = []
 
     def first_token(self, request_id: int, now_ps: int) -> None:
         """The request has output tokens from now_ps on; after recompute that is nothing new."""
@@ -76,8 +77,9 @@ class Recorder:
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues
-        self._unsettled.append((shape, seen))
+        first, change, change_time = seen
+        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted)
+        self._unsettled.append((*shape, *queues, *first, *change, *change_time))
         if len(self._unsettled) == BATCH:
             self.settle()
 
@@ -85,18 +87,18 @@ class Recorder:
         """Bring `spans` and the sums in `totals` up to date."""
         if not self._unsettled:
             return
-        shapes, rows = zip(*self._unsettled, strict=True)
+        columns = zip(*self._unsettled, strict=True)
+        shape, firsts = list(islice(columns, len(SHAPE))), list(islice(columns, len(Measures._fields)))
+        changes, changes_time = list(islice(columns, len(CHANGING))), list(columns)
         self._unsettled.clear()
-        shape, (firsts, changes, changes_time) = list(zip(*shapes, strict=True)), zip(*rows, strict=True)
-        columns, durations = list(zip(*firsts, strict=True)), shape[1]
-        over_time = [sum(map(mul, column, durations)) for column in columns]  # may be more than 64 bits hold
-        for i, column in zip(CHANGING, zip(*changes_time, strict=True), strict=True):
+        over_time = [sum(map(mul, column, shape[1])) for column in firsts]  # may be more than 64 bits hold
+        for i, column in zip(CHANGING, changes_time, strict=True):
             over_time[i] += sum(column)
         steps = np.array(shape[2])
-        sums = np.array(columns) * steps
-        sums[CHANGING] += np.array(changes).T
+        sums = np.array(firsts) * steps
+        sums[CHANGING] += np.array(changes)
         check_measures(sums)
-        self.totals.busy_ps += sum(durations)
+        self.totals.busy_ps += sum(shape[1])
         self.totals.iterations += sum(shape[2])
         self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*sums.sum(axis=1).tolist()))
         self.totals.over_time = plus(self.totals.over_time, Measures(*over_time))

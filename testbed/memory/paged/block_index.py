@@ -10,20 +10,21 @@ from testbed.memory.paged.block_tables import BlockTable, Tables
 class BlockIndex(BatchIndex):
     """Members by the step, modulo the block size, at which they need their next block.
 
-    due[r] holds the members whose blocks are full at the steps congruent to r. `tails` holds members whose partial
-    last block was shared when they joined or forked, and may have to be copied before the next write.
+    due[r] holds the blocks of the members whose blocks are full at the steps congruent to r. `tails` holds the tables
+    of members whose partial last block was shared when they joined or forked, and may have to be copied before the
+    next write.
     """
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
         self.batch = batch
         self.tables = tables
         self.pool = pool
-        self.due: list[dict[int, BlockTable]] = [{} for _ in range(tables.block_size)]
+        self.due: list[dict[int, list[int]]] = [{} for _ in range(tables.block_size)]
         self.tails: dict[int, BlockTable] = {}
 
     def joined(self, seq: Sequence) -> None:
         table = self.tables[seq.seq_id]
-        self.due[-seq.room_offset % len(self.due)][seq.seq_id] = table
+        self.due[-seq.room_offset % len(self.due)][seq.seq_id] = table.blocks
         if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1:
             self.forked(seq)
 
@@ -58,22 +59,20 @@ class BlockIndex(BatchIndex):
         """Hand out the blocks for num_steps more steps from the end of the free ones, which must be enough."""
         size, take, turn = len(self.due), self.pool.free.pop, self.batch.extended % len(self.due)
         if num_steps == 1:
-            for table in self.due[turn].values():
-                table.blocks.append(take())
+            for blocks in self.due[turn].values():
+                blocks.append(take())
             return Growth(len(self.due[turn]) * size) if self.due[turn] else NO_GROWTH
-        due = self.due[turn:] + self.due[:turn]
-        blocks = first = second = 0
-        for start in range(0, num_steps, size):
-            for step, tables in enumerate(due[: num_steps - start], start):
-                if tables:
-                    for table in tables.values():
-                        table.blocks.append(take())
-                    count = len(tables)
-                    blocks += count
-                    count *= step
-                    first += count
-                    second += count * step
-        return Growth(blocks * size, first * size, second * size)
+        count = first = second = 0
+        for turn, tables in enumerate((self.due[turn:] + self.due[:turn])[:num_steps]):
+            if tables:
+                members = len(tables)
+                for step in range(turn, num_steps, size):
+                    for blocks in tables.values():
+                        blocks.append(take())
+                    count += members
+                    first += members * step
+                    second += members * step * step
+        return Growth(count * size, first * size, second * size)
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
         """When num_steps more steps will take blocks after the first num_blocks of them."""

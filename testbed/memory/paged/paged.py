@@ -89,9 +89,11 @@ class Paged(MemoryPolicy):
         writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
         evicted = NO_GROWTH
         if (num_tokens // self.block_size + 1) * num_seqs + len(writers) > num_free:
-            if not self._make_room(index.needed(num_tokens) + len(writers)):
+            needed = index.needed(num_tokens) + len(writers)
+            if not self._make_room(needed):
                 return Refusal.LATER
-            evicted = index.beyond(num_tokens, num_free - len(writers))
+            if needed > num_free:
+                evicted = index.beyond(num_tokens, num_free - len(writers))
         self._tables.live += num_tokens * num_seqs
         if index.tails:
             return self._write_tails(index, num_tokens, writers)
