@@ -12,7 +12,7 @@ from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
-from testbed.sim.totals import Change, Seen
+from testbed.sim.totals import NO_CHANGE, Seen
 
 Span: TypeAlias = tuple[int, int, int, int]  # steps, duration_ps, and first_ps, growth_ps of their affine durations
 
@@ -34,19 +34,11 @@ class Meter(ABC):
         """What the `steps` iterations saw that were carried out, in duration_ps."""
 
 
-def seen(running: int, used: Usage, internal: int) -> list[int]:
-    """What one iteration sees, in the order of Measures, of a pool with `internal` slots that will never be used."""
+def seen(running: int, used: Usage, internal: int, changes: tuple[int, ...] = NO_CHANGE) -> Seen:
+    """What the iterations of a span see whose first one finds `internal` slots that will never be used."""
     _, live, held, allocated, cached, free, largest_free, saved = used
-    return [
-        running,
-        live,
-        held - live - internal,
-        internal,
-        saved,
-        cached,
-        allocated - held,
-        free + cached - largest_free,
-    ]
+    reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
+    return running, live, reserved, internal, saved, cached, rounding, scattered, *changes
 
 
 class PlainMeter(Meter):
@@ -64,7 +56,7 @@ class PlainMeter(Meter):
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return Seen(self._seen)
+        return self._seen
 
 
 class Tracked:
@@ -113,10 +105,10 @@ class SpanMeter(Meter):
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
         if steps == 1:
-            now = Seen(seen(self._running, self._used, self._internal + started.slots))
+            now = seen(self._running, self._used, self._internal + started.slots)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
-            now = Seen(seen(self._running, self._used, self._internal), *self._changes(span, started, outcome.grown))
+            now = seen(self._running, self._used, self._internal, self._changes(span, started, outcome.grown))
         self._internal += started.slots
         for group in outcome.finished:
             self._forget(group)
@@ -126,16 +118,14 @@ class SpanMeter(Meter):
                     self._joined(group)
         return now
 
-    def _changes(self, span: Span, started: Growth, grown: Grant) -> tuple[Change, Change]:
+    def _changes(self, span: Span, started: Growth, grown: Grant) -> tuple[int, ...]:
         """What the second and later iterations see that the first did not."""
         live, live_time = ramp(self._growing, span)
         held, held_time = after(grown.growth, span) if grown.growth.slots else (0, 0)
         internal, internal_time = at(started, span) if started.slots else (0, 0)
         evicted, evicted_time = after(grown.evicted, span) if grown.evicted.slots else (0, 0)
-        return (
-            (live, held - live - internal, internal, -evicted),
-            (live_time, held_time - live_time - internal_time, internal_time, -evicted_time),
-        )
+        change = live, held - live - internal, internal, -evicted
+        return *change, live_time, held_time - live_time - internal_time, internal_time, -evicted_time
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""

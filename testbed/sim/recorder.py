@@ -77,9 +77,8 @@ class Recorder:
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        first, change, change_time = seen
         shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted)
-        self._unsettled.append((*shape, *queues, *first, *change, *change_time))
+        self._unsettled.append((*shape, *queues, *seen))
         if len(self._unsettled) == BATCH:
             self.settle()
 

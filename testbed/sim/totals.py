@@ -25,18 +25,11 @@ class Measures(NamedTuple):
 
 
 CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "internal", "cached")]
-Change: TypeAlias = tuple[int, int, int, int]
 
-
-class Seen(NamedTuple):
-    """What the iterations of a span see: `first`, the first one's Measures, and what changes after it.
-
-    change and change_time are in the order of CHANGING: summed over the iterations, integrated over picoseconds.
-    """
-
-    first: list[int]
-    change: Change = (0, 0, 0, 0)
-    change_time: Change = (0, 0, 0, 0)
+# What the iterations of a span see: the first one's Measures, then what changes after it, twice in the order of
+# CHANGING: summed over the iterations, integrated over picoseconds.
+Seen: TypeAlias = tuple[int, ...]
+NO_CHANGE = (0,) * (2 * len(CHANGING))
 
 
 def plus(a: Measures, b: Measures) -> Measures:

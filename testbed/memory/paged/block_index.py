@@ -2,7 +2,7 @@
 
 from testbed.core.batch import Batch, BatchIndex
 from testbed.core.sequence import Sequence
-from testbed.core.slots import NO_GROWTH, Growth, growth_of
+from testbed.core.slots import Growth, growth_of
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables
 
@@ -55,24 +55,27 @@ class BlockIndex(BatchIndex):
             steps += 1
         return steps
 
+    def step(self) -> int:
+        """What grow(1) does; returns the slots that it took."""
+        due, take = self.due[self.batch.extended % len(self.due)], self.pool.free.pop
+        for blocks in due.values():
+            blocks.append(take())
+        return len(due) * len(self.due)
+
     def grow(self, num_steps: int) -> Growth:
         """Hand out the blocks for num_steps more steps from the end of the free ones, which must be enough."""
-        size, take, turn = len(self.due), self.pool.free.pop, self.batch.extended % len(self.due)
-        if num_steps == 1:
-            for blocks in self.due[turn].values():
-                blocks.append(take())
-            return Growth(len(self.due[turn]) * size) if self.due[turn] else NO_GROWTH
-        count = first = second = 0
-        for turn, tables in enumerate((self.due[turn:] + self.due[:turn])[:num_steps]):
-            if tables:
-                members = len(tables)
-                for step in range(turn, num_steps, size):
-                    for blocks in tables.values():
+        free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
+        num_free, take, first, second = len(free), free.pop, 0, 0
+        for soonest, members in enumerate((self.due[now:] + self.due[:now])[:num_steps]):
+            if members:
+                slots = len(members) * size
+                for step in range(soonest, num_steps, size):
+                    for blocks in members.values():
                         blocks.append(take())
-                    count += members
-                    first += members * step
-                    second += members * step * step
-        return Growth(count * size, first * size, second * size)
+                    weight = slots * step
+                    first += weight
+                    second += weight * step
+        return Growth((num_free - len(free)) * size, first, second)
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
         """When num_steps more steps will take blocks after the first num_blocks of them."""
