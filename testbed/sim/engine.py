@@ -114,14 +114,14 @@ class Engine:
         work = work_of(plan, used.saved, len(self.scheduler.residents.running))
         prices = self.cost.decode(work) if plan.repeats else Affine(self.cost.iteration(work), 0, 1)
         check_prices(self.cost, prices)
-        steps = min(1 + plan.horizon, prices.steps, self.max_steps)
-        if steps > 1:
-            steps = min(steps, self.outputs.steps_to_end())
-            bound: float = self._marks[-1] if self._marks else inf
-            if plan.open:
-                bound = min(bound, self.env.peek())
-            if bound < inf:
-                steps = min(steps, prices.steps_to_reach(int(bound) - start_ps) or 1)
+        if not plan.horizon:
+            return prices, 1
+        steps = min(1 + plan.horizon, prices.steps, self.max_steps, self.outputs.steps_to_end())
+        bound: float = self._marks[-1] if self._marks else inf
+        if plan.open:
+            bound = min(bound, self.env.peek())
+        if bound < inf and steps > 1:
+            steps = min(steps, prices.steps_to_reach(int(bound) - start_ps) or 1)
         return prices, steps
 
     def _record(self, plan: Plan, outcome: Outcome, now_ps: int) -> None:
@@ -145,10 +145,11 @@ class Engine:
 
     def _unservable(self, request: Request) -> str | None:
         """Why the request could never run to its end, if so."""
-        if request.final_len > self.max_len:
-            return f"{request.final_len} tokens are more than the longest sequence of {self.max_len}"
-        if request.final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
-            return f"{request.num_seqs} x {request.final_len} tokens do not fit the empty pool"
+        final_len = request.final_len
+        if final_len > self.max_len:
+            return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
+        if final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
+            return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         return None
 
     def _now_ps(self) -> int:

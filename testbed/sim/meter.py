@@ -103,7 +103,9 @@ class SpanMeter(Meter):
         self._growing = len(self.residents.batch.sequences)
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
-        started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
+        end, starts, started = self.residents.batch.steps, self._starts, NO_GROWTH
+        if plan.decode_seqs and starts and starts[0][0] < end:
+            started = self._start(end, steps)
         if steps == 1:
             now = seen(self._running, self._used, self._internal + started.slots)
         else:
@@ -130,7 +132,8 @@ class SpanMeter(Meter):
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""
         request_id, first = group.request.request_id, group.sequences[0]
-        self._forget(group)
+        if request_id in self._tracked:
+            self._forget(group)
         footprint = self.policy.footprint(first)
         if footprint is None:
             name = type(self.policy).__name__
@@ -159,8 +162,6 @@ class SpanMeter(Meter):
     def _start(self, end: int, steps: int) -> Growth:
         """What begins to count in the `steps` steps before batch step `end`, by step of the span."""
         starts = self._starts
-        if not starts or starts[0][0] >= end:
-            return NO_GROWTH
         events: list[tuple[int, int]] = []
         while starts and starts[0][0] < end:
             step, _, slots, tracked = heapq.heappop(starts)
