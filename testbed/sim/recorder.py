@@ -5,6 +5,7 @@ from operator import mul
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
@@ -90,20 +91,27 @@ class Recorder:
         shape, firsts = list(islice(columns, len(SHAPE))), list(islice(columns, len(Measures._fields)))
         changes, changes_time = list(islice(columns, len(CHANGING))), list(columns)
         self._unsettled.clear()
-        over_time = [sum(map(mul, column, shape[1])) for column in firsts]  # may be more than 64 bits hold
+        # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
+        over_time = [sum(map(mul, column, shape[1])) if any(column) else 0 for column in firsts]
         for i, column in zip(CHANGING, changes_time, strict=True):
             over_time[i] += sum(column)
-        steps = np.array(shape[2])
-        sums = np.array(firsts) * steps
-        sums[CHANGING] += np.array(changes)
+        counts = [*map(packed, shape)]
+        steps = counts[2]
+        sums = np.array([*map(packed, firsts)]) * steps
+        sums[CHANGING] += np.array([*map(packed, changes)])
         check_measures(sums)
         self.totals.busy_ps += sum(shape[1])
         self.totals.iterations += sum(shape[2])
         self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*sums.sum(axis=1).tolist()))
         self.totals.over_time = plus(self.totals.over_time, Measures(*over_time))
-        self.spans.extend([*map(np.array, shape), sums[0] // steps, *(sums[1:] / steps)])
+        self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
 
     def mark(self, asked_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
         self.settle()
         self.marks[asked_ps] = Mark(now_ps, self.totals.copy())
+
+
+def packed(column: tuple[int, ...]) -> NDArray[np.int64]:
+    """A column of numbers that 64 bits hold."""
+    return np.fromiter(column, np.int64, len(column))
