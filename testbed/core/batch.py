@@ -54,11 +54,12 @@ class Batch:
 
     def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
         """The index that `owner` keeps here; made when it is asked for first."""
-        if owner not in self.indexes:
+        index = self.indexes.get(owner)
+        if index is None:
             index = self.indexes[owner] = make(self)
             for seq in self:
                 index.joined(seq)
-        return self.indexes[owner]  # type: ignore[return-value]  # whoever asks has made it
+        return index  # type: ignore[return-value]  # whoever asks has made it
 
     def join(self, seq: "Sequence") -> None:
         """Add a sequence, which runs on this clock from now on."""
@@ -76,13 +77,18 @@ class Batch:
         for index in self.indexes.values():
             index.left(seq)
         del self.sequences[seq.seq_id]
-        offsets, members = self._offsets, self.sequences
-        while offsets and (offsets[0][1] not in members or members[offsets[0][1]].room_offset != -offsets[0][0]):
-            heapq.heappop(offsets)  # left, now or before
+        if self._offsets[0][1] == seq.seq_id:
+            self._drop_lapsed()
         seq.batch = None
         seq.room_offset += self.extended
         seq.stored_offset += self.steps
         self.context -= seq.room_offset
+
+    def _drop_lapsed(self) -> None:
+        """The first offset is a member's again: those before it belong to sequences that have left."""
+        offsets, members = self._offsets, self.sequences
+        while offsets and (offsets[0][1] not in members or members[offsets[0][1]].room_offset != -offsets[0][0]):
+            heapq.heappop(offsets)
 
     def extend(self, num_tokens: int) -> None:
         """Every member has room for so many tokens more."""

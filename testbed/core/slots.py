@@ -71,9 +71,12 @@ NO_GROWTH = Growth()
 
 def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
     """The moments of events (step, slots)."""
-    plain = list(events)
-    weights = [(slots, slots * step, slots * step * step) for step, slots in plain]
-    return Growth(*(sum(column) for column in zip(*weights, strict=True))) if plain else NO_GROWTH
+    slots = first = second = 0
+    for step, taken in events:
+        slots += taken
+        first += taken * step
+        second += taken * step * step
+    return Growth(slots, first, second)
 
 
 class Grant(NamedTuple):

@@ -24,12 +24,13 @@ class MixedPrefill(Scheduler):
         residents, prompts = self.residents, self.prompts
         plan = residents.new_plan()
         self.choose_order(residents.waiting)
-        if prompts.next_item() > self.max_num_batched_tokens:
+        item = prompts.next_item()
+        if item > self.max_num_batched_tokens:
             prompts.fill(plan, self.max_num_batched_tokens)
         if not plan.chunks:
             residents.decode(plan)
             residents.resume(plan)
-            if not plan.preempted:
+            if item and not plan.preempted:
                 prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self.offer(plan, prompts)
         return plan

@@ -90,11 +90,12 @@ class Outcome(NamedTuple):
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     """The counts by which a plan is priced; repeated counts shared slots, num_requests resident requests."""
-    decodes = plan.decode_seqs, plan.decode_context, plan.decode_longest, min(repeated, plan.decode_context)
-    if plan.repeats:
-        return Work(*decodes, (), num_requests)
-    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks])
-    return Work(*decodes, prefill, num_requests, *(summed(plan.ops) if plan.ops else ()))
+    context, repeated = plan.decode_context, min(repeated, plan.decode_context) if repeated else 0
+    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks]) if plan.chunks else ()
+    decodes = plan.decode_seqs, context, plan.decode_longest, repeated
+    if plan.ops:
+        return Work(*decodes, prefill, num_requests, *summed(plan.ops))
+    return Work(*decodes, prefill, num_requests)
 
 
 def summed(

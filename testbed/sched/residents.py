@@ -187,12 +187,12 @@ class Residents:
 
     def extend_promised(self, steps: int) -> Grant:
         """So many steps more have happened, within the horizon that the policy has promised."""
-        answer = self._one(self.policy.extend(self.batch, steps))
-        if isinstance(answer, Refusal) or (answer.ops is not NO_OPS and answer.ops):
-            name = type(self.policy).__name__
-            raise PlugInError(f"{name} promised {steps} more steps by horizon() and then answered {answer}")
-        self.batch.extend(steps)
-        return answer
+        answer = self.policy.extend(self.batch, steps)
+        if isinstance(answer, Grant) and (answer.ops is NO_OPS or not answer.ops):
+            self.batch.extend(steps)
+            return answer
+        name = type(self.policy).__name__
+        raise PlugInError(f"{name} promised {steps} more steps by horizon() and then answered {self._one(answer)}")
 
     def _published(self) -> None:
         """What was declared computed may be what somebody was refused for."""

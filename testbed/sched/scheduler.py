@@ -86,9 +86,9 @@ class Scheduler(Foresight, ABC):
         keeps_order = type(self).choose_order is Scheduler.choose_order
         plan.open = not r.swapped and not (r.waiting and keeps_order)
         if not r.waiting or r.swapped or r.waiting[0] is r.refused or prompts.is_full_with(r.waiting[0]):
-            plan.horizon = self.policy.horizon(r.batch)
+            plan.horizon = r.policy.horizon(r.batch)
             if plan.horizon < 0:
-                name = type(self.policy).__name__
+                name = type(r.policy).__name__
                 raise PlugInError(f"{name} promises {plan.horizon} steps by horizon(), which is at least 0")
 
     def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:

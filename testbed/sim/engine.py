@@ -17,7 +17,6 @@ from testbed.sim.audit import Samples, check_balance, check_decode, check_growth
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
-from testbed.sim.totals import Seen
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
@@ -75,19 +74,19 @@ class Engine:
     def serve(self) -> ProcessGenerator:
         """The process to hand to SimPy."""
         env, scheduler, residents = self.env, self.scheduler, self.scheduler.residents
-        policy, meter, outputs, totals = residents.policy, self.meter, self.outputs, self.recorder.totals
-        while env.now < self._stop_ps:
+        policy, meter, outputs, recorder = residents.policy, self.meter, self.outputs, self.recorder
+        while (start_ps := self._now_ps()) < self._stop_ps:
             if self._marks:
                 self._pass_marks()
             plan = scheduler.plan()
             for group in plan.rejected:
-                request = self.outputs.left(group.request.request_id)
-                self.recorder.rejected(request, "the memory policy can never hold it")
+                request = outputs.left(group.request.request_id)
+                recorder.rejected(request, "the memory policy can never hold it")
             if plan:
                 used = policy.usage()
                 check_usage(policy, used)
                 meter.open(plan, used)
-                prices, steps = self._price(plan, used)
+                prices, steps = self._price(plan, used, start_ps)
                 duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
                 queues = len(residents.waiting), len(residents.swapped)
                 yield env.timeout(duration_ps)
@@ -97,8 +96,9 @@ class Engine:
                 if plan.chunks or plan.resumed:
                     outputs.follow(plan, outcome)
                 seen = meter.close(plan, prices, steps, duration_ps, outcome)
-                self._record(plan, steps, duration_ps, outcome, seen, queues)
-                check_balance(scheduler, totals)
+                recorder.span(start_ps, duration_ps, steps, plan, queues, seen)
+                self._record(plan, outcome, start_ps + duration_ps)
+                check_balance(scheduler, recorder.totals)
             elif plan.rejected:
                 continue
             elif residents.waiting or residents.swapped:
@@ -108,35 +108,35 @@ class Engine:
             else:
                 self._wake = env.event()
                 yield self._wake
-        self.recorder.end_ps = self._now_ps()
-        self.recorder.settle()
+        recorder.end_ps = start_ps
+        recorder.settle()
         self._pass_marks()
 
-    def _price(self, plan: Plan, used: Usage) -> tuple[Affine, int]:
+    def _price(self, plan: Plan, used: Usage, start_ps: int) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
         work = work_of(plan, used.saved, len(self.scheduler.residents.running))
-        policy = self.scheduler.policy
+        policy = self.scheduler.residents.policy
         if work.prefill and policy.drops_tokens:
             work = work._replace(prefill=tuple((new, policy.stored(before)) for new, before in work.prefill))
         prices = self.cost.decode(work) if plan.repeats else Affine(self.cost.iteration(work), 0, 1)
         check_prices(self.cost, prices)
         if plan.repeats and self._decodes.due():
             check_decode(self.cost, work, prices)
-        steps = min(1 + plan.horizon, prices.steps, self.max_steps)
-        if steps > 1:
-            steps = min(steps, self.outputs.steps_to_end(), self.meter.max_steps(used))
-            bound: float = self._marks[-1] if self._marks else inf
-            if plan.open:
-                bound = min(bound, self.env.peek())
-            if bound < inf:
-                steps = min(steps, prices.steps_to_reach(int(bound) - self._now_ps()) or 1)
+        if not plan.horizon:
+            return prices, 1
+        steps = min(1 + plan.horizon, prices.steps, self.max_steps, self.outputs.steps_to_end())
+        if used.saved:
+            steps = min(steps, self.meter.max_steps(used))
+        bound: float = self._marks[-1] if self._marks else inf
+        if plan.open:
+            bound = min(bound, self.env.peek())
+        if bound < inf and steps > 1:
+            steps = min(steps, prices.steps_to_reach(int(bound) - start_ps) or 1)
         return prices, steps
 
-    def _record(
-        self, plan: Plan, steps: int, duration_ps: int, outcome: Outcome, seen: Seen, queues: tuple[int, int]
-    ) -> None:
-        totals, now_ps = self.recorder.totals, self._now_ps()
-        self.recorder.span(now_ps - duration_ps, duration_ps, steps, plan, queues, seen)
+    def _record(self, plan: Plan, outcome: Outcome, now_ps: int) -> None:
+        """What happened to requests and groups in the iterations that have just ended."""
+        totals = self.recorder.totals
         for group in outcome.first_tokens:
             self.recorder.first_token(group.request.request_id, now_ps)
         for group in outcome.finished:
@@ -155,10 +155,11 @@ class Engine:
 
     def _unservable(self, request: Request) -> str | None:
         """Why the request could never run to its end, if so."""
-        if request.final_len > self.max_len:
-            return f"{request.final_len} tokens are more than the longest sequence of {self.max_len}"
-        if request.final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
-            return f"{request.num_seqs} x {request.final_len} tokens do not fit the empty pool"
+        final_len = request.final_len
+        if final_len > self.max_len:
+            return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
+        if final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
+            return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         return None
 
     def _now_ps(self) -> int:

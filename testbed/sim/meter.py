@@ -13,7 +13,7 @@ from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
 from testbed.sim.sharing import Shared, shared_once, shared_over, taken_from_now
 from testbed.sim.spans import Span, after, at, ramp
-from testbed.sim.totals import Change, Seen
+from testbed.sim.totals import NO_CHANGE, Seen
 
 
 class Meter(ABC):
@@ -54,22 +54,21 @@ class Meter(ABC):
         return unforked * sum(extent.length for extent in self.policy.table(group.sequences[0])) if unforked else 0
 
 
-def seen(running: int, used: Usage, internal: int, copies: int) -> list[int]:
-    """What one iteration sees, in the order of Measures.
+def seen(
+    running: int,
+    used: Usage,
+    internal: int,
+    copies: int,
+    changes: tuple[int, ...] = NO_CHANGE,
+    shared: tuple[Shared, ...] = (),
+) -> Seen:
+    """What the iterations of a span see whose first one finds `internal` slots that will never be used.
 
-    internal slots of the pool will never be used, and `copies` are those of prompts that are computed once for several.
+    `copies` are the slots of prompts that are computed once for several sequences.
     """
     _, live, held, allocated, cached, free, largest_free, saved = used
-    return [
-        running,
-        live,
-        held - live - internal,
-        internal,
-        saved + copies,
-        cached,
-        allocated - held,
-        free + cached - largest_free,
-    ]
+    reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
+    return running, live, reserved, internal, saved + copies, cached, rounding, scattered, *changes, shared
 
 
 class PlainMeter(Meter):
@@ -78,13 +77,13 @@ class PlainMeter(Meter):
     def open(self, plan: Plan, used: Usage) -> None:
         running = self.residents.running
         internal, copies = (sum(map(count, running.values())) for count in (self.unused, self.copies))
-        self._seen = seen(len(running), used, internal, copies)
-        self._held, self._saved = used.held, used.saved + copies
+        self._seen = len(running), used, internal, copies
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        return Seen(self._seen, shared=shared_once(self._held, self._saved, duration_ps))
+        _, used, _, copies = self._seen
+        return seen(*self._seen, shared=shared_once(used.held, used.saved + copies, duration_ps))
 
 
 class Tracked:
@@ -142,18 +141,20 @@ class SpanMeter(Meter):
             self._taken = taken_from_now(self.residents.batch, size)
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
-        started = self._start(self.residents.batch.steps, steps) if plan.decode_seqs else NO_GROWTH
+        end, starts, started = self.residents.batch.steps, self._starts, NO_GROWTH
+        if plan.decode_seqs and starts and starts[0][0] < end:
+            started = self._start(end, steps)
+        used, running, copies = self._used, self._running, self._copies
         if steps == 1:
-            internal = self._internal - self._repeated + started.slots
-            shared = shared_once(self._used.held, self._used.saved + self._copies, duration_ps)
-            now = Seen(seen(self._running, self._used, internal, self._copies), shared=shared)
+            saved = used.saved + copies
+            shared = shared_once(used.held, saved, duration_ps) if saved else ()
+            now = seen(running, used, self._internal - self._repeated + started.slots, copies, shared=shared)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
-            first = seen(self._running, self._used, self._internal, 0)
-            shared = self._shared(span, outcome.grown) if self._used.saved else ()
-            now = Seen(first, *self._changes(span, started, outcome.grown), shared)
+            shared = self._shared(span, outcome.grown) if used.saved else ()
+            now = seen(running, used, self._internal, 0, self._changes(span, started, outcome.grown), shared)
         self._internal += started.slots
-        if plan.decode_seqs:
+        if plan.decode_seqs and (self._forked or self.residents.beams):
             self._forked = dict(self.residents.beams)
         for group in outcome.finished:
             self._forget(group)
@@ -180,21 +181,20 @@ class SpanMeter(Meter):
             raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
         return rows
 
-    def _changes(self, span: Span, started: Growth, grown: Grant) -> tuple[Change, Change]:
+    def _changes(self, span: Span, started: Growth, grown: Grant) -> tuple[int, ...]:
         """What the second and later iterations see that the first did not."""
         live, live_time = ramp(self._growing, span)
         held, held_time = after(grown.growth, span) if grown.growth.slots else (0, 0)
         internal, internal_time = at(started, span) if started.slots else (0, 0)
         evicted, evicted_time = after(grown.evicted, span) if grown.evicted.slots else (0, 0)
-        return (
-            (live, held - live - internal, internal, -evicted),
-            (live_time, held_time - live_time - internal_time, internal_time, -evicted_time),
-        )
+        change = live, held - live - internal, internal, -evicted
+        return *change, live_time, held_time - live_time - internal_time, internal_time, -evicted_time
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""
         request_id, first = group.request.request_id, group.sequences[0]
-        self._forget(group)
+        if request_id in self._tracked:
+            self._forget(group)
         footprint = self.policy.footprint(first)
         if footprint is None:
             name = type(self.policy).__name__
@@ -230,8 +230,6 @@ class SpanMeter(Meter):
     def _start(self, end: int, steps: int) -> Growth:
         """What begins to count in the `steps` steps before batch step `end`, by step of the span."""
         starts = self._starts
-        if not starts or starts[0][0] >= end:
-            return NO_GROWTH
         events: list[tuple[int, int]] = []
         while starts and starts[0][0] < end:
             step, _, slots, tracked = heapq.heappop(starts)

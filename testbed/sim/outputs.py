@@ -47,11 +47,12 @@ class Outputs:
         """What the plan's iterations bring; asked before they are committed."""
         for group in plan.preempted:
             self._end_step.pop(group.request.request_id, None)
-        step = self._residents.batch.steps + steps
-        ended = self._pop_ended(step) if plan.decode_seqs and self._ends and self._ends[0][0] <= step else []
+        ended: list[int] = []
+        beams, step = self._residents.beams, self._residents.batch.steps + steps
+        if plan.decode_seqs and self._ends and self._ends[0][0] <= step:
+            ended = self._pop_ended(step)
         if plan.chunks:
             ended += self._ending([chunk.group for chunk in plan.chunks if chunk.last])
-        beams = self._residents.beams
         if not beams and not plan.resumed:
             return Results(tuple(ended)) if ended else NOTHING
         stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]

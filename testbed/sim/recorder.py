@@ -1,10 +1,11 @@
 """Requests and iteration spans as rows, and exact totals; experiments make data frames of them."""
 
-from itertools import chain
+from itertools import chain, islice
 from operator import mul
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
@@ -52,7 +53,7 @@ class Recorder:
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
         self._first_ps: dict[int, int] = {}
-        self._unsettled: list[tuple[tuple[int, ...], Seen]] = []
+        self._unsettled: list[tuple[Any, ...]] = []
 
     def first_token(self, request_id: int, now_ps: int) -> None:
         """The request has output tokens from now_ps on; after recompute that is nothing new."""
@@ -78,8 +79,8 @@ class Recorder:
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues
-        self._unsettled.append((shape, seen))
+        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted)
+        self._unsettled.append((*shape, *queues, *seen))
         if len(self._unsettled) == BATCH:
             self.settle()
 
@@ -87,26 +88,34 @@ class Recorder:
         """Bring `spans` and the sums in `totals` up to date."""
         if not self._unsettled:
             return
-        shapes, rows = zip(*self._unsettled, strict=True)
+        columns = zip(*self._unsettled, strict=True)
+        shape, firsts = list(islice(columns, len(SHAPE))), list(islice(columns, len(Measures._fields)))
+        changes, changes_time = (list(islice(columns, len(CHANGING))) for _ in range(2))
+        (shared,) = columns
         self._unsettled.clear()
-        shape, (firsts, changes, changes_time, shared) = list(zip(*shapes, strict=True)), zip(*rows, strict=True)
-        columns, durations = list(zip(*firsts, strict=True)), shape[1]
-        over_time = [sum(map(mul, column, durations)) for column in columns]  # may be more than 64 bits hold
-        for i, column in zip(CHANGING, zip(*changes_time, strict=True), strict=True):
+        # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
+        over_time = [sum(map(mul, column, shape[1])) if any(column) else 0 for column in firsts]
+        for i, column in zip(CHANGING, changes_time, strict=True):
             over_time[i] += sum(column)
-        steps = np.array(shape[2])
-        sums = np.array(columns) * steps
-        sums[CHANGING] += np.array(changes).T
+        counts = [*map(packed, shape)]
+        steps = counts[2]
+        sums = np.array([*map(packed, firsts)]) * steps
+        sums[CHANGING] += np.array([*map(packed, changes)])
         check_measures(sums)
-        self.totals.busy_ps += sum(durations)
+        self.totals.busy_ps += sum(shape[1])
         self.totals.iterations += sum(shape[2])
         self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*sums.sum(axis=1).tolist()))
         self.totals.over_time = plus(self.totals.over_time, Measures(*over_time))
         if any(shared):
             self.totals.sharing = with_shared(self.totals.sharing, chain.from_iterable(shared))
-        self.spans.extend([*map(np.array, shape), sums[0] // steps, *(sums[1:] / steps)])
+        self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
 
     def mark(self, asked_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
         self.settle()
         self.marks[asked_ps] = Mark(now_ps, self.totals.copy())
+
+
+def packed(column: tuple[int, ...]) -> NDArray[np.int64]:
+    """A column of numbers that 64 bits hold."""
+    return np.fromiter(column, np.int64, len(column))

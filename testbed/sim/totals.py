@@ -1,9 +1,9 @@
 """Exact sums over iterations and over time, from which every average comes."""
 
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from testbed.sim.sharing import Shared, Sharing, without
+from testbed.sim.sharing import Sharing, without
 
 
 class Measures(NamedTuple):
@@ -28,20 +28,11 @@ class Measures(NamedTuple):
 
 
 CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "internal", "cached")]
-Change: TypeAlias = tuple[int, int, int, int]
 
-
-class Seen(NamedTuple):
-    """What the iterations of a span see: `first`, the first one's Measures, and what changes after it.
-
-    change and change_time are in the order of CHANGING: summed over the iterations, integrated over picoseconds.
-    shared: every iteration that saved slots.
-    """
-
-    first: list[int]
-    change: Change = (0, 0, 0, 0)
-    change_time: Change = (0, 0, 0, 0)
-    shared: tuple[Shared, ...] = ()
+# What the iterations of a span see: the first one's Measures, then what changes after it, twice in the order of
+# CHANGING: summed over the iterations, integrated over picoseconds. Last, a Shared for every iteration that saved some.
+Seen: TypeAlias = tuple[Any, ...]
+NO_CHANGE = (0,) * (2 * len(CHANGING))
 
 
 def plus(a: Measures, b: Measures) -> Measures:

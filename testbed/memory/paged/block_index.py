@@ -2,7 +2,7 @@
 
 from testbed.core.batch import Batch, BatchIndex
 from testbed.core.sequence import Sequence
-from testbed.core.slots import NO_GROWTH, Growth, growth_of
+from testbed.core.slots import Growth, growth_of
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables
 
@@ -10,20 +10,21 @@ from testbed.memory.paged.block_tables import BlockTable, Tables
 class BlockIndex(BatchIndex):
     """Members by the step, modulo the block size, at which they need their next block.
 
-    due[r] holds the members whose blocks are full at the steps congruent to r. `tails` holds members whose partial
-    last block was shared when they joined or forked, and may have to be copied before the next write.
+    due[r] holds the blocks of the members whose blocks are full at the steps congruent to r. `tails` holds the tables
+    of members whose partial last block was shared when they joined or forked, and may have to be copied before the
+    next write.
     """
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
         self.batch = batch
         self.tables = tables
         self.pool = pool
-        self.due: list[dict[int, BlockTable]] = [{} for _ in range(tables.block_size)]
+        self.due: list[dict[int, list[int]]] = [{} for _ in range(tables.block_size)]
         self.tails: dict[int, BlockTable] = {}
 
     def joined(self, seq: Sequence) -> None:
         table = self.tables[seq.seq_id]
-        self.due[-seq.room_offset % len(self.due)][seq.seq_id] = table
+        self.due[-seq.room_offset % len(self.due)][seq.seq_id] = table.blocks
         if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1:
             self.forked(seq)
 
@@ -54,26 +55,27 @@ class BlockIndex(BatchIndex):
             steps += 1
         return steps
 
+    def step(self) -> int:
+        """What grow(1) does; returns the slots that it took."""
+        due, take = self.due[self.batch.extended % len(self.due)], self.pool.free.pop
+        for blocks in due.values():
+            blocks.append(take())
+        return len(due) * len(self.due)
+
     def grow(self, num_steps: int) -> Growth:
         """Hand out the blocks for num_steps more steps from the end of the free ones, which must be enough."""
-        size, take, turn = len(self.due), self.pool.free.pop, self.batch.extended % len(self.due)
-        if num_steps == 1:
-            for table in self.due[turn].values():
-                table.blocks.append(take())
-            return Growth(len(self.due[turn]) * size) if self.due[turn] else NO_GROWTH
-        due = self.due[turn:] + self.due[:turn]
-        blocks = first = second = 0
-        for start in range(0, num_steps, size):
-            for step, tables in enumerate(due[: num_steps - start], start):
-                if tables:
-                    for table in tables.values():
-                        table.blocks.append(take())
-                    count = len(tables)
-                    blocks += count
-                    count *= step
-                    first += count
-                    second += count * step
-        return Growth(blocks * size, first * size, second * size)
+        free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
+        num_free, take, first, second = len(free), free.pop, 0, 0
+        for soonest, members in enumerate((self.due[now:] + self.due[:now])[:num_steps]):
+            if members:
+                slots = len(members) * size
+                for step in range(soonest, num_steps, size):
+                    for blocks in members.values():
+                        blocks.append(take())
+                    weight = slots * step
+                    first += weight
+                    second += weight * step
+        return Growth((num_free - len(free)) * size, first, second)
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
         """When num_steps more steps will take blocks after the first num_blocks of them."""

@@ -1,6 +1,7 @@
 """Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between tiers."""
 
 from collections.abc import Collection
+from functools import lru_cache
 from math import ceil
 
 from testbed.core.batch import Batch
@@ -17,6 +18,7 @@ from testbed.core.slots import (
     Footprint,
     Grant,
     Granular,
+    Growth,
     Ops,
     Refusal,
     Unowned,
@@ -90,14 +92,17 @@ class Paged(MemoryPolicy):
         writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
         evicted = NO_GROWTH
         if (num_tokens // self.block_size + 1) * num_seqs + len(writers) > num_free:
-            if not self._make_room(self._asked_by(index, num_tokens, writers)):
+            needed = self._asked_by(index, num_tokens, writers)
+            if not self._make_room(needed):
                 return Refusal.LATER
-            evicted = index.beyond(num_tokens, num_free - len(writers))
+            if needed > num_free:
+                evicted = index.beyond(num_tokens, num_free - len(writers))
         self._tables.live += num_tokens * num_seqs
         if index.tails:
             return self._write_tails(index, num_tokens, writers)
-        growth = index.grow(num_tokens)
-        return Grant(0, NO_OPS, growth, evicted) if growth.slots else GRANTED
+        if num_tokens == 1:
+            return taken_at_once(index.step(), evicted)
+        return Grant(0, NO_OPS, index.grow(num_tokens), evicted)
 
     def release(self, seq: Sequence) -> None:
         if seq.seq_id in self._host.tables:
@@ -219,6 +224,12 @@ class Paged(MemoryPolicy):
         stored = stored_tokens([(table.seq.room, table.blocks) for table in tables], self.block_size)
         self._tables.live += stored - self.block_size * len(kept)
         return Grant(0, ops)
+
+
+@lru_cache(1 << 10)
+def taken_at_once(slots: int, evicted: Growth) -> Grant:
+    """The grant of a single step that took so many slots."""
+    return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED
 
 
 def behind(first: Grant, seqs: list[Sequence], num_common: int) -> list[Grant]:
