@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 BATCH = 4096
 
@@ -13,8 +13,8 @@ class PackedRows:
     """Rows of whole numbers, or of floats in the columns that `floats` names; packed a batch at a time."""
 
     def __init__(self, *names: str, floats: Sequence[str] = ()) -> None:
-        self._dtype = np.dtype([(name, np.float64 if name in floats else np.int64) for name in names])
-        self._blocks: list[NDArray[Any]] = []
+        self._types = {name: np.dtype(np.float64 if name in floats else np.int64) for name in names}
+        self._blocks: list[list[NDArray[Any]]] = []
         self._pending: list[tuple[float, ...]] = []
         self._packed = 0
 
@@ -24,14 +24,12 @@ class PackedRows:
         if len(self._pending) == BATCH:
             self._pack()
 
-    def extend(self, columns: Sequence[NDArray[Any]]) -> None:
+    def extend(self, columns: Sequence[ArrayLike]) -> None:
         """Add many rows, column by column."""
         self._pack()
-        block = np.empty(len(columns[0]), self._dtype)
-        for name, column in zip(self._dtype.names or (), columns, strict=True):
-            block[name] = column
+        block = [packed(column, kind) for column, kind in zip(columns, self._types.values(), strict=True)]
         self._blocks.append(block)
-        self._packed += len(block)
+        self._packed += len(block[0])
 
     def __len__(self) -> int:
         return self._packed + len(self._pending)
@@ -39,10 +37,17 @@ class PackedRows:
     def columns(self) -> dict[str, NDArray[Any]]:
         """A copy of every column by name, in order of appending."""
         self._pack()
-        rows = np.concatenate([np.empty(0, self._dtype), *self._blocks])
-        return {name: rows[name].copy() for name in self._dtype.names or ()}
+        blocks = [[np.empty(0, kind) for kind in self._types.values()], *self._blocks]
+        return dict(zip(self._types, map(np.concatenate, zip(*blocks, strict=True)), strict=True))
 
     def _pack(self) -> None:
-        self._blocks.append(np.array(self._pending, self._dtype))
-        self._packed += len(self._pending)
-        self._pending.clear()
+        if self._pending:
+            rows, self._pending = self._pending, []
+            self.extend(list(zip(*rows, strict=True)))
+
+
+def packed(column: ArrayLike, kind: np.dtype[Any]) -> NDArray[Any]:
+    """A copy of a column; where all its values are the same one, it takes the memory of one."""
+    values = np.array(column, kind)
+    same = len(values) > 0 and bool((values == values[0]).all())
+    return np.broadcast_to(values[:1].copy(), len(values)) if same else values
