@@ -38,17 +38,18 @@ def _rows(study: Study, keys: Sequence[RowKey], table: pd.DataFrame, num_seeds: 
     """Rows without a seed, such as measured prices, are part of every seed's table."""
     seeds = table["seed"] if "seed" in table else pd.Series(float("nan"), index=table.index)
     cards = [verdicts(study, table[(seeds == seed) | seeds.isna()], keys) for seed in range(num_seeds)]
-    return [
-        {
-            **dict(zip(KEY, key, strict=True)),
-            "seeds": num_seeds,
-            "passed": sum(card[key]["verdict"] == "pass" for card in cards),
-            "mean_margin": margins.mean(),
-            "margin_interval": interval(margins.to_numpy(), 0.0),
-        }
-        for key in keys
-        for margins in [pd.Series([card[key]["margin"] for card in cards], dtype=float)]
-    ]
+    return [_row(key, [card[key] for card in cards]) for key in keys]
+
+
+def _row(key: RowKey, by_seed: Sequence[dict[str, object]]) -> dict[str, object]:
+    margins = pd.Series([scored["margin"] for scored in by_seed], dtype=float)
+    return {
+        **dict(zip(KEY, key, strict=True)),
+        "seeds": len(by_seed),
+        "passed": sum(scored["verdict"] == "pass" for scored in by_seed),
+        "mean_margin": margins.mean(),
+        "margin_interval": interval(margins.to_numpy(), 0.0),
+    }
 
 
 def with_intervals(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
