@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.commands.arguments import Parser
-from experiments.paper.scorecard import COLUMNS, counted, short
+from experiments.paper.scorecard import BESIDE, COLUMNS, counted, short
 from experiments.runs.point import SUMMARY, complete
 from experiments.runs.whole_files import write_text
 from testbed.core.errors import InputError
@@ -67,7 +67,7 @@ def _results(folder: Path) -> str:
 
 
 def _card(card: pd.DataFrame) -> str:
-    names = [*COLUMNS[:-1], "tolerance", "interval", "note", "verdict"]
+    names = [*COLUMNS[:-1], *BESIDE, "verdict"]
     rows = [_row(row["verdict"], [_number(row[name]) for name in names]) for row in card.to_dict("records")]
     head = "".join(f"<th>{name}</th>" for name in names)
     return f"<p>{html.escape(counted(card))}</p><table><tr>{head}</tr>{''.join(rows)}</table>"

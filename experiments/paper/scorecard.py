@@ -10,6 +10,7 @@ from experiments.paper.margins import margin
 from experiments.paper.studies.study import Finding
 
 REFERENCE = Path(__file__).with_name("reference.csv")
+TURNS = "turns_under"
 COLUMNS = [
     "figure",
     "setting",
@@ -23,6 +24,7 @@ COLUMNS = [
     "margin",
     "verdict",
 ]
+BESIDE = ["tolerance", "interval", "grid_ends", TURNS, "note"]
 KEY = COLUMNS[:4]
 NUMBERS = ("published", "simulated", "error", "margin")
 JUDGED = ("predict", "compare")
@@ -48,7 +50,7 @@ def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFram
         rows += [scored(row, known.get(tuple(row[key] for key in KEY))) for row in published.to_dict("records")]
         beside = [f for f in found if f.figure == figure and f.setting not in set(published["setting"])]
         rows += [f._asdict() for f in beside]
-    table = pd.DataFrame(rows, columns=[*COLUMNS, "tolerance", "interval", "note"], dtype=object)
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *BESIDE], dtype=object)
     return table.where(table.notna(), "")
 
 
@@ -67,7 +69,7 @@ def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
         "margin": inside,
         "verdict": "" if inside is None else "pass" if inside >= 0 else "miss",
     }
-    return {**row, **found, "interval": finding.interval, "note": finding.note}
+    return {**row, **found, "interval": finding.interval, "grid_ends": finding.grid_ends, "note": finding.note}
 
 
 def smallest_margin(row: dict[str, str], finding: Finding) -> float:

@@ -33,14 +33,18 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Lab:
-    """Run folders lie below `folder`; `lengths` are files to replay in place of embedded length models, by name."""
+    """Run folders lie below `folder`; `lengths` are files to replay in place of embedded length models, by name.
+
+    `overrides` come after those of every run: another choice than the studies have made.
+    """
 
     folder: Path
     lengths: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[str, ...] = ()
 
     def config(self, overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:
         """The config of a run by the paper's protocol: Hydra overrides, then single values by dotted key."""
-        config = composed("run", ("+protocol=sosp23", *overrides)).copy()
+        config = composed("run", ("+protocol=sosp23", *overrides, *self.overrides)).copy()
         for key, value in (values or {}).items():
             OmegaConf.update(config, key, value, force_add=False)
         self._replay(config)

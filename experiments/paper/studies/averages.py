@@ -1,12 +1,13 @@
 """Averages over a window of runs at a fixed rate (Figures 2 and 13)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from experiments.paper.studies.study import Finding, Row, Study, Task
+from experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from experiments.runs.lab import Lab
 
 
@@ -47,6 +48,13 @@ class Averages(Study):
             for system in self.systems
             for seed in range(num_seeds or 1)
         ]
+
+    def only(self, rows: Collection[RowKey]) -> "Averages":
+        """The panels and systems of these rows."""
+        fewer = copy(self)
+        fewer.panels = [panel for panel in self.panels if panel["setting"] in {setting for _, setting, _, _ in rows}]
+        fewer.systems = tuple(system for system in self.systems if system in {system for _, _, system, _ in rows})
+        return fewer
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         groups = table.groupby(["figure", "setting", "system", "quantity"], sort=False)["simulated"]

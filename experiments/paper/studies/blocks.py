@@ -1,16 +1,18 @@
 """Latency at a fixed rate against block size (Figures 18b and 19b)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from experiments.paper.studies.study import Finding, Row, Study, Task
+from experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from experiments.runs.lab import Lab
 
 SLACK = 0.02
 NEAR = 0.10
+COMPARED = ("recompute", "swap")
 
 
 class BlockSizes(Study):
@@ -53,7 +55,19 @@ class BlockSizes(Study):
             for seed in range(num_seeds or 1)
         ]
 
+    def only(self, rows: Collection[RowKey]) -> "BlockSizes":
+        """The claims of these rows, and the curves that they are about."""
+        fewer, settings = copy(self), {setting for figure, setting, _, _ in rows if figure == self.figure}
+        fewer.best = [claim for claim in self.best if claim["setting"] in settings]
+        fewer.compare = self.compare if self.compare and self.compare["setting"] in settings else None
+        curves = {(claim["setting"], "vllm") for claim in fewer.best}
+        curves |= {(fewer.compare["setting"], name) for name in COMPARED} if fewer.compare else set()
+        fewer.variants = [v for v in self.variants if (v["setting"], v["system"]) in curves]
+        return fewer
+
     def findings(self, table: pd.DataFrame) -> list[Finding]:
+        if not (self.best or self.compare):
+            return []
         curves = table.groupby(["setting", "system", "block_size"])["simulated"].mean()
         found = [best_sizes(self.figure, claim, curves[claim["setting"], "vllm"]) for claim in self.best]
         return found + ([comparable_sizes(self.figure, self.compare, curves)] if self.compare else [])
@@ -88,7 +102,7 @@ def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Findi
 def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -> Finding:
     """Recompute and swap within NEAR of each other inside the range; recompute ahead below it, swap above."""
     low, high = claim["sizes"]
-    recompute, swap = (curves[claim["setting"], name] for name in ("recompute", "swap"))
+    recompute, swap = (curves[claim["setting"], name] for name in COMPARED)
     ratio = swap / recompute
     inside, below, above = ratio.loc[low:high], ratio.loc[: low - 1], ratio.loc[high + 1 :]
     apart = max(inside.max(), 1 / inside.min())

@@ -1,6 +1,7 @@
 """Normalized latency against request rate, and the rates that systems sustain (Figures 12, 14, 16 and 17)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.paper.studies.knee import bracket, sustained_rate
-from experiments.paper.studies.study import Finding, Row, Study, Task
+from experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from experiments.runs.lab import Lab
 from experiments.runs.point import STOPPED
 
@@ -27,12 +28,14 @@ class Load:
     limit: float
     precision: float
     num_seeds: int
+    draws: bool
 
 
 class Curves(Study):
     """A rate is sustained while the mean normalized latency stays below `limit` s/token; common random numbers.
 
-    Curves are those of seed 0; ratios of sustained rates are means over the seeds, with 95% confidence intervals.
+    Curves are those of seed 0; ratios of sustained rates are means over the seeds, with 95% confidence intervals. The
+    grids of rates are the artifact's, but for those of the systems in own_grids.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Curves(Study):
         limit: float = 1.0,
         precision: float = 0.02,
         num_seeds: int = 3,
+        own_grids: Sequence[str] = (),
     ) -> None:
         super().__init__(name, covers, drawing)
         self.common = tuple(common)
@@ -54,6 +58,8 @@ class Curves(Study):
         self.limit = limit
         self.precision = precision
         self.num_seeds = num_seeds
+        self.own_grids = own_grids
+        self.draws = True
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         loads = [
@@ -69,7 +75,17 @@ class Curves(Study):
         overrides = (f"+system={system}", *self.common, *panel["overrides"], *own)
         place = panel["figure"], panel["setting"], system
         precision = panel.get("precision", self.precision)
-        return Load(place, overrides, tuple(panel["rates"][system]), self.limit, precision, num_seeds)
+        return Load(place, overrides, tuple(panel["rates"][system]), self.limit, precision, num_seeds, self.draws)
+
+    def only(self, rows: Collection[RowKey]) -> "Curves":
+        """The ratios of these rows, and the sustained rates that they are of; nothing is drawn."""
+        fewer = copy(self)
+        fewer.draws = False
+        fewer.ratios = [r for r in self.ratios if (r["figure"], r["setting"], r["label"], r["quantity"]) in rows]
+        needed = {(s, name) for r in fewer.ratios for s in settings_of(r) for name in (r["system"], *r["over"])}
+        rates = [{n: grid for n, grid in p["rates"].items() if (p["setting"], n) in needed} for p in self.panels]
+        fewer.panels = [{**p, "rates": grids} for p, grids in zip(self.panels, rates, strict=True) if grids]
+        return fewer
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         rates = table[table["quantity"] == SUSTAINED].pivot_table(
@@ -79,7 +95,7 @@ class Curves(Study):
 
     def _finding(self, ratio: Mapping[str, Any], rates: pd.DataFrame) -> Finding:
         """One published ratio: of `system` over each of `over`, in each of `settings`, put together by `reduce`."""
-        settings = ratio.get("settings", [ratio["setting"]])
+        settings = settings_of(ratio)
         pairs = [
             (rates.loc[setting, ratio["system"]] / rates.loc[setting, other]).dropna().to_numpy()
             for setting in settings
@@ -87,17 +103,36 @@ class Curves(Study):
         ]
         means = [float(pair.mean()) for pair in pairs]
         place = ratio["figure"], ratio["setting"], ratio["label"], ratio["quantity"]
+        ends = self._grid_ends(ratio)
         if ratio.get("reduce") == "spread":
             over = [float(np.mean(rates.loc[settings[0], other])) for other in ratio["over"]]
             return Finding(*place, max(over) / min(over))
         if ratio.get("reduce") == "each":
-            return Finding(*place, tuple(means), interval=" / ".join(self._interval(pair) for pair in pairs))
+            intervals = " / ".join(self._interval(pair) for pair in pairs)
+            return Finding(*place, tuple(means), interval=intervals, grid_ends=ends)
         highest = int(np.argmax(means))
-        return Finding(*place, means[highest], interval=self._interval(pairs[highest]))
+        return Finding(*place, means[highest], interval=self._interval(pairs[highest]), grid_ends=ends)
+
+    def _grid_ends(self, ratio: Mapping[str, Any]) -> str:
+        """Last rate over last rate of the artifact's grids; a grid ends where its authors stopped, which is no knee."""
+        grids = {panel["setting"]: panel["rates"] for panel in self.panels}
+        ends = [
+            (max(grids[setting][ratio["system"]]), max(grids[setting][other]))
+            for setting in settings_of(ratio)
+            for other in ratio["over"]
+            if other not in self.own_grids
+        ]
+        return ", ".join(f"{a:g}/{b:g} = {a / b:.2f}" for a, b in ends)
 
     def _interval(self, values: np.ndarray) -> str:
         """The 95% confidence interval, wider by what a bisection leaves open."""
         return interval(values, self.precision)
+
+
+def settings_of(ratio: Mapping[str, Any]) -> Sequence[str]:
+    """The panels that a published ratio is about."""
+    settings: Sequence[str] = ratio.get("settings", [ratio["setting"]])
+    return settings
 
 
 def interval(values: np.ndarray, precision: float) -> str:
@@ -112,7 +147,7 @@ def measure(lab: Lab, load: Load) -> list[Row]:
     """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for near that of seed 0."""
     first = Search(lab, load, 0)
     rates = sorted(load.rates)
-    for rate in rates:
+    for rate in rates if load.draws else ():
         first.latency(rate)
     knee = first.knee(*bracket(rates, first.holds))
     near = knee / (1 + load.precision), knee * (1 + load.precision)

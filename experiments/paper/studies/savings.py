@@ -1,15 +1,21 @@
 """Memory saved by sharing blocks (Figure 15 and section 6.3)."""
 
+from collections.abc import Collection
+
 import pandas as pd
 
 from experiments.paper.studies.averages import Averages
-from experiments.paper.studies.study import Finding
+from experiments.paper.studies.study import Finding, RowKey
 
 WIDTHS = (2, 4, 6)
 
 
 class Savings(Averages):
     """Averages, and what section 6.3 says of several of them together."""
+
+    def only(self, rows: Collection[RowKey]) -> "Savings":
+        """One run serves several rows."""
+        return self
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         savings = table.groupby("setting")["simulated"].mean()

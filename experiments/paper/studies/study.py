@@ -1,7 +1,7 @@
 """The plug-in API for an experiment that becomes a figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from experiments.runs.lab import Lab
 
 Row = dict[str, Any]
+RowKey = tuple[str, str, str, str]  # figure, setting, system and quantity: what names a row of paper/reference.csv
 
 
 class Task(NamedTuple):
@@ -25,7 +26,7 @@ class Finding(NamedTuple):
     """A number to hold against the paper, or several that must all agree with it.
 
     Where its numbers alone cannot say how far inside its tolerance a claim is, `margin` does, in the same units as
-    experiments.paper.margins; `note` says why.
+    experiments.paper.margins; `note` says why. grid_ends: the ratio of the last rates that the paper's own scripts ran.
     """
 
     figure: str
@@ -36,6 +37,7 @@ class Finding(NamedTuple):
     margin: float | None = None
     interval: str = ""
     note: str = ""
+    grid_ends: str = ""
 
 
 class Study(ABC):
@@ -49,6 +51,10 @@ class Study(ABC):
     @abstractmethod
     def tasks(self, num_seeds: int | None) -> list[Task]:
         """What to run; num_seeds None means the study's own default."""
+
+    def only(self, rows: Collection[RowKey]) -> "Study":
+        """This study with no more work than these reference rows take, drawings aside; as it is where it is cheap."""
+        return self
 
     @abstractmethod
     def findings(self, table: pd.DataFrame) -> list[Finding]:
