@@ -11,7 +11,7 @@ from experiments.commands.import_profile import dump
 from experiments.commands.validate import split
 from experiments.runs.identity import content_hash
 from experiments.runs.whole_files import write_text
-from experiments.validation.replay import PROFILE_COST, Log, server_config
+from experiments.validation.log_replay import PROFILE_COST, Log, server_config
 from experiments.validation.software_fit import KEYS, NAMES, Fitted, fit
 from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile

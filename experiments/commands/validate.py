@@ -10,9 +10,9 @@ from rich.table import Table
 from experiments.commands.arguments import Parser
 from experiments.commands.console import wide_console
 from experiments.runs.whole_files import write_text
-from experiments.validation.errors import Compared, compare, metrics
+from experiments.validation.deviations import Compared, compare, metrics
+from experiments.validation.log_replay import Log, Replayed, replay, server_config
 from experiments.validation.notes import notes
-from experiments.validation.replay import Log, Replayed, replay, server_config
 from experiments.validation.running import compare_running, real_running
 from testbed.core.errors import InputError
 

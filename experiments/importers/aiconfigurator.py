@@ -14,7 +14,7 @@ from experiments.importers.aiconfigurator_attention import decode_points, prefil
 from experiments.importers.aiconfigurator_gemm import Gemms
 from experiments.importers.aiconfigurator_links import all_reduce_points
 from experiments.importers.imported import ONCE, PER_LAYER, Asked, Imported
-from experiments.importers.shapes import gpu_named, model_named
+from experiments.importers.known_shapes import gpu_named, model_named
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from experiments.importers.imported import ONCE, PER_LAYER, Asked, Imported
+from experiments.importers.known_shapes import gpu_named, gpu_of_device, model_named
 from experiments.importers.llmservingsim_skew import unequal_lengths
-from experiments.importers.shapes import gpu_named, gpu_of_device, model_named
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from traces.files import read_table

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.importers.imported import Asked, Imported
-from experiments.importers.shapes import gpu_named, gpu_of_device, model_named
+from experiments.importers.known_shapes import gpu_named, gpu_of_device, model_named
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.sections import FORMAT

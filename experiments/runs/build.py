@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.runs.checks import check_options, check_values
+from experiments.runs.config_checks import check_options, check_values
 from experiments.runs.identity import plain
 from experiments.runs.machine import make_cost, make_machine
 from experiments.runs.make import make

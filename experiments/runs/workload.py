@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from experiments.runs.checks import LAST_S
+from experiments.runs.config_checks import LAST_S
 from experiments.runs.make import make
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload

@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 
 from experiments.runs.whole_files import write_with
-from experiments.validation.errors import Times
+from experiments.validation.deviations import Times
 from experiments.validation.running import running_at
 
 matplotlib.use("Agg")

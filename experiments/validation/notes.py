@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from experiments.runs.identity import content_hash
-from experiments.validation.replay import PROFILE_COST, Log, Replayed
+from experiments.validation.log_replay import PROFILE_COST, Log, Replayed
 from testbed.cost.profile import read_profile
 from traces.vllm_log import beside
 

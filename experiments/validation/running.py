@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.validation.errors import Compared, Times
+from experiments.validation.deviations import Compared, Times
 from traces.files import read_table
 from traces.vllm_log import beside
 

@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.validation.errors import Times
-from experiments.validation.replay import Log, replay
+from experiments.validation.deviations import Times
+from experiments.validation.log_replay import Log, replay
 from testbed.core.errors import InputError
 
 NAMES = ("iteration", "request", "token")

@@ -17,9 +17,9 @@ import torch
 from kernels.launch.compile import require_gpu
 from kernels.measure import sweeps
 from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
+from kernels.measure.bench_report import Report, Time
 from kernels.measure.calibrate import calibrate, dump, file_name
 from kernels.measure.fingerprint import fingerprint
-from kernels.measure.report import Report, Time
 from kernels.measure.timing import Timing, time_graph, warm_up
 from kernels.verify.random_batches import Shape
 from kernels.verify.verify_attention import verify

@@ -24,8 +24,8 @@ from kernels.measure.bench_inputs import Pools
 from kernels.measure.fingerprint import fingerprint
 from kernels.measure.holdout import evaluate_fit
 from kernels.measure.layers import Layers
-from kernels.measure.mixed import AXES as MIXED_AXES
-from kernels.measure.mixed import mixed_attention
+from kernels.measure.mixed_batches import AXES as MIXED_AXES
+from kernels.measure.mixed_batches import mixed_attention
 from kernels.measure.overheads import overheads
 from kernels.measure.shards import shard_shape
 from kernels.measure.timing import warm_up

@@ -6,9 +6,9 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.attention import Attention
+from testbed.cost.attention_prices import Attention
 from testbed.cost.choices import Choices
-from testbed.cost.layers import Layers
+from testbed.cost.layer_prices import Layers
 from testbed.cost.model import Affine, CostModel, Work, extra_ps, transfers, with_swaps
 from testbed.cost.move_tables import SizedTable
 from testbed.cost.sections import PROFILES, Rows, read_profile, table

@@ -8,7 +8,7 @@ import yaml
 
 from experiments.commands import import_model
 from experiments.importers.hf_config import model_of
-from experiments.importers.shapes import model_named
+from experiments.importers.known_shapes import model_named
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 

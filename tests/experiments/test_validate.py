@@ -8,8 +8,8 @@ import pytest
 from import_fixtures import write_gpu, write_llmservingsim, write_model
 
 from experiments.commands import import_profile
-from experiments.validation.errors import Compared, Times, metrics
-from experiments.validation.replay import Log, replay, server_config
+from experiments.validation.deviations import Compared, Times, metrics
+from experiments.validation.log_replay import Log, replay, server_config
 from experiments.validation.running import running_at
 from testbed.core.errors import InputError
 from traces.vllm_log import read_served

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import kernels
 from kernels.measure import bench_kernels
-from kernels.measure.report import COLUMNS, PROSE, Report, Time
+from kernels.measure.bench_report import COLUMNS, PROSE, Report, Time
 from kernels.measure.timing import Timing
 from kernels.verify.random_batches import Shape
 

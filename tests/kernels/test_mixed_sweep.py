@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from kernels.measure.mixed import MAX_TOKENS, decode_grid, together
+from kernels.measure.mixed_batches import MAX_TOKENS, decode_grid, together
 
 
 def test_the_shorter_list_of_layers_starts_over() -> None:

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import kernels
+from kernels.measure.bench_report import Report
 from kernels.measure.calibrate import dump, variants
-from kernels.measure.report import Report
 from kernels.measure.shards import SHIPPED, shard_shape
 from kernels.measure.sweeps import ragged_lens
 from testbed.core.errors import InputError

@@ -18,6 +18,7 @@ import vattention
 import window
 
 from experiments.commands.cli import dispatch
+from testbed.contract import check_policy
 from testbed.core.request import Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
@@ -121,10 +122,6 @@ def test_spans_are_taken_at_once(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_contract_is_kept(name):
-    try:
-        from testbed.contract import check_policy
-    except ImportError as error:
-        pytest.skip(f"testbed.contract does not import: {error}")
     assert check_policy(POLICIES[name], max_examples=60) is None
 
 

@@ -3,9 +3,9 @@
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from machine import Machine
 from strategies import CONTIGUOUS, MAX_LEN, policies, schedulers, told, workloads
 from test_fast_equals_slow import ANALYTIC, PREFIX
+from token_machine import Machine
 
 from testbed.core.request import Request
 from testbed.core.slots import HOST, NO_OPS, Grant

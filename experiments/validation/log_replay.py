@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.importers.shapes import gpu_of_device
+from experiments.importers.known_shapes import gpu_of_device
 from experiments.runs.build import build
 from experiments.runs.lab import composed
 from experiments.runs.point import run
 from experiments.runs.run_tables import requests, spans
-from experiments.validation.errors import Times
+from experiments.validation.deviations import Times
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.cost.profile import read_profile
