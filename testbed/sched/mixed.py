@@ -29,7 +29,7 @@ class MixedPrefill(Scheduler):
         if not plan.chunks:
             residents.decode(plan)
             residents.resume(plan)
-            if not plan.preempted:
+            if not plan.took_room:
                 prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self.offer(plan, prompts)
         return plan

@@ -19,6 +19,8 @@ class Residents:
     waiting: not resident, in order of service, preempted groups in front. running: resident, in order of admission.
     swapped: on the host, the first to come back in front. batch: the sequences that decode in lockstep; beams: those of
     its groups that search with beams. num_seqs counts the resident sequences.
+    arriving: groups that the next plan does not see yet; ended: those that have their whole output and keep their place
+    and room until results are in. Both are empty unless a scheduler plans ahead.
     refused is the group that was refused since room was last freed: by clause 2 of the contract it would be refused
     again, so nobody asks. resume_refused says the same of the first swapped group.
     """
@@ -32,6 +34,8 @@ class Residents:
         self.batch = Batch()
         self.beams: dict[int, SequenceGroup] = {}
         self.num_seqs = 0
+        self.arriving: list[SequenceGroup] = []
+        self.ended: list[SequenceGroup] = []
         self.refused: SequenceGroup | None = None
         self.resume_refused = False
         self._copies: list[tuple[SequenceGroup, Ops]] = []
@@ -116,7 +120,7 @@ class Residents:
 
         They step with the batch at once.
         """
-        while self.swapped and not plan.preempted and not self.resume_refused:
+        while self.swapped and not plan.took_room and not self.resume_refused:
             group = self.swapped[0]
             answer = self._one(self.policy.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
@@ -132,10 +136,19 @@ class Residents:
             self._step(group, plan)
 
     def preempt(self, plan: Plan) -> None:
-        """Take room back from the rule's victim."""
-        group = self.preemption.victim(self.running, self.batch)
+        """Take room back from the rule's victim, or from groups that have ended."""
+        if self.ended and self.settle_early(plan):
+            return
+        running = self.running
+        if self.ended:
+            running = {key: group for key, group in running.items() if group not in self.ended}
+        group = self.preemption.victim(running, self.batch)
         if not isinstance(group, SequenceGroup) or self.running.get(group.request.request_id) is not group:
             raise wrong_answer(self.preemption, group, "victim() gives a group that is resident")
+        self.take_back(group, plan)
+
+    def take_back(self, group: SequenceGroup, plan: Plan) -> None:
+        """Preempt this group."""
         decoding = group.status is SequenceStatus.RUNNING
         if decoding:
             self.leave(group)
@@ -176,6 +189,24 @@ class Residents:
         self._depart(group, SequenceStatus.FINISHED)
         self._release(group)
 
+    def settle(self) -> bool:
+        """Results are in: who has ended gives the room back, and who has arrived is waiting. Whether there was any."""
+        pending = bool(self.ended or self.arriving)
+        self._let_go()
+        self.waiting.extend(self.arriving)
+        self.arriving.clear()
+        return pending
+
+    def settle_early(self, plan: Plan) -> bool:
+        """Groups that have ended give way where the last that came is one of them, or at most one other is left."""
+        gives_way = bool(self.ended) and (
+            next(reversed(self.running.values())) in self.ended or len(self.running) <= len(self.ended) + 1
+        )
+        if gives_way:
+            plan.short = True
+            self._let_go()
+        return gives_way
+
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
         if ops:
@@ -208,6 +239,13 @@ class Residents:
         group.status = status
         del self.running[group.request.request_id]
         self.num_seqs -= len(group.sequences)
+
+    def _let_go(self) -> None:
+        for group in self.ended:
+            if group.sequences[0].batch is not None:
+                self.leave(group)
+            self.finish(group)
+        self.ended.clear()
 
     def _release(self, group: SequenceGroup) -> None:
         for seq in group.resident:
