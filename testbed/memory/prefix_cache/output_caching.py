@@ -27,7 +27,7 @@ class OutputCaching(PrefixCaching):
         self,
         pool: PoolSpec,
         block_size: int = 16,
-        watermark: float = 0.01,
+        watermark: float = 0.0,
         eviction: EvictionOrder | None = None,
         hash_of: HashOf = hash,
     ) -> None:
