@@ -16,9 +16,9 @@ class VllmV1(Scheduler):
     Running requests are served in order of admission, decodes and prompts under way alike; who lacks room takes it
     from the last one. An iteration that had to take room back admits nobody. Long prompts are cut by the token
     budget, and by long_prefill_token_threshold tokens where that is above 0. scheduler_reserve_full_isl says that a
-    request is admitted only with room for its whole prompt, not just for its first chunk. The release only looks whether
-    that room is there, and takes it chunk by chunk; here it is held from admission on, so decodes that would have used it
-    up preempt that prompt some iterations sooner.
+    request is admitted only with room for its whole prompt, not just for its first chunk. The release only looks
+    whether that room is there, and takes it chunk by chunk; here it is held from admission on, so decodes that would
+    have used it up preempt that prompt some iterations sooner.
 
     Without a threshold at most one prompt is under way, the last that was admitted, so decodes come first. With one,
     decodes come first too: prompts that were admitted before them get what is left of the budget.

@@ -16,7 +16,7 @@ BLOCKS = ("server.num_blocks=300", "~server.kv_memory_gib")
 def run(testbed, folder, *overrides):
     """The config and the summary of a run."""
     code, _, error = testbed("run", *overrides, *PACE, f"hydra.run.dir={folder}")
-    assert (code, error) == (0, "")
+    assert code == 0, error
     return yaml.safe_load((folder / "config.yaml").read_text()), json.loads((folder / "summary.json").read_text())
 
 
