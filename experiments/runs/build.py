@@ -9,12 +9,13 @@ from experiments.runs.config_checks import check_options, check_values
 from experiments.runs.identity import plain
 from experiments.runs.machine import make_cost, make_machine
 from experiments.runs.make import make
+from experiments.runs.pool import make_pool
 from experiments.runs.workload import make_workload
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
-from testbed.core.specs import GIB, ModelSpec, ServerSpec
+from testbed.core.specs import ModelSpec
 from testbed.cost.model import CostModel
-from testbed.memory.policy import PoolSpec, host
+from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
 
@@ -40,7 +41,7 @@ def build(config: DictConfig) -> Setup:
     check_options(values)
     check_values(values)
     model, server = make_machine(config)
-    pool = make_pool(model, server, config.swap_space_gib)
+    pool = make_pool(config, model, server)
     policy = make(config.policy, pool)
     cost = make_cost(config, model, server)
     scheduler = make(config.scheduler, policy, make(config.preemption, cost))
@@ -60,14 +61,6 @@ def build(config: DictConfig) -> Setup:
         bool(config.fast_forward),
         values["stop_at_latency"],
     )
-
-
-def make_pool(model: ModelSpec, server: ServerSpec, swap_space_gib: float) -> PoolSpec:
-    """The device's pool and the host's; swap_space_gib is that of each GPU."""
-    host_slots = int(swap_space_gib * GIB) * server.num_gpus // model.kv_bytes_per_token
-    layer_bytes = model.kv_bytes_per_token // model.num_layers
-    tiers = host(host_slots, server.gpu.host_bandwidth)
-    return PoolSpec(server.kv_slots(model), model.max_len, tiers, layer_bytes, model.num_layers, server.num_gpus)
 
 
 def _window_ps(window_s: Any) -> tuple[int, int] | None:

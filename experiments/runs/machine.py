@@ -18,6 +18,7 @@ def make_machine(config: DictConfig) -> tuple[ModelSpec, ServerSpec]:
     model, node = make(config.model), config.server.copy()
     with open_dict(node):
         given_for = node.pop(POOLS_OF, None)
+        node.pop("num_blocks", None)  # the pool's, whose blocks are the policy's
     server = make(node)
     if given_for is not None and model.name in server.kv_memory_gib:
         _check_pools(model, server, given_for)

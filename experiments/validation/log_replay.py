@@ -16,7 +16,7 @@ from experiments.runs.point import run
 from experiments.runs.run_tables import requests, spans
 from experiments.validation.deviations import Times
 from testbed.core.errors import InputError
-from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
 from traces.vllm_log import Served, read_served
 
@@ -109,6 +109,7 @@ def _server(profile: dict[str, Any]) -> dict[str, Any]:
         "gpu": {"_target_": "testbed.core.specs.GpuSpec", **asdict(gpu)},
         "num_gpus": profile["num_gpus"],
         "kv_memory_gib": {},
+        "num_blocks": None,
         "memory_utilization": 0.9,  # vLLM's gpu_memory_utilization
         "workspace_gib": 1.0,
     }
@@ -117,20 +118,5 @@ def _server(profile: dict[str, Any]) -> dict[str, Any]:
 def _set_own(config: DictConfig, overrides: Sequence[str]) -> None:
     """Values below server and model, which a profile may just have put there."""
     values = OmegaConf.from_dotlist(list(overrides))
-    num_blocks = values.get("server", {}).pop("num_blocks", None)
-    for text in overrides:
-        key = text.partition("=")[0]
-        if key != "server.num_blocks":
-            OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
-    if num_blocks is not None:
-        _set_pool(config, num_blocks)
-
-
-def _set_pool(config: DictConfig, num_blocks: Any) -> None:
-    """The pool in blocks, as bytes of this model."""
-    if type(num_blocks) is not int or num_blocks < 1:
-        raise InputError(f"server.num_blocks is {num_blocks!r}; it must be a whole number of at least 1")
-    shape = {str(key): value for key, value in config.model.items() if key != "_target_"}
-    model = ModelSpec(**shape)
-    num_bytes = num_blocks * int(config.policy.get("block_size", 1)) * model.kv_bytes_per_token
-    config.server.kv_memory_gib = {model.name: (num_bytes + 0.5) / GIB}
+    for key in (text.partition("=")[0] for text in overrides):
+        OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)

@@ -25,7 +25,7 @@ class ChunkedPrefill(Scheduler):
         self.choose_order(self.residents.waiting)
         self.residents.decode(plan)
         self.residents.resume(plan)
-        if not plan.preempted:
+        if not plan.took_room:
             self.prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self.offer(plan, self.prompts)
         return plan

@@ -30,7 +30,7 @@ class MixedPrefill(Scheduler):
         if not plan.chunks:
             residents.decode(plan)
             residents.resume(plan)
-            if item and not plan.preempted:
+            if item and not plan.took_room:
                 prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self.offer(plan, prompts)
         return plan

@@ -30,7 +30,8 @@ class Plan:
     decode_seqs sequences take a step and read decode_context tokens, the longest of them decode_longest, padding
     included; those of resumed groups, which come back from the host, are among them where there is room for it.
     horizon is how many further identical steps the policy has promised; while `open`, an arrival would end them.
-    rejected groups could never run.
+    rejected groups could never run. short says that groups which have ended had to give their room back before their
+    results were in, as if they were preempted.
     """
 
     __slots__ = (
@@ -44,11 +45,12 @@ class Plan:
         "preempted",
         "rejected",
         "resumed",
+        "short",
     )
 
     def __init__(self) -> None:
         self.decode_seqs = self.decode_context = self.decode_longest = self.horizon = 0
-        self.open = False
+        self.open = self.short = False
         self.chunks: list[Chunk] = []
         self.ops: list[Ops] = []
         self.resumed: list[SequenceGroup] = []
@@ -62,6 +64,11 @@ class Plan:
     def is_idle(self) -> bool:
         """Whether nothing is computed so far."""
         return not (self.decode_seqs or self.chunks)
+
+    @property
+    def took_room(self) -> bool:
+        """Whether room had to be taken back: nobody is let in by this plan."""
+        return self.short or bool(self.preempted)
 
     @property
     def repeats(self) -> bool:

@@ -26,10 +26,9 @@ class Prompts(ABC):
             budget = self.take(self.partial, plan, budget)
         while waiting and self.partial is None and waiting[0] is not residents.refused and not residents.swapped:
             group = waiting[0]
-            num_tokens = self.first_tokens(group, budget)
-            if (num_tokens > budget and not plan.is_idle) or self.is_full_with(group):
+            if self.is_full_with(group) or not (plan.is_idle or self.goes_into(budget, group)):
                 return
-            answer = residents.admit(group, num_tokens, plan)
+            answer = residents.admit(group, self.first_tokens(group, budget), plan)
             if answer is Refusal.LATER:
                 return
             waiting.popleft()
@@ -50,6 +49,10 @@ class Prompts(ABC):
         return self.residents.waiting[0].prefill_len if self.residents.waiting else 0
 
     @abstractmethod
+    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
+        """Whether the token budget lets the group begin in an iteration that does other work too."""
+
+    @abstractmethod
     def first_tokens(self, group: SequenceGroup, budget: int) -> int:
         """Tokens that the group needs room for when it is admitted."""
 
@@ -63,6 +66,9 @@ class Prompts(ABC):
 
 class WholePrompts(Prompts):
     """An item larger than the token budget runs alone in an iteration."""
+
+    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
+        return group.prefill_len <= budget
 
     def first_tokens(self, group: SequenceGroup, budget: int) -> int:
         return group.prefill_len
@@ -79,8 +85,11 @@ class WholePrompts(Prompts):
 class PromptChunks(Prompts):
     """What the budget leaves of a prompt waits for the next iteration."""
 
+    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
+        return budget > 0
+
     def first_tokens(self, group: SequenceGroup, budget: int) -> int:
-        return min(group.prefill_len, max(budget, 1))
+        return min(group.prefill_len, budget)
 
     def take(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
         while group.todo and budget > 0:

@@ -2,15 +2,13 @@
 
 from collections import deque
 
-from testbed.core.batch import Batch, disband, passing_batch
-from testbed.core.errors import PlugInError
+from testbed.core.batch import Batch
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import DEVICE, HOST, NO_OPS, Answer, Answers, Grant, Ops, Refusal
+from testbed.core.slots import DEVICE, HOST, NO_OPS, Answers, Grant, Ops, Refusal
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.asking import forked, more_room, one_answer, promised_room, room_for, wrong_answer
 from testbed.sched.plan import Chunk, Plan
 from testbed.sched.preemption import PreemptionRule, Recovery
-
-ANSWERS = (Grant, Refusal)
 
 
 class Residents:
@@ -19,6 +17,8 @@ class Residents:
     waiting: not resident, in order of service, preempted groups in front. running: resident, in order of admission.
     swapped: on the host, the first to come back in front. batch: the sequences that decode in lockstep; beams: those of
     its groups that search with beams. num_seqs counts the resident sequences.
+    arriving: groups that the next plan does not see yet; ended: those that have their whole output and keep their place
+    and room until results are in. Both are empty unless a scheduler plans ahead.
     refused is the group that was refused since room was last freed: by clause 2 of the contract it would be refused
     again, so nobody asks. resume_refused says the same of the first swapped group.
     """
@@ -32,6 +32,8 @@ class Residents:
         self.batch = Batch()
         self.beams: dict[int, SequenceGroup] = {}
         self.num_seqs = 0
+        self.arriving: list[SequenceGroup] = []
+        self.ended: list[SequenceGroup] = []
         self.refused: SequenceGroup | None = None
         self.resume_refused = False
         self._copies: list[tuple[SequenceGroup, Ops]] = []
@@ -55,26 +57,17 @@ class Residents:
         seqs = list(group.sequences) if differ or not self.policy.shares else group.sequences[:1]
         if len(seqs) > 1:
             num_tokens = prefill_len
-        grants = self.policy.admit(seqs, num_tokens)
+        grants = room_for(self.policy, seqs, num_tokens, prefill_len)
         if isinstance(grants, Refusal):
             self.refused = group if grants is Refusal.LATER else None
             return grants
-        if not isinstance(grants, list) or len(grants) != len(seqs):
-            raise wrong_answer(self.policy, grants, "admit() gives a Refusal, or a list of a Grant for each sequence")
-        group.todo = []
-        for seq, grant in zip(seqs, grants, strict=True):
-            if not isinstance(grant, Grant) or not 0 <= grant.num_cached <= prefill_len:
-                raise wrong_answer(self.policy, grant, f"{seq} has {prefill_len} tokens that could be cached")
-            if grant.ops is not NO_OPS:
-                self.order(grant.ops, plan)
-            cached = seq.stored_offset = grant.num_cached  # at rest
-            seq.room_offset = num_tokens if num_tokens > cached else cached
+        group.resident, group.todo = seqs, []
+        for seq, grant in zip(seqs if differ else seqs[:1], grants, strict=False):
             # The last token is computed even if it is cached: it yields the next output token.
-            past = min(cached, prefill_len - 1)
+            past = min(grant.num_cached, prefill_len - 1)
             group.todo.append(Item(seq, prefill_len - past, past))
-        if not differ:
-            del group.todo[1:]
-        group.resident = seqs
+        for grant in grants:
+            self.order(grant.ops, plan)
         self._arrive(group, SequenceStatus.PREFILLING)
         return grants
 
@@ -90,7 +83,7 @@ class Residents:
     def make_room(self, seq: Sequence, num_tokens: int, plan: Plan) -> bool:
         """See to it that a sequence in its prompt phase has room for num_tokens tokens."""
         missing = num_tokens - seq.room
-        return missing <= 0 or self._extend_alone([seq], missing, plan)
+        return missing <= 0 or self._more_room([seq], missing, plan)
 
     def decode(self, plan: Plan) -> None:
         """Extend the batch by one step, preempting until it fits."""
@@ -108,7 +101,7 @@ class Residents:
                 if answer.ops is not NO_OPS:
                     self.order(answer.ops, plan)
                 return
-            self._one(answer)
+            one_answer(self.policy, answer)
             self.preempt(plan)
 
     def resume(self, plan: Plan) -> None:
@@ -116,9 +109,9 @@ class Residents:
 
         They step with the batch at once.
         """
-        while self.swapped and not plan.preempted and not self.resume_refused:
+        while self.swapped and not plan.took_room and not self.resume_refused:
             group = self.swapped[0]
-            answer = self._one(self.policy.move(group.sequences, DEVICE))
+            answer = one_answer(self.policy, self.policy.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
                 self.resume_refused = True
                 return
@@ -132,10 +125,19 @@ class Residents:
             self._step(group, plan)
 
     def preempt(self, plan: Plan) -> None:
-        """Take room back from the rule's victim."""
-        group = self.preemption.victim(self.running, self.batch)
+        """Take room back from the rule's victim, or from groups that have ended."""
+        if self.ended and self.settle_early(plan):
+            return
+        running = self.running
+        if self.ended:
+            running = {key: group for key, group in running.items() if group not in self.ended}
+        group = self.preemption.victim(running, self.batch)
         if not isinstance(group, SequenceGroup) or self.running.get(group.request.request_id) is not group:
             raise wrong_answer(self.preemption, group, "victim() gives a group that is resident")
+        self.take_back(group, plan)
+
+    def take_back(self, group: SequenceGroup, plan: Plan) -> None:
+        """Preempt this group."""
         decoding = group.status is SequenceStatus.RUNNING
         if decoding:
             self.leave(group)
@@ -176,6 +178,24 @@ class Residents:
         self._depart(group, SequenceStatus.FINISHED)
         self._release(group)
 
+    def settle(self) -> bool:
+        """Results are in: who has ended gives the room back, and who has arrived is waiting. Whether there was any."""
+        pending = bool(self.ended or self.arriving)
+        self._let_go()
+        self.waiting.extend(self.arriving)
+        self.arriving.clear()
+        return pending
+
+    def settle_early(self, plan: Plan) -> bool:
+        """Groups that have ended give way where the last that came is one of them, or at most one other is left."""
+        gives_way = bool(self.ended) and (
+            next(reversed(self.running.values())) in self.ended or len(self.running) <= len(self.ended) + 1
+        )
+        if gives_way:
+            plan.short = True
+            self._let_go()
+        return gives_way
+
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
         if ops:
@@ -187,12 +207,7 @@ class Residents:
 
     def extend_promised(self, steps: int) -> Grant:
         """So many steps more have happened, within the horizon that the policy has promised."""
-        answer = self.policy.extend(self.batch, steps)
-        if isinstance(answer, Grant) and (answer.ops is NO_OPS or not answer.ops):
-            self.batch.extend(steps)
-            return answer
-        name = type(self.policy).__name__
-        raise PlugInError(f"{name} promised {steps} more steps by horizon() and then answered {self._one(answer)}")
+        return promised_room(self.policy, self.batch, steps)
 
     def _published(self) -> None:
         """What was declared computed may be what somebody was refused for."""
@@ -208,6 +223,13 @@ class Residents:
         group.status = status
         del self.running[group.request.request_id]
         self.num_seqs -= len(group.sequences)
+
+    def _let_go(self) -> None:
+        for group in self.ended:
+            if group.sequences[0].batch is not None:
+                self.leave(group)
+            self.finish(group)
+        self.ended.clear()
 
     def _release(self, group: SequenceGroup) -> None:
         for seq in group.resident:
@@ -229,7 +251,7 @@ class Residents:
 
     def _swap_out(self, group: SequenceGroup, plan: Plan) -> bool:
         """Move the group to the host; False where the host pool is full."""
-        answer = self._one(self.policy.move(group.sequences, HOST))
+        answer = one_answer(self.policy, self.policy.move(group.sequences, HOST))
         if isinstance(answer, Refusal):
             return False
         self.order(answer.ops, plan)
@@ -240,37 +262,20 @@ class Residents:
 
     def _step(self, group: SequenceGroup, plan: Plan) -> None:
         """One more token for each sequence of a group that is back; without room for it the group only joins."""
-        if self._extend_alone(group.sequences, 1, plan):
+        if self._more_room(group.sequences, 1, plan):
             read = self.policy.stored(group.sequences[0].room)
             plan.decode_seqs += len(group.sequences)
             plan.decode_context += len(group.sequences) * read
             plan.decode_longest = max(plan.decode_longest, read)
 
-    def _extend_alone(self, seqs: list[Sequence], num_tokens: int, plan: Plan) -> bool:
+    def _more_room(self, seqs: list[Sequence], num_tokens: int, plan: Plan) -> bool:
         """num_tokens more slots for sequences that are in no batch."""
-        batch = passing_batch(seqs)
-        answer = self._one(self.policy.extend(batch, num_tokens))
+        answer = more_room(self.policy, seqs, num_tokens)
         if isinstance(answer, Grant):
-            batch.extend(num_tokens)
             self.order(answer.ops, plan)
-        disband(batch)
         return isinstance(answer, Grant)
 
     def _fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
-        ops = self.policy.fork(parent, child)
-        if self.policy.shares and child.batch is None:
-            child.room = parent.room
-        if child.batch is None:
-            child.stored = parent.stored
+        ops = forked(self.policy, parent, child)
         if ops:
             self._copies.append((group, ops))
-
-    def _one(self, answer: Answer) -> Answer:
-        if not isinstance(answer, ANSWERS):
-            raise wrong_answer(self.policy, answer, "it gives a Grant or a Refusal")
-        return answer
-
-
-def wrong_answer(plug_in: object, answer: object, right: str) -> PlugInError:
-    """What to raise where a plug-in answers something that is none."""
-    return PlugInError(f"{type(plug_in).__name__} answered {answer!r}; {right}")

@@ -35,8 +35,18 @@ class Scheduler(Foresight, ABC):
         """Queue a request that has arrived."""
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
-        self.residents.waiting.append(group)
+        self.enqueue(group)
         return group
+
+    def enqueue(self, group: SequenceGroup) -> None:
+        """A group has arrived: it waits."""
+        self.residents.waiting.append(group)
+
+    def end(self, group: SequenceGroup) -> None:
+        """The group has its whole output: it gives place and room back."""
+        if group.sequences[0].batch is not None:
+            self.residents.leave(group)
+        self.residents.finish(group)
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
         """Put the queue into the order of service before a plan; first come, first served leaves it as it is.
@@ -60,8 +70,7 @@ class Scheduler(Foresight, ABC):
             for request_id in ended:
                 group = residents.running[request_id]
                 if group.sequences[0].batch is not None:
-                    residents.leave(group)
-                    residents.finish(group)
+                    self.end(group)
                     finished.append(group)
             for request_id, group in residents.beams.items():
                 residents.choose_parents(group, results.parents[request_id])
@@ -81,7 +90,7 @@ class Scheduler(Foresight, ABC):
         An arrival matters where the queue is empty, or where it might come to stand at its head.
         """
         r = self.residents
-        if not plan.repeats or plan.preempted or r.beams or len(r.batch.sequences) != r.num_seqs:
+        if not plan.repeats or plan.took_room or r.beams or len(r.batch.sequences) != r.num_seqs:
             return
         keeps_order = type(self).choose_order is Scheduler.choose_order
         plan.open = not r.swapped and not (r.waiting and keeps_order)
@@ -95,7 +104,7 @@ class Scheduler(Foresight, ABC):
         """The prompt phase of the group is over, and has brought its next output token."""
         group.generate()
         if group.request.request_id in ended:
-            self.residents.finish(group)
+            self.end(group)
             finished.append(group)
             return
         if len(group.sequences) > 1 and group.num_generated == 1:
@@ -109,7 +118,7 @@ class Scheduler(Foresight, ABC):
             for seq in group.sequences:
                 seq.stored = seq.room
             if group.request.request_id in results.ended:
-                self.residents.finish(group)
+                self.end(group)
                 finished.append(group)
                 return
             if group.request.beam:

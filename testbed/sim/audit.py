@@ -71,10 +71,11 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
     """Every request is somewhere."""
     r = scheduler.residents
-    if totals.arrived - totals.finished - totals.rejected != len(r.waiting) + len(r.running) + len(r.swapped):
+    waiting, running = len(r.waiting) + len(r.arriving), len(r.running) - len(r.ended)
+    if totals.arrived - totals.finished - totals.rejected != waiting + running + len(r.swapped):
         raise PlugInError(
             f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} arrived, {totals.finished} "
-            f"are finished, {totals.rejected} rejected, {len(r.waiting)} waiting, {len(r.running)} running and "
+            f"are finished, {totals.rejected} rejected, {waiting} waiting, {running} running and "
             f"{len(r.swapped)} swapped"
         )
 

@@ -14,6 +14,7 @@ from testbed.memory.prefix_cache.eviction.fifo import Fifo
 from testbed.memory.prefix_cache.eviction.lfu import Lfu
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 
 
@@ -39,6 +40,8 @@ POLICIES = {
     "caching_s3_fifo": caching(8, S3Fifo),
     "caching_cost_aware": caching(4, CostAware),
     "caching_large_watermark": caching(8, watermark=0.3),
+    "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),
+    "caching_outputs_arc": lambda pool: OutputCaching(pool, 8, eviction=Arc()),
     "caching_weak_hash": caching(8, hash_of=lambda pair: pair[0] & 1),
     "caching_no_hash": caching(8, Fifo, hash_of=lambda pair: 0),
 }

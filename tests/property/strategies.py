@@ -16,6 +16,7 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
 MAX_LEN = 128
 CONTIGUOUS = (ContiguousMax, ContiguousPow2, ContiguousOracle)
@@ -49,6 +50,8 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
 @st.composite
 def schedulers(draw):
     """A function that makes the scheduler of a policy."""
+    if draw(st.sampled_from([False, False, True])):
+        return draw(vllm_schedulers())
     scheduler = draw(st.sampled_from([SeparatePrefill, MixedPrefill, ChunkedPrefill]))
     preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
     limits = {
@@ -56,6 +59,22 @@ def schedulers(draw):
         "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
     }
     return lambda policy: scheduler(policy, preemption(), **limits)
+
+
+@st.composite
+def vllm_schedulers(draw):
+    """The same for vLLM V1, over all its options."""
+    limits = {
+        "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
+        "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 16])),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+    }
+    preemption = draw(st.sampled_from([Recompute, Recompute, Swap, RecomputeSingleSwapGroup]))
+    ahead = {"ignore_eos": draw(st.booleans())}
+    if draw(st.sampled_from([False, True, True])):
+        return lambda policy: AsyncVllmV1(policy, preemption(), **limits, **ahead)
+    return lambda policy: VllmV1(policy, preemption(), **limits)
 
 
 @st.composite

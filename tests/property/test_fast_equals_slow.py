@@ -5,7 +5,7 @@ from dataclasses import fields
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, given, settings
-from strategies import CONTIGUOUS, MAX_LEN, policies, schedulers, told, workloads
+from strategies import CONTIGUOUS, MAX_LEN, policies, schedulers, told, vllm_schedulers, workloads
 
 from testbed.core.request import PS, Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
@@ -13,6 +13,7 @@ from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
@@ -96,7 +97,25 @@ def test_measured_prices(make_policy, make_scheduler, requests):
 
 
 @settings(many, max_examples=100)
-@given(policies([PrefixCaching]), schedulers(), told(workloads()))
+@given(policies(), vllm_schedulers(), workloads())
+def test_vllm_v1(make_policy, make_scheduler, requests):
+    check_run(requests, lambda: make_scheduler(make_policy()))
+
+
+@settings(many, max_examples=150)
+@given(policies([OutputCaching]), vllm_schedulers(), st.one_of(workloads(), told(workloads())))
+def test_vllm_v1_with_its_cache(make_policy, make_scheduler, requests):
+    check_run(requests, lambda: make_scheduler(make_policy()))
+
+
+@settings(many, max_examples=50)
+@given(policies([OutputCaching]), vllm_schedulers(), workloads(), st.lists(st.integers(1, 10**12), max_size=3))
+def test_vllm_v1_with_marks(make_policy, make_scheduler, requests, marks):
+    check_run(requests, lambda: make_scheduler(make_policy()), marks_ps=marks)
+
+
+@settings(many, max_examples=100)
+@given(policies([PrefixCaching, OutputCaching]), schedulers(), told(workloads()))
 def test_prefix_caching(make_policy, make_scheduler, requests):
     fast, slow = check_run(requests, lambda: make_scheduler(make_policy()))
     assert fast.counters()["prompts"] <= len(requests)

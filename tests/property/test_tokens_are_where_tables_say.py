@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from strategies import CONTIGUOUS, MAX_LEN, policies, schedulers, told, workloads
+from strategies import CONTIGUOUS, MAX_LEN, policies, schedulers, told, vllm_schedulers, workloads
 from test_fast_equals_slow import ANALYTIC, PREFIX
 from token_machine import Machine
 
@@ -11,6 +11,7 @@ from testbed.core.request import Request
 from testbed.core.slots import HOST, NO_OPS, Grant
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
@@ -44,7 +45,19 @@ def test_prefix_caching(make_policy, make_scheduler, requests):
 
 
 @many
-@given(policies([Paged, PrefixCaching], prefix=PREFIX), schedulers(), told(workloads(PREFIX)))
+@given(policies(), vllm_schedulers(), workloads())
+def test_vllm_v1(make_policy, make_scheduler, requests):
+    serve(requests, make_scheduler(make_policy()))
+
+
+@many
+@given(policies([OutputCaching]), vllm_schedulers(), st.one_of(workloads(), told(workloads())))
+def test_vllm_v1_with_its_cache(make_policy, make_scheduler, requests):
+    serve(requests, make_scheduler(make_policy()))
+
+
+@many
+@given(policies([Paged, PrefixCaching, OutputCaching], prefix=PREFIX), schedulers(), told(workloads(PREFIX)))
 def test_registered_prefixes(make_policy, make_scheduler, requests):
     serve(requests, make_scheduler(make_policy()), PREFIX)
 

@@ -80,14 +80,13 @@ class PrefixCaching(Paged):
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         first = seqs[0]
-        if first.content is None or first.prefix in self._prefixes:
+        contents = None if first.prefix in self._prefixes else self._contents(first)
+        if contents is None:
             return super().admit(seqs, num_tokens)
-        contents = block_contents(first.content, first.tokens_per_id, first.prompt_len, self.block_size)
         each, common, total = self._asked(seqs, num_tokens)
         if total > self._capacity():
             return Refusal.NEVER
-        readable = first.prompt_len if num_tokens > first.prompt_len else first.prompt_len - 1
-        found = self._pool.index.match(contents[: readable // self.block_size])
+        found = self._match(first, contents, num_tokens)
         nodes = self._within_room(found, total, each if len(seqs) == 1 else common)
         if nodes is None:
             return Refusal.LATER
@@ -140,6 +139,20 @@ class PrefixCaching(Paged):
         size = self.block_size
         return super().unowned()._replace(cached=tuple(Extent(b * size, size) for b in self._pool.parked()))
 
+    def _contents(self, seq: Seq) -> Sequence[Content] | None:
+        """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
+        if seq.content is None:
+            return None
+        return block_contents(seq.content, seq.tokens_per_id, seq.prompt_len, self.block_size)
+
+    def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
+        """The leading blocks of these contents that are there, for a sequence that asks for num_tokens tokens."""
+        return self._pool.index.match(contents[: self._readable(seq, num_tokens)])
+
+    def _readable(self, seq: Seq, num_tokens: int) -> int:
+        """Prompt blocks that need not be computed again."""
+        return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
+
     def _available(self) -> int:
         return len(self._pool.free) + self._pool.num_parked
 
@@ -173,7 +186,7 @@ class PrefixCaching(Paged):
         return True
 
     def _count(self, seq: Seq, contents: Sequence[Content], num_hits: int) -> None:
-        if seq.num_preemptions:
+        if seq.num_preemptions or seq.content is None:
             return
         counts = self._counts
         counts.prompts += 1

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from testbed.core.errors import InputError
 
-Content: TypeAlias = int | tuple[int, ...]
+Content: TypeAlias = int | tuple[int, ...] | tuple[tuple[int], int]
 HashOf: TypeAlias = Callable[[tuple[int, Content]], int]
 OnEqual: TypeAlias = Callable[["Node", int], None]
 HOLE = -1

@@ -1,0 +1,68 @@
+"""Prefix caching as vLLM V1 has it: blocks with generated tokens stay in the cache too."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice
+
+from testbed.core.sequence import Sequence as Seq
+from testbed.core.slots import Answers, Ops, Refusal
+from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
+
+
+class OutputCaching(PrefixCaching):
+    """Prefix caching whose blocks with generated tokens, and prompts without ids, are findable by their own sequence.
+
+    A preempted sequence finds again what was not evicted meanwhile; what is left by one that has ended is asked for by
+    nobody, since simulated tokens are unique, but takes its turn among the blocks to be evicted. These blocks are
+    published when the sequence gives its room back, not when they fill up. That is the same: until then nobody could
+    ask for them, and an eviction order hears of a block when it is found or nobody holds it any more.
+
+    Sequences of a group share their prompt alone. Beams change whose tokens they go on with, and samples come back
+    together, so neither publishes what it generates. On the host nothing is findable, as before.
+    """
+
+    def __init__(
+        self,
+        pool: PoolSpec,
+        block_size: int = 16,
+        watermark: float = 0.0,
+        eviction: EvictionOrder | None = None,
+        hash_of: HashOf = hash,
+    ) -> None:
+        super().__init__(pool, block_size, watermark, eviction, hash_of)
+        self._alone: set[int] = set()
+
+    def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
+        answers = super().admit(seqs, num_tokens)
+        if len(seqs) == 1 and not isinstance(answers, Refusal):
+            self._alone.add(seqs[0].seq_id)
+        return answers
+
+    def fork(self, parent: Seq, child: Seq) -> Ops:
+        self._alone -= {parent.seq_id, child.seq_id}
+        return super().fork(parent, child)
+
+    def release(self, seq: Seq) -> None:
+        prompt = self._prompts.get(seq.seq_id)
+        if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables:
+            known, full = prompt.contents, seq.stored // self.block_size
+            prompt.contents = [*known, *islice(own_contents(seq, len(known)), max(full - len(known), 0))]
+            self.computed(seq, seq.stored)
+        self._alone.discard(seq.seq_id)
+        super().release(seq)
+
+    def _contents(self, seq: Seq) -> Sequence[Content]:
+        named = super()._contents(seq)
+        return list(islice(own_contents(seq, 0), seq.prompt_len // self.block_size)) if named is None else named
+
+    def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
+        """Blocks behind the prompt are found only where a token follows them that is yet to be computed."""
+        found = self._pool.index.match(chain(contents, own_contents(seq, len(contents))))
+        return found if len(found) > len(contents) else found[: self._readable(seq, num_tokens)]
+
+
+def own_contents(seq: Seq, first: int) -> Iterator[Content]:
+    """What the blocks of a sequence from the given one on store, as nobody else's do."""
+    return (((seq.seq_id,), block) for block in count(first))
