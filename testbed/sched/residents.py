@@ -251,7 +251,7 @@ class Residents:
             child.room = parent.room
         if child.batch is None:
             child.stored = parent.stored
-        if ops:
+        if ops is not NO_OPS and ops:
             self._copies.append((group, ops))
 
     def _one(self, answer: Answer) -> Answer:
