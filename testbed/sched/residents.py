@@ -277,5 +277,5 @@ class Residents:
 
     def _fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         ops = forked(self.policy, parent, child)
-        if ops:
+        if ops is not NO_OPS and ops:
             self._copies.append((group, ops))

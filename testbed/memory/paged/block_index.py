@@ -25,7 +25,7 @@ class BlockIndex(BatchIndex):
     def joined(self, seq: Sequence) -> None:
         table = self.tables[seq.seq_id]
         self.due[-seq.room_offset % len(self.due)][seq.seq_id] = table.blocks
-        if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1:
+        if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1 and seq.room % len(self.due):
             self.forked(seq)
 
     def left(self, seq: Sequence) -> None:
@@ -33,9 +33,8 @@ class BlockIndex(BatchIndex):
         self.tails.pop(seq.seq_id, None)
 
     def forked(self, seq: Sequence) -> None:
-        """A member shares its last block from now on."""
-        if seq.room % len(self.due):
-            self.tails[seq.seq_id] = self.tables[seq.seq_id]
+        """A member shares its last block, a partial one, from now on."""
+        self.tails[seq.seq_id] = self.tables[seq.seq_id]
 
     def needed(self, num_steps: int) -> int:
         """Blocks that num_steps more steps of all members take, copies on write aside."""

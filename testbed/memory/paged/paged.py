@@ -132,9 +132,10 @@ class Paged(MemoryPolicy):
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         self._tables.fork(parent, child)
-        for seq in (parent, child):
-            if seq.batch is not None:
-                seq.batch.index(self, self._index).forked(seq)
+        if parent.room % self.block_size:
+            for seq in (parent, child):
+                if seq.batch is not None:
+                    seq.batch.index(self, self._index).forked(seq)
         return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
