@@ -1,0 +1,212 @@
+"""Attention by the kernels: paged tables through the paged ones, one extent a sequence through the contiguous ones."""
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.engine.attention import Attention
+from kernels.engine.layout import Extents, Ints, Layout
+from kernels.engine.pools import Pools
+from kernels.engine.ragged import Ragged
+from kernels.engine.upload import upload
+from kernels.launch.attention import Workspace, contiguous_decode, decode_workspace, paged_decode
+from kernels.launch.cache_ops import write_cache
+from kernels.launch.prefill_attention import paged_prefill
+
+SKIP = -1  # a slot that write_cache leaves alone
+WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # as many partial results as any decode plan needs: 32 x 128 are fewer
+
+
+def attention_of(pools: Pools, layout: Layout) -> "CudaAttention":
+    """The attention that reads tables of this layout."""
+    return ExtentAttention(pools, layout) if isinstance(layout, Extents) else PagedAttention(pools, layout)
+
+
+class CudaAttention(Attention):
+    """What both kinds share: prompts in one ragged launch, decodes in another, after all new K and V are written."""
+
+    def __init__(self, pools: Pools, layout: Layout) -> None:
+        self.pools = pools
+        self.layout = layout
+        self.now: dict[str, Tensor] = {}
+        self.num_prompt_tokens = 0
+        self.longest_prompt = 0
+        self.longest_context = 0
+        self._workspace: Workspace | None = None
+
+    def open(self, batch: Ragged) -> None:
+        """Upload what the launches of every layer read."""
+        contexts = np.array([part.context_len for part in batch.parts], np.int32)
+        n = batch.num_prompts
+        arrays = {
+            "starts": batch.query_starts[: n + 1].astype(np.int32),
+            "prompt_contexts": contexts[:n],
+            "decode_contexts": contexts[n:],
+            **self.arrays(batch),
+        }
+        self.now = upload(arrays, self.pools.device.device)
+        self.num_prompt_tokens = batch.num_prompt_tokens
+        self.longest_prompt = max((part.new for part in batch.parts[:n]), default=0)
+        self.longest_context = int(contexts[n:].max(initial=0))
+
+    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See Attention."""
+        self.write(layer, k, v)
+        out, end = torch.empty(q.shape, dtype=q.dtype, device=q.device), self.num_prompt_tokens
+        if end:
+            self.prefill(layer, out[:end], q[:end])
+        if end < len(q):
+            self.decode(layer, out[end:], q[end:])
+        return out
+
+    def workspace(self, q: Tensor) -> Workspace:
+        """Room for the partial results of any decode launch."""
+        if self._workspace is None:
+            shape = (max(WORKSPACE_SEQS, len(q)), *q.shape[1:])
+            self._workspace = decode_workspace(q.new_empty(shape), WORKSPACE_CHUNKS)
+        return self._workspace
+
+    @abstractmethod
+    def arrays(self, batch: Ragged) -> dict[str, Ints]:
+        """Where tokens are written, and where each sequence's are read."""
+
+    @abstractmethod
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """New K and V to their slots."""
+
+    @abstractmethod
+    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """The prompts' part of the batch."""
+
+    @abstractmethod
+    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """The decodes' part of the batch."""
+
+
+class PagedAttention(CudaAttention):
+    """Block tables, and a slot for each new token."""
+
+    def __init__(self, pools: Pools, layout: Layout) -> None:
+        super().__init__(pools, layout)
+        self._planes = pools.blocks(layout.block_size)
+
+    def arrays(self, batch: Ragged) -> dict[str, Ints]:
+        """See CudaAttention."""
+        n, ids = batch.num_prompts, [place.ids for place in batch.places]
+        return {
+            "prompt_tables": padded(ids[:n]),
+            "decode_tables": padded(ids[n:]),
+            "slots": written_slots(batch, self.layout),
+        }
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """See CudaAttention."""
+        write_cache(*self._caches(layer), k, v, self.now["slots"])
+
+    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """See CudaAttention."""
+        now = self.now
+        paged_prefill(
+            out, q, *self._caches(layer), now["prompt_tables"], now["starts"], now["prompt_contexts"],
+            max_query_len=self.longest_prompt,
+        )  # fmt: skip
+
+    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """See CudaAttention."""
+        paged_decode(
+            out, q, *self._caches(layer), self.now["decode_tables"], self.now["decode_contexts"],
+            max_context_len=self.longest_context, workspace=self.workspace(q),
+        )  # fmt: skip
+
+    def _caches(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self._planes[2 * layer], self._planes[2 * layer + 1]
+
+
+class ExtentAttention(CudaAttention):
+    """One extent a sequence, laid out [num_kv_heads, length, head_size].
+
+    Decodes run on the contiguous kernel. For prompts, each kv head of a sequence is a sequence of its own, with its
+    rows as blocks of one slot: so the paged prefill kernel reads an extent in place.
+    """
+
+    def __init__(self, pools: Pools, layout: Layout) -> None:
+        super().__init__(pools, layout)
+        self.kv_heads, size = pools.spec.num_kv_heads, pools.spec.head_size
+        self._rows = pools.all_rows().view(len(pools.device), -1, 1, 1, size)
+        self._slots = pools.device.view(len(pools.device), -1, self.kv_heads, size)
+
+    def arrays(self, batch: Ragged) -> dict[str, Ints]:
+        """See CudaAttention."""
+        n, heads = batch.num_prompts, np.arange(self.kv_heads)
+        extents = np.array([place.ids for place in batch.places], np.int32).reshape(-1, 2)
+        first_rows = extents[:n, 0] * self.kv_heads + heads[:, None] * extents[:n, 1]  # [kv heads, prompts]
+        starts = heads[:, None] * batch.num_prompt_tokens + batch.query_starts[:n]
+        ends = [self.kv_heads * batch.num_prompt_tokens]
+        contexts = [part.context_len for part in batch.parts[:n]]
+        return {
+            "extents": extents[n:],
+            "first_rows": first_rows.astype(np.int32).reshape(-1, 1),
+            "head_starts": np.concatenate([starts.ravel(), ends]).astype(np.int32),
+            "head_contexts": np.tile(contexts, self.kv_heads).astype(np.int32),
+            "rows": written_rows(batch, self.layout),
+        }
+
+    def open(self, batch: Ragged) -> None:
+        """See CudaAttention; the long tables are made on the GPU."""
+        super().open(batch)
+        longest = max((part.context_len for part in batch.parts[: batch.num_prompts]), default=0)
+        run = torch.arange(longest, dtype=torch.int32, device=self.pools.device.device)
+        self.now["row_tables"] = self.now["first_rows"] + run
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """See CudaAttention."""
+        size = k.shape[2]
+        rows = (x.reshape(-1, 1, size) for x in (k, v))
+        write_cache(self._rows[2 * layer], self._rows[2 * layer + 1], *rows, self.now["rows"])
+
+    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """See CudaAttention."""
+        now, (num_tokens, _, size) = self.now, q.shape
+        by_head = q.unflatten(1, (self.kv_heads, -1)).transpose(0, 1).reshape(self.kv_heads * num_tokens, -1, size)
+        attended = torch.empty_like(by_head)
+        paged_prefill(
+            attended, by_head, self._rows[2 * layer], self._rows[2 * layer + 1], now["row_tables"],
+            now["head_starts"], now["head_contexts"], max_query_len=self.longest_prompt,
+        )  # fmt: skip
+        out.copy_(attended.view(self.kv_heads, num_tokens, -1, size).transpose(0, 1).flatten(1, 2))
+
+    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """See CudaAttention."""
+        contiguous_decode(
+            out, q, self._slots[2 * layer], self._slots[2 * layer + 1], self.now["extents"],
+            self.now["decode_contexts"], max_context_len=self.longest_context, workspace=self.workspace(q),
+        )  # fmt: skip
+
+
+def padded(tables: list[Ints]) -> Ints:
+    """Block tables of unequal length as rows of one array, int32 [num_seqs, longest]."""
+    rows = np.zeros((len(tables), max((len(t) for t in tables), default=1)), np.int32)
+    for row, table in zip(rows, tables, strict=True):
+        row[: len(table)] = table
+    return rows
+
+
+def written_slots(batch: Ragged, layout: Layout) -> Ints:
+    """The slot of every token of the batch; SKIP where its K and V are stored already."""
+    slots = [np.empty(0, np.int64)]
+    for part, place in zip(batch.parts, batch.places, strict=True):
+        positions = np.arange(part.stored, part.context_len)
+        slots.append(np.where(positions < part.written, SKIP, layout.slots(place, positions)))
+    return np.concatenate(slots)
+
+
+def written_rows(batch: Ragged, layout: Layout) -> Ints:
+    """The row of every head of every token of the batch, as `written_slots`."""
+    rows = [np.empty((0, layout.num_kv_heads), np.int64)]
+    for part, place in zip(batch.parts, batch.places, strict=True):
+        positions = np.arange(part.stored, part.context_len)
+        found = layout.rows(place, layout.slots(place, positions))
+        rows.append(np.where(positions[:, None] < part.written, SKIP, found))
+    return np.concatenate(rows).ravel()
