@@ -35,7 +35,8 @@ class Options:
     """How an engine runs. device: "cpu" runs everything plainly in torch, "cuda" by the kernels.
 
     debug checks every slot at every step; seed decides prompts without content and draws; parallel samples where a
-    request asks for several sequences. graphs captures decode iterations; registered is the provider's prefix.
+    request asks for several sequences. graphs is the largest batch of decodes that
+    is captured as a CUDA graph, 0 for none; registered is the provider's prefix.
     """
 
     device: str = "cpu"
@@ -45,7 +46,7 @@ class Options:
     parallel: Sampler | None = None
     clock: Clock | None = None
     stop_s: float = float("inf")
-    graphs: bool = False
+    graphs: int = 0
     registered: int = 0
 
 
@@ -66,12 +67,11 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
         runner.shadow = Shadow(residents, pools, runner.tables, speaker.streams, host_slots)
     if options.registered:
         runner.register_prefix(options.registered)
-    if options.device != "cpu" and options.graphs and not options.debug:
-        from kernels.engine.graphs import DecodeGraphs
-
-        runner.forward = DecodeGraphs(runner, scheduler, pools, layout).forward
+    max_len = min(spec.max_len, pool.max_len)
+    if options.graphs and options.device != "cpu":
+        _capture(runner, options.graphs, max_len)
     clock = options.clock or RealClock()
-    return Engine(scheduler, runner, clock, timer, min(spec.max_len, pool.max_len), options.stop_s)
+    return Engine(scheduler, runner, clock, timer, max_len, options.stop_s)
 
 
 def layout_of(policy: MemoryPolicy, num_kv_heads: int) -> Layout:
@@ -84,6 +84,14 @@ def layout_of(policy: MemoryPolicy, num_kv_heads: int) -> Layout:
             raise InputError(f"{type(policy).__name__}: block_size is {size}; the paged kernels take up to 256")
         size //= 2
     return Blocks(num_kv_heads, size)
+
+
+def _capture(runner: Runner, max_num_seqs: int, longest: int) -> None:
+    from kernels.engine.graphs import DecodeGraphs
+
+    graphs = DecodeGraphs(runner.network, runner.attention, longest, runner.forward, runner.timer.launched)
+    graphs.capture(max_num_seqs, longest)
+    runner.forward = graphs.forward
 
 
 def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, residents: Any) -> Any:

@@ -1,13 +1,14 @@
 """Attention by the kernels: paged tables through the paged ones, one extent a sequence through the contiguous ones."""
 
 from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.engine.attention import Attention
-from kernels.engine.layout import Extents, Ints, Layout
+from kernels.engine.layout import Extents, Ints, Layout, Place
 from kernels.engine.pools import Pools
 from kernels.engine.ragged import Ragged
 from kernels.engine.upload import upload
@@ -16,6 +17,7 @@ from kernels.launch.cache_ops import write_cache
 from kernels.launch.prefill_attention import paged_prefill
 
 SKIP = -1  # a slot that write_cache leaves alone
+Shapes = dict[str, tuple[tuple[int, ...], type]]
 WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # as many partial results as any decode plan needs: 32 x 128 are fewer
 
 
@@ -61,6 +63,11 @@ class CudaAttention(Attention):
             self.decode(layer, out[end:], q[end:])
         return out
 
+    def open_decodes(self, arrays: dict[str, Tensor], longest: int) -> None:
+        """The next layers are captured: decodes alone, which read these arrays."""
+        self.now = arrays
+        self.num_prompt_tokens, self.longest_context = 0, longest
+
     def workspace(self, q: Tensor) -> Workspace:
         """Room for the partial results of any decode launch."""
         if self._workspace is None:
@@ -71,6 +78,21 @@ class CudaAttention(Attention):
     @abstractmethod
     def arrays(self, batch: Ragged) -> dict[str, Ints]:
         """Where tokens are written, and where each sequence's are read."""
+
+    @abstractmethod
+    def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
+        """The arrays that layers of decodes read, for batches up to this size and context."""
+
+    @abstractmethod
+    def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
+        """Set these arrays for a batch of decodes; the rest stays as `clear` leaves it.
+
+        `before` are the places of the last batch that they were set for.
+        """
+
+    @abstractmethod
+    def clear(self, host: dict[str, Any]) -> None:
+        """Set these arrays for a batch of nobody: nothing is read or written."""
 
     @abstractmethod
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -100,6 +122,28 @@ class PagedAttention(CudaAttention):
             "decode_tables": padded(ids[n:]),
             "slots": written_slots(batch, self.layout),
         }
+
+    def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
+        """See CudaAttention."""
+        width = -(-longest // self.layout.block_size)
+        one: tuple[int, ...] = (num_seqs,)
+        tables = (num_seqs, width), np.int32
+        return {"slots": (one, np.int64), "decode_contexts": (one, np.int32), "decode_tables": tables}
+
+    def clear(self, host: dict[str, Any]) -> None:
+        """See CudaAttention."""
+        host["slots"][:], host["decode_contexts"][:] = SKIP, 0
+
+    def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
+        """See CudaAttention."""
+        tables, num, size = host["decode_tables"], len(batch.parts), self.layout.block_size
+        for i, place in enumerate(batch.places):
+            if i >= len(before) or before[i] is not place:
+                ids = place.ids[: tables.shape[1]]
+                tables[i, : len(ids)] = ids
+        blocks, offsets = np.divmod(batch.positions, size)
+        host["slots"][:num] = tables[np.arange(num), blocks].astype(np.int64) * size + offsets
+        host["decode_contexts"][:num] = batch.positions + 1
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """See CudaAttention."""
@@ -152,6 +196,27 @@ class ExtentAttention(CudaAttention):
             "head_contexts": np.tile(contexts, self.kv_heads).astype(np.int32),
             "rows": written_rows(batch, self.layout),
         }
+
+    def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
+        """See CudaAttention."""
+        return {
+            "rows": ((num_seqs * self.kv_heads,), np.int64),
+            "extents": ((num_seqs, 2), np.int32),
+            "decode_contexts": ((num_seqs,), np.int32),
+        }
+
+    def clear(self, host: dict[str, Any]) -> None:
+        """See CudaAttention."""
+        host["rows"][:], host["decode_contexts"][:] = SKIP, 0
+
+    def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
+        """See CudaAttention."""
+        num = len(batch.parts)
+        extents = np.array([place.ids for place in batch.places])
+        host["extents"][:num] = extents
+        heads = extents[:, :1] * self.kv_heads + np.arange(self.kv_heads) * extents[:, 1:]
+        host["rows"][: num * self.kv_heads] = (heads + batch.positions[:, None]).ravel()
+        host["decode_contexts"][:num] = batch.positions + 1
 
     def open(self, batch: Ragged) -> None:
         """See CudaAttention; the long tables are made on the GPU."""

@@ -8,6 +8,8 @@ from kernels.engine.records import Iteration, Records
 from kernels.engine.runner import Runner
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
+from testbed.core.slots import Usage
+from testbed.cost.model import Work
 from testbed.sched.plan import Outcome, Plan, work_of
 from testbed.sched.scheduler import Scheduler
 
@@ -41,29 +43,34 @@ class Engine:
         upcoming = self._submit_arrived(arrivals, next(arrivals, None))
         while self.clock.now() < self.stop_s:
             self.timer.start()
+            start_s = self.clock.now()
             plan = self.scheduler.plan()
             for group in plan.rejected:
                 self._forget(group.request.request_id, "the memory policy can never hold it")
             if plan:
-                self._carry_out(plan)
+                self._carry_out(plan, start_s)
             elif not plan.rejected and not self._wait(upcoming):
                 break
             upcoming = self._submit_arrived(arrivals, upcoming)
         return self.records
 
-    def _carry_out(self, plan: Plan) -> None:
-        residents, start_s = self.scheduler.residents, self.clock.now()
-        usage = self.scheduler.policy.usage()
-        work = work_of(plan, usage.saved, len(residents.running))
-        counts = len(residents.waiting), len(residents.swapped), len(residents.running), len(plan.preempted)
-        results = self.runner.run(plan, self.lengths)
+    def _carry_out(self, plan: Plan, start_s: float) -> None:
+        residents = self.scheduler.residents
+        seen: list[tuple[int | Usage | Work, ...]] = []
+
+        def look() -> None:
+            usage = self.scheduler.policy.usage()
+            counts = len(residents.waiting), len(residents.swapped), len(residents.running), len(plan.preempted)
+            seen.append((*counts, usage, work_of(plan, usage.saved, len(residents.running))))
+
+        results = self.runner.run(plan, self.lengths, look)
         outcome = self.scheduler.commit(plan, 1, results)
         self.runner.follow(outcome, results)
         self.clock.iteration_ended()
         now_s = self.clock.now()
         self._answer(outcome, now_s)
         split = self.timer.stop()
-        self.records.iterations.append(Iteration(start_s, now_s - start_s, *split, *counts, usage, work))
+        self.records.iterations.append(Iteration(start_s, now_s - start_s, *split, *seen[0]))
 
     def _answer(self, outcome: Outcome, now_s: float) -> None:
         for group in outcome.first_tokens:

@@ -27,7 +27,7 @@ class HostTimer:
         self._start, self._waited = time.perf_counter(), 0.0
 
     def launched(self) -> None:
-        """The device's work begins with what is ordered from now on."""
+        """The device's work begins with what is ordered from now on; only the first call of an iteration counts."""
 
     def wait(self) -> None:
         """All of the device's work is ordered; the host waits for it from now on."""
@@ -52,21 +52,23 @@ class GpuTimer(HostTimer):
     def __init__(self) -> None:
         super().__init__()
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        self._recorded = False
+        self._begun = self._recorded = False
 
     def start(self) -> None:
         """See HostTimer."""
         super().start()
-        self._recorded = False
+        self._begun = self._recorded = False
 
     def launched(self) -> None:
         """See HostTimer."""
-        self._events[0].record()
+        if not self._begun:
+            self._begun = True
+            self._events[0].record()
 
     def wait(self) -> None:
         """See HostTimer."""
+        self._recorded = self._begun
         self._events[1].record()
-        self._recorded = True
         super().wait()
 
     def gpu_s(self) -> float:

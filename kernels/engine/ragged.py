@@ -1,6 +1,7 @@
 """The flat arrays of one iteration: tokens of prompts first, then one token of each decoding sequence."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,8 +11,7 @@ from kernels.engine.tables import Tables
 from testbed.core.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """`new` tokens of a sequence behind `stored` ones; `wanted` says that the last one's logits are.
 
     Slots of tokens before position `written` hold their K and V already, and are left alone.

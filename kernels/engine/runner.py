@@ -17,6 +17,7 @@ from kernels.engine.streams import Streams
 from kernels.engine.tables import Tables
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.residents import Residents
 
@@ -43,25 +44,35 @@ class Runner:
         self.forward: Callable[[Ragged], Tensor] = self._forward
         self._late: dict[int, SequenceGroup] = {}
 
-    def run(self, plan: Plan, lengths: dict[int, int]) -> Results:
-        """Perform the plan; `lengths` says how many output tokens each request is to have."""
-        self.timer.launched()
+    def run(self, plan: Plan, lengths: dict[int, int], meanwhile: Callable[[], None]) -> Results:
+        """Perform the plan; `lengths` says how many output tokens each request is to have.
+
+        `meanwhile` is called once, while the device works.
+        """
         self.prepare(plan)
         groups = self.stepping(plan)
-        batch, said = self._batch(plan, groups)
-        parents = {}
+        batch, owners = self._batch(plan, groups)
         if batch.parts:
             self.shadow.before(batch)
             logits = self.forward(batch)
+            best = logits.argmax(dim=1)
+        meanwhile()
+        said = [Said(group, i, row) for row, (group, i) in enumerate(owners)]
+        done = [chunk.group for chunk in plan.chunks if chunk.last]
+        ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
+        self.wait()
+        parents: dict[int, tuple[Replacement, ...]] = {}
+        if batch.parts:
             self.shadow.after(batch, logits)
-            parents = self.speaker.speak(logits, said)
+            parents = self.speaker.speak(logits, said, best)
+        self._late = {g.request.request_id: g for g in done if g.num_generated and g.request.request_id in parents}
+        return Results(tuple(ended), parents)
+
+    def wait(self) -> None:
+        """Wait for the device."""
         self.timer.wait()
         self.moves.settle()
         self.timer.waited()
-        done = [chunk.group for chunk in plan.chunks if chunk.last]
-        ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
-        self._late = {g.request.request_id: g for g in done if g.num_generated and g.request.request_id in parents}
-        return Results(tuple(ended), parents)
 
     def follow(self, outcome: Outcome, results: Results) -> None:
         """The plan was committed: forks have given some sequences other tables."""
@@ -85,6 +96,7 @@ class Runner:
                 self.tables.forget(seq.seq_id)
         self.shadow.planned(plan)
         for ops in plan.ops:
+            self.timer.launched()
             self.moves.perform(ops)
             self.shadow.moved(ops)
         if plan.ops:
@@ -109,7 +121,8 @@ class Runner:
         self.shadow.after(batch, self._forward(batch))
         del self.streams.tokens[-1]
 
-    def _batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[Said]]:
+    def _batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[tuple[SequenceGroup, int]]]:
+        """The arrays of an iteration; and of each row of its logits, the group and which of its sequences."""
         prompts, owners = [], []
         for chunk in plan.chunks:
             whole = chunk.stored + chunk.new == chunk.group.prefill_len
@@ -119,10 +132,10 @@ class Runner:
         members = [(group, i) for group in groups for i in range(len(group.sequences))]
         stored = [(group.sequences[i], group.sequences[i].stored) for group, i in members]
         decodes = [Part(seq, 1, at, at, True) for seq, at in stored]
-        said = [Said(group, i, row) for row, (group, i) in enumerate(owners + members)]
-        return ragged(prompts, decodes, self.streams, self.tables), said
+        return ragged(prompts, decodes, self.streams, self.tables), owners + members
 
     def _forward(self, batch: Ragged) -> Tensor:
+        self.timer.launched()
         device = self.network.weights.embedding.device
         tokens, positions, wanted = (
             torch.from_numpy(a).to(device) for a in (batch.tokens, batch.positions, batch.wanted)

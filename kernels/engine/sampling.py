@@ -1,4 +1,4 @@
-"""The next token of a sequence: the most likely one, or one drawn from the likely ones."""
+"""The next token of a sequence, drawn from the likely ones."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -23,14 +23,6 @@ class Draw:
     request_id: int
     index: int
     num_generated: int
-
-
-class Greedy(Sampler):
-    """The most likely token; of equal ones that with the lowest id."""
-
-    def choose(self, logits: Tensor, rows: list[Draw]) -> list[int]:
-        """See Sampler."""
-        return logits.argmax(dim=1).tolist()
 
 
 class TopP(Sampler):

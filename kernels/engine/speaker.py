@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from kernels.engine.beam_search import Beams, Survivors, best_of, first_candidates, survive
-from kernels.engine.sampling import Draw, Greedy, Sampler
+from kernels.engine.sampling import Draw, Sampler
 from kernels.engine.streams import Streams
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.beams import Replacement
@@ -23,7 +23,9 @@ class Said(NamedTuple):
 
 
 class Speaker:
-    """`parallel` samples where a request asks for several sequences without a beam; single ones are greedy.
+    """`parallel` samples where a request asks for several sequences without a beam, `single` the others.
+
+    Without `single` these take the most likely token, of equal ones that with the lowest id.
 
     history lists (request id, step, parent, child): which candidate went on from which, where it changed.
     """
@@ -31,16 +33,26 @@ class Speaker:
     def __init__(self, streams: Streams, parallel: Sampler, single: Sampler | None = None) -> None:
         self.streams = streams
         self.parallel = parallel
-        self.single = single or Greedy()
+        self.single = single
         self.history: list[tuple[int, int, int, int]] = []
         self._beams: dict[int, Beams] = {}
 
-    def speak(self, logits: Tensor, said: list[Said]) -> dict[int, tuple[Replacement, ...]]:
-        """Append a token to every sequence that has one; returns the parents of each beam request that took a step."""
+    def speak(self, logits: Tensor, said: list[Said], best: Tensor) -> dict[int, tuple[Replacement, ...]]:
+        """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
+
+        logits: [num_rows, vocab_size]; best: [num_rows], the most likely tokens.
+        """
         parents: dict[int, tuple[Replacement, ...]] = {}
         beams = [one for one in said if one.group.request.beam]
-        self._draw(logits, [one for one in said if not one.group.request.beam and _is_parallel(one)], self.parallel)
-        self._draw(logits, [one for one in said if not one.group.request.beam and not _is_parallel(one)], self.single)
+        several = [one for one in said if _is_parallel(one) and not one.group.request.beam]
+        alone = [one for one in said if not _is_parallel(one) and not one.group.request.beam]
+        self._draw(logits, several, self.parallel)
+        if self.single is None:
+            tokens = best.tolist() if alone else []
+            for group, _, row in alone:
+                self.streams.append(group.sequences[0], tokens[row])
+        else:
+            self._draw(logits, alone, self.single)
         groups = {one.group.request.request_id: one.group for one in beams}
         for request_id, group in groups.items():
             mine = [one for one in beams if one.group is group]

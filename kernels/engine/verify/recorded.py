@@ -27,12 +27,18 @@ class Recording:
     num_copies: int = 0
 
 
-def record(scenario: Scenario, arch: Architecture, weights: Weights, device: str, dtype: torch.dtype) -> Recording:
-    """Serve the scenario's requests in the debug mode; raises where it did not lead to what it is meant to."""
+def record(
+    scenario: Scenario, arch: Architecture, weights: Weights, device: str, dtype: torch.dtype, graphs: int = 0
+) -> Recording:
+    """Serve the scenario's requests, in the debug mode or, with graphs, without.
+
+    Raises where the scenario did not lead to what it is meant to.
+    """
     pool = scenario.pool()
     short = replace(arch, spec=replace(arch.spec, max_len=min(arch.spec.max_len, MAX_LEN)))
     scheduler = scenario.scheduler(scenario.policy(pool))
-    engine = assemble(scheduler, pool, short, weights, Options(device, dtype, debug=True, clock=StepClock(0.1)))
+    options = Options(device, dtype, debug=not graphs, clock=StepClock(0.1), graphs=graphs)
+    engine = assemble(scheduler, pool, short, weights, options)
     found, requests = Recording(), scenario.requests(arch.spec.vocab_size)
     found.prompts = {r.request_id: engine.runner.streams.prompt(r.incoming) for r in requests}
     _watch(engine.runner.speaker, engine.runner.moves, found)
@@ -44,11 +50,11 @@ def record(scenario: Scenario, arch: Architecture, weights: Weights, device: str
 def _watch(speaker: object, moves: object, found: Recording) -> None:
     speak, end, copy = speaker.speak, speaker.end, moves.copy  # type: ignore[attr-defined]
 
-    def watched(logits: Tensor, said: list[Said]) -> dict[int, tuple[Replacement, ...]]:
+    def watched(logits: Tensor, said: list[Said], best: Tensor) -> dict[int, tuple[Replacement, ...]]:
         for group, index, row in said:
             tokens = speaker.streams.tokens[group.sequences[index].seq_id]  # type: ignore[attr-defined]
             found.rows.append((tuple(tokens), logits[row].clone()))
-        return speak(logits, said)
+        return speak(logits, said, best)
 
     def ended(group: object) -> None:
         request = group.request  # type: ignore[attr-defined]

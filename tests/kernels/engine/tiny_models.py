@@ -15,6 +15,8 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 
+torch.set_num_threads(1)  # the models are tiny
+
 SHAPES = {
     "opt": ModelSpec("opt", 2, 32, 4, 4, 8, 64, 2, 61, 128, True),
     "llama": ModelSpec("llama", 2, 32, 4, 2, 8, 48, 3, 61, 128),
