@@ -100,9 +100,11 @@ def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Lay
 
 
 def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, residents: Any) -> Any:
-    from kernels.engine.cuda_attention import attention_of
+    from kernels.engine.cuda_attention import PagedAttention
     from kernels.engine.cuda_moves import CudaMoves
+    from kernels.engine.extent_attention import ExtentAttention
     from kernels.engine.fused_maths import FusedMaths
 
+    kind = ExtentAttention if isinstance(layout, Extents) else PagedAttention
     moves = CudaMoves(pools, layout, lambda: [table for _, table in live_tables(residents)])
-    return Network(arch, weights, FusedMaths()), attention_of(pools, layout), moves, GpuTimer()
+    return Network(arch, weights, FusedMaths()), kind(pools, layout), moves, GpuTimer()

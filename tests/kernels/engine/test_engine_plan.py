@@ -5,8 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from kernels.engine.cuda_attention import ExtentAttention, PagedAttention, padded  # noqa: E402
+from kernels.engine.cuda_attention import PagedAttention, padded  # noqa: E402
 from kernels.engine.cuda_moves import whole  # noqa: E402
+from kernels.engine.extent_attention import ExtentAttention  # noqa: E402
 from kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
 from kernels.engine.layout import Blocks, Extents  # noqa: E402
 from kernels.engine.moves import independent  # noqa: E402
