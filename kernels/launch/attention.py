@@ -16,7 +16,7 @@ import numpy as np
 
 from kernels.launch import arrays, checks
 from kernels.launch.arrays import HALF, View
-from kernels.launch.compile import load, require_gpu
+from kernels.launch.compile import load, multiprocessors, require_gpu
 from kernels.launch.decode_plan import MAX_CHUNKS, DecodePlan, plan_decode
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
@@ -148,7 +148,7 @@ def _launch_decode(
     max_context_len: int, scale: float | None, plan: DecodePlan | None, workspace: Workspace | None,
 ) -> None:  # fmt: skip
     head_tiles = -(-s.num_heads // s.num_kv_heads // 8)
-    num_sms = require_gpu().cuda.Device().attributes["MultiProcessorCount"]
+    num_sms = multiprocessors(require_gpu().cuda.runtime.getDevice())
     plan = plan or plan_decode(s.num_rows * s.num_kv_heads * head_tiles, s.head_size, max_context_len, num_sms)
     chunks = plan.num_chunks(max_context_len)
     workspace = workspace or decode_workspace(tensors[1], chunks)

@@ -33,6 +33,7 @@ def require_cupy() -> ModuleType:
     return cupy
 
 
+@cache
 def require_gpu() -> ModuleType:
     """CuPy on a machine with a driver and a GPU, or an error that names what is missing."""
     cupy = require_cupy()
@@ -43,6 +44,12 @@ def require_gpu() -> ModuleType:
     if count < 1:
         raise KernelsUnavailable("the NVIDIA driver lists no GPU")
     return cupy
+
+
+@cache
+def multiprocessors(device: int) -> int:
+    """Multiprocessors of a device; asking the driver takes longer than a launch."""
+    return int(require_gpu().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
 def source_text(source: str) -> str:

@@ -35,6 +35,11 @@ def move(block_size: int, paper_layout: int) -> tuple[str, dict[str, int]]:
     return "cache_ops.cu", {"HEAD_SIZE": 128, "BLOCK_SIZE": block_size, "PAPER_LAYOUT": paper_layout}
 
 
+def network(**constants: int) -> tuple[str, dict[str, int]]:
+    """A variant of the small operations."""
+    return "network.cu", {"BF16": 0, **constants}
+
+
 # Every head size with every kind of block (below, at, above a tile; none), head tiles of 1, 8 and two, both types.
 COVERING = [
     *(decode(size, group, block, bf16) for size, (group, block, bf16) in product(HEAD_SIZES, ((1, 16, 0), (12, 1, 1)))),
@@ -43,6 +48,9 @@ COVERING = [
     other("prefill_wgmma.cu", 64, 7, 16, 0), other("prefill_wgmma.cu", 128, 1, 1, 1),
     *(other("paper_decode.cu", size, 2, block, 0) for size, block in zip(HEAD_SIZES, (1, 8, 16, 32, 256), strict=True)),
     move(16, 0), move(3, 1),
+    network(), network(HEAD_SIZE=64), network(HEAD_SIZE=128, BF16=1),
+    *(network(HIDDEN=hidden, NUM_THREADS=threads, SHIFT=shift, CARRY=shift)
+      for hidden, threads, shift in ((5120, 256, 1), (896, 128, 0), (9216, 1024, 1))),
 ]  # fmt: skip
 
 

@@ -1,0 +1,57 @@
+"""The engine from the command line.
+
+python -m kernels.engine CONFIG [--out FOLDER]      serve a workload; raw rows go to the folder
+python -m kernels.engine generate --model FOLDER "a prompt" "another"
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from kernels.engine.config import make_run, read_config
+from kernels.engine.generate import generate
+from testbed.core.errors import InputError
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the two commands; bad input ends in one line."""
+    try:
+        _generate(arguments[1:]) if arguments[:1] == ["generate"] else _serve(arguments)
+    except InputError as error:
+        raise SystemExit(f"kernels.engine: {error}") from None
+
+
+def _serve(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser("python -m kernels.engine", description="Serve a workload on a GPU.")
+    parser.add_argument("config", type=Path, help="a run's config.yaml, or the same as .json")
+    parser.add_argument("--out", type=Path, help="folder of the raw rows; default: the config's engine.out")
+    options = parser.parse_args(arguments)
+    config = read_config(options.config)
+    run = make_run(config)
+    records = run.engine.serve(run.requests)
+    about = {"config": config}
+    if config.get("engine", {}).get("device", "cuda") != "cpu":
+        from kernels.measure.fingerprint import fingerprint
+
+        about["fingerprint"] = fingerprint()
+    out = options.out or run.out
+    records.write(out, about)
+    answered = len(records.requests) - len(records.rejections)
+    print(f"{answered} of {len(run.requests)} requests answered in {len(records.iterations)} iterations; rows in {out}")
+
+
+def _generate(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser("python -m kernels.engine generate", description="Text in, text out.")
+    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face folder with tokenizer.json")
+    parser.add_argument("--num-tokens", type=int, default=64)
+    parser.add_argument("--num-beams", type=int, default=1)
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("prompts", nargs="+")
+    options = parser.parse_args(arguments)
+    texts = generate(options.model, options.prompts, options.num_tokens, options.num_beams, options.device)
+    for prompt, text in zip(options.prompts, texts, strict=True):
+        print(f"{prompt}{text}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

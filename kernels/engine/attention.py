@@ -1,0 +1,59 @@
+"""What a layer of the network needs of the K and V pools; and the plain way, token by token in torch."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.engine.layout import Layout
+from kernels.engine.pools import Pools
+from kernels.engine.ragged import Ragged
+from kernels.verify.reference import full_attention
+
+
+class Attention(ABC):
+    """Writes the new K and V of an iteration to their slots and attends to everything stored, layer by layer."""
+
+    @abstractmethod
+    def open(self, batch: Ragged) -> None:
+        """The next layers are those of this iteration."""
+
+    @abstractmethod
+    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """What the queries attend to: [num_tokens, num_heads, head_size] as q; k, v: [num_tokens, kv heads, size]."""
+
+
+class PlainAttention(Attention):
+    """By the kernels' references; for any device, layout and type."""
+
+    def __init__(self, pools: Pools, layout: Layout) -> None:
+        self.pools = pools
+        self.layout = layout
+        self._contexts: list[Tensor] = []
+        self._written: Tensor = torch.empty(0, dtype=torch.int64)
+        self._new: Tensor = torch.empty(0, dtype=torch.int64)
+
+    def open(self, batch: Ragged) -> None:
+        """Rows to read of every part, and rows to write of every token that is not stored yet."""
+        device, layout = self.pools.device.device, self.layout
+        self._starts = batch.query_starts.tolist()
+        contexts = [
+            layout.rows(place, layout.slots(place, np.arange(part.context_len)))
+            for part, place in zip(batch.parts, batch.places, strict=True)
+        ]
+        new = [np.arange(max(part.stored, part.written), part.context_len) for part in batch.parts]
+        rows = zip(batch.parts, contexts, self._starts[:-1], new, strict=True)
+        self._new = torch.from_numpy(np.concatenate([at - p.stored + first for p, _, first, at in rows])).to(device)
+        written = [rows[at] for rows, at in zip(contexts, new, strict=True)]
+        self._written = torch.from_numpy(np.concatenate(written)).to(device)
+        self._contexts = [torch.from_numpy(rows).to(device) for rows in contexts]
+
+    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See Attention."""
+        keys, values = self.pools.rows(layer)
+        keys[self._written], values[self._written] = k[self._new], v[self._new]
+        out = torch.empty_like(q)
+        for rows, first, end in zip(self._contexts, self._starts, self._starts[1:], strict=False):
+            out[first:end] = full_attention(q[first:end].float(), keys[rows].float(), values[rows].float()).to(q.dtype)
+        return out

@@ -1,0 +1,74 @@
+"""Beam search by the model's own scores: log-probabilities add up, and the best k of k x vocabulary survive."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from testbed.sched.beams import Replacement, pairs
+
+
+@dataclass(slots=True)
+class Beams:
+    """The candidates of one request: `totals` are their log-probabilities; `held` what recompute has brought so far."""
+
+    totals: list[float]
+    held: dict[int, "Best"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best tokens that may follow one candidate, in order, and their log-probabilities."""
+
+    tokens: list[int]
+    scores: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """What a step brings: who goes on from whom, the new token and the new total of each candidate by place."""
+
+    parents: tuple[Replacement, ...]
+    tokens: list[int]
+    totals: list[float]
+
+
+def best_of(logits: Tensor, k: int) -> list[Best]:
+    """The best k tokens of every row of logits [num_rows, vocab_size]; of equal ones the lowest ids."""
+    scores = torch.log_softmax(logits.float(), dim=1)
+    top = torch.topk(scores, min(k + 1, scores.shape[1]), dim=1)
+    values, tokens = top.values, top.indices
+    if k < scores.shape[1] and bool((values[:, k] == values[:, k - 1]).any()):  # a tie at the cut
+        values, tokens = torch.sort(scores, dim=1, descending=True, stable=True)
+    found = []
+    for row_values, row_tokens in zip(values[:, :k].tolist(), tokens[:, :k].tolist(), strict=True):
+        ordered = sorted(zip(row_values, row_tokens, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        found.append(Best([token for _, token in ordered], [value for value, _ in ordered]))
+    return found
+
+
+def first_candidates(best: Best) -> Survivors:
+    """After the prompt all k candidates are its best continuations."""
+    return Survivors((), list(best.tokens), list(best.scores))
+
+
+def survive(totals: list[float], best: list[Best]) -> Survivors:
+    """One step: the best k of all continuations; ties by lower parent, then lower token.
+
+    A parent's first continuation stays in its place, the others take the places of candidates that did not survive.
+    """
+    k = len(totals)
+    ahead = [
+        (-(totals[parent] + score), parent, token)
+        for parent, one in enumerate(best)
+        for token, score in zip(one.tokens, one.scores, strict=True)
+    ]
+    chosen = sorted((parent, token, -score) for score, parent, token in sorted(ahead)[:k])
+    replaced = pairs(tuple(parent for parent, _, _ in chosen))
+    free = iter([child for _, child in replaced])
+    tokens, reached, seen = [0] * k, [0.0] * k, set[int]()
+    for parent, token, score in chosen:
+        place = next(free) if parent in seen else parent
+        seen.add(parent)
+        tokens[place], reached[place] = token, score
+    return Survivors(replaced, tokens, reached)

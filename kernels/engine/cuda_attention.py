@@ -1,0 +1,180 @@
+"""Attention by the paged kernels, and what attention by any kernels has in common."""
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.engine.attention import Attention
+from kernels.engine.layout import Ints, Layout, Place
+from kernels.engine.pools import Pools
+from kernels.engine.ragged import Ragged
+from kernels.engine.upload import upload
+from kernels.launch.attention import Workspace, decode_workspace, paged_decode
+from kernels.launch.cache_ops import write_cache
+from kernels.launch.prefill_attention import paged_prefill
+
+SKIP = -1  # a slot that write_cache leaves alone
+Shapes = dict[str, tuple[tuple[int, ...], type]]
+WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # as many partial results as any decode plan needs: 32 x 128 are fewer
+
+
+class CudaAttention(Attention):
+    """What both kinds share: prompts in one ragged launch, decodes in another, after all new K and V are written."""
+
+    def __init__(self, pools: Pools, layout: Layout) -> None:
+        self.pools = pools
+        self.layout = layout
+        self.now: dict[str, Tensor] = {}
+        self.num_prompt_tokens = 0
+        self.longest_prompt = 0
+        self.longest_context = 0
+        self._workspace: Workspace | None = None
+
+    def open(self, batch: Ragged) -> None:
+        """Upload what the launches of every layer read."""
+        contexts = np.array([part.context_len for part in batch.parts], np.int32)
+        n = batch.num_prompts
+        arrays = {
+            "starts": batch.query_starts[: n + 1].astype(np.int32),
+            "prompt_contexts": contexts[:n],
+            "decode_contexts": contexts[n:],
+            **self.arrays(batch),
+        }
+        self.now = upload(arrays, self.pools.device.device)
+        self.num_prompt_tokens = batch.num_prompt_tokens
+        self.longest_prompt = max((part.new for part in batch.parts[:n]), default=0)
+        self.longest_context = int(contexts[n:].max(initial=0))
+
+    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See Attention."""
+        self.write(layer, k, v)
+        out, end = torch.empty(q.shape, dtype=q.dtype, device=q.device), self.num_prompt_tokens
+        if end:
+            self.prefill(layer, out[:end], q[:end])
+        if end < len(q):
+            self.decode(layer, out[end:], q[end:])
+        return out
+
+    def open_decodes(self, arrays: dict[str, Tensor], longest: int) -> None:
+        """The next layers are captured: decodes alone, which read these arrays."""
+        self.now = arrays
+        self.num_prompt_tokens, self.longest_context = 0, longest
+
+    def workspace(self, q: Tensor) -> Workspace:
+        """Room for the partial results of any decode launch."""
+        if self._workspace is None:
+            shape = (max(WORKSPACE_SEQS, len(q)), *q.shape[1:])
+            self._workspace = decode_workspace(q.new_empty(shape), WORKSPACE_CHUNKS)
+        return self._workspace
+
+    @abstractmethod
+    def arrays(self, batch: Ragged) -> dict[str, Ints]:
+        """Where tokens are written, and where each sequence's are read."""
+
+    @abstractmethod
+    def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
+        """The arrays that layers of decodes read, for batches up to this size and context."""
+
+    @abstractmethod
+    def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
+        """Set these arrays for a batch of decodes; the rest stays as `clear` leaves it.
+
+        `before` are the places of the last batch that they were set for.
+        """
+
+    @abstractmethod
+    def clear(self, host: dict[str, Any]) -> None:
+        """Set these arrays for a batch of nobody: nothing is read or written."""
+
+    @abstractmethod
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """New K and V to their slots."""
+
+    @abstractmethod
+    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """The prompts' part of the batch."""
+
+    @abstractmethod
+    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """The decodes' part of the batch."""
+
+
+class PagedAttention(CudaAttention):
+    """Block tables, and a slot for each new token."""
+
+    def __init__(self, pools: Pools, layout: Layout) -> None:
+        super().__init__(pools, layout)
+        self._planes = pools.blocks(layout.block_size)
+
+    def arrays(self, batch: Ragged) -> dict[str, Ints]:
+        """See CudaAttention."""
+        n, ids = batch.num_prompts, [place.ids for place in batch.places]
+        return {
+            "prompt_tables": padded(ids[:n]),
+            "decode_tables": padded(ids[n:]),
+            "slots": written_slots(batch, self.layout),
+        }
+
+    def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
+        """See CudaAttention."""
+        width = -(-longest // self.layout.block_size)
+        one: tuple[int, ...] = (num_seqs,)
+        tables = (num_seqs, width), np.int32
+        return {"slots": (one, np.int64), "decode_contexts": (one, np.int32), "decode_tables": tables}
+
+    def clear(self, host: dict[str, Any]) -> None:
+        """See CudaAttention."""
+        host["slots"][:], host["decode_contexts"][:] = SKIP, 0
+
+    def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
+        """See CudaAttention."""
+        tables, num, size = host["decode_tables"], len(batch.parts), self.layout.block_size
+        for i, place in enumerate(batch.places):
+            if i >= len(before) or before[i] is not place:
+                ids = place.ids[: tables.shape[1]]
+                tables[i, : len(ids)] = ids
+        blocks, offsets = np.divmod(batch.positions, size)
+        host["slots"][:num] = tables[np.arange(num), blocks].astype(np.int64) * size + offsets
+        host["decode_contexts"][:num] = batch.positions + 1
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """See CudaAttention."""
+        write_cache(*self._caches(layer), k, v, self.now["slots"])
+
+    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """See CudaAttention."""
+        now = self.now
+        paged_prefill(
+            out, q, *self._caches(layer), now["prompt_tables"], now["starts"], now["prompt_contexts"],
+            max_query_len=self.longest_prompt,
+        )  # fmt: skip
+
+    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+        """See CudaAttention."""
+        paged_decode(
+            out, q, *self._caches(layer), self.now["decode_tables"], self.now["decode_contexts"],
+            max_context_len=self.longest_context, workspace=self.workspace(q),
+        )  # fmt: skip
+
+    def _caches(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self._planes[2 * layer], self._planes[2 * layer + 1]
+
+
+def padded(tables: list[Ints]) -> Ints:
+    """Block tables of unequal length as rows of one array, int32 [num_seqs, longest]."""
+    rows = np.zeros((len(tables), max((len(t) for t in tables), default=1)), np.int32)
+    for row, table in zip(rows, tables, strict=True):
+        row[: len(table)] = table
+    return rows
+
+
+def written_slots(batch: Ragged, layout: Layout) -> Ints:
+    """The slot of every token of the batch; SKIP where its K and V are stored already."""
+    slots = [np.empty(0, np.int64)]
+    for part, place in zip(batch.parts, batch.places, strict=True):
+        positions = np.arange(part.stored, part.context_len)
+        slots.append(np.where(positions < part.written, SKIP, layout.slots(place, positions)))
+    return np.concatenate(slots)

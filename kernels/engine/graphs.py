@@ -1,0 +1,140 @@
+"""Decode iterations as CUDA graphs: one for each bucket of batch sizes and of contexts, replayed with new arrays.
+
+A captured launch keeps its grid, so a batch is padded with sequences without context, which read and write nothing.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.engine.cuda_attention import CudaAttention
+from kernels.engine.layout import Place
+from kernels.engine.network import Network
+from kernels.engine.ragged import Ragged
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+SHORTEST_CONTEXT = 256
+
+
+class Arrays:
+    """Arrays of fixed shapes, on the host as NumPy and on the GPU as tensors of the same names.
+
+    All lie in one buffer each, so that one transfer brings them across.
+    """
+
+    def __init__(self, shapes: dict[str, tuple[tuple[int, ...], type]]) -> None:
+        sizes = {name: -(-int(np.prod(s)) * np.dtype(t).itemsize // 16) * 16 for name, (s, t) in shapes.items()}
+        total = sum(sizes.values())
+        self._pinned = torch.zeros(total, dtype=torch.uint8, pin_memory=True)
+        self._there = torch.zeros(total, dtype=torch.uint8, device="cuda")
+        self.host: dict[str, NDArray[np.generic]] = {}
+        self.device: dict[str, Tensor] = {}
+        at = 0
+        for name, (shape, kind) in shapes.items():
+            end = at + int(np.prod(shape)) * np.dtype(kind).itemsize
+            self.host[name] = self._pinned.numpy()[at:end].view(kind).reshape(shape)
+            self.device[name] = self._there[at:end].view(getattr(torch, np.dtype(kind).name)).view(shape)
+            at += sizes[name]
+
+    def send(self) -> None:
+        """Bring what the host has written to the GPU, in the order of the current stream."""
+        self._there.copy_(self._pinned, non_blocking=True)
+
+
+class Captured:
+    """One graph: up to num_seqs sequences of up to longest tokens."""
+
+    def __init__(self, network: Network, attention: CudaAttention, num_seqs: int, longest: int, memory: object) -> None:
+        self.attention = attention
+        shapes = {"tokens": ((num_seqs,), np.int64), "positions": ((num_seqs,), np.int64)}
+        self.arrays = Arrays(shapes | attention.decode_shapes(num_seqs, longest))
+        attention.clear(self.arrays.host)
+        self.arrays.send()
+        there, self._graph = self.arrays.device, torch.cuda.CUDAGraph()
+        self._run: Callable[[], Tensor] = lambda: network.logits(there["tokens"], there["positions"], None, attention)
+        attention.open_decodes(there, longest)
+        self._places: list[Place] = []
+        self._warm()
+        with torch.inference_mode(), torch.cuda.graph(self._graph, pool=memory):
+            self._logits = self._run()
+
+    def fill(self, batch: Ragged) -> None:
+        """The next replay is of this batch of decodes."""
+        host, num = self.arrays.host, len(batch.parts)
+        self.attention.clear(host)
+        host["tokens"][:num], host["positions"][:num] = batch.tokens, batch.positions
+        self.attention.fill(host, batch, self._places)
+        self._places = batch.places
+
+    def replay(self, num_seqs: int) -> Tensor:
+        """The logits of the batch."""
+        self.arrays.send()
+        self._graph.replay()
+        return self._logits[:num_seqs]
+
+    def _warm(self) -> None:
+        """Once outside the capture: kernels are compiled and loaded, libraries make their handles."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+
+
+class DecodeGraphs:
+    """Runs batches of decodes by graphs, captured when first needed or beforehand, and all others by `otherwise`.
+
+    launched is called when an iteration's work on the GPU begins.
+    """
+
+    def __init__(
+        self, network: Network, attention: CudaAttention, max_len: int, otherwise: Callable[[Ragged], Tensor],
+        launched: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.network = network
+        self.attention = attention
+        self.max_len = max_len
+        self.otherwise = otherwise
+        self.launched = launched
+        self._captured: dict[tuple[int, int], Captured] = {}
+        self._memory = torch.cuda.graph_pool_handle()
+
+    def forward(self, batch: Ragged) -> Tensor:
+        """The logits of the wanted rows."""
+        if batch.num_prompts or len(batch.parts) > BUCKETS[-1]:
+            return self.otherwise(batch)
+        longest = int(batch.positions.max()) + 1
+        captured = self.captured(len(batch.parts), longest)
+        captured.fill(batch)
+        self.launched()
+        return captured.replay(len(batch.parts))
+
+    def captured(self, num_seqs: int, longest: int) -> Captured:
+        """The graph of the smallest bucket that holds such a batch."""
+        key = bucket(num_seqs), context_bucket(longest, self.max_len)
+        if key not in self._captured:
+            self._captured[key] = Captured(self.network, self.attention, *key, self._memory)
+        return self._captured[key]
+
+    def capture(self, max_num_seqs: int, longest: int) -> None:
+        """Capture all graphs that batches up to this size may need, largest first, so that memory is shared."""
+        sizes = [size for size in BUCKETS if size <= bucket(min(max_num_seqs, BUCKETS[-1]))]
+        contexts = {context_bucket(n, self.max_len) for n in range(1, longest + 1, SHORTEST_CONTEXT)}
+        for context in sorted(contexts | {context_bucket(longest, self.max_len)}, reverse=True):
+            for size in reversed(sizes):
+                self.captured(size, context)
+
+
+def bucket(num_seqs: int) -> int:
+    """The batch size that a graph is captured for."""
+    return BUCKETS[bisect_left(BUCKETS, num_seqs)]
+
+
+def context_bucket(longest: int, max_len: int) -> int:
+    """The longest context that a graph is captured for: powers of two, the last cut to the longest sequence."""
+    return min(max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length()), max(max_len, longest))

@@ -1,0 +1,77 @@
+"""Launch wrappers of the small operations between a transformer's products; on the caller's stream, capture-safe."""
+
+from typing import Any
+
+import numpy as np
+
+from kernels.launch import arrays
+from kernels.launch.arrays import HALF
+from kernels.launch.compile import load
+
+MAX_ROWS = 65_535  # of silu_mul's second grid dimension
+
+
+def add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float) -> None:
+    """x += carried in place; y = LayerNorm of x where there is a shift, else RMSNorm.
+
+    x, y: [num_tokens, hidden]; gain, shift, carried: [hidden].
+    """
+    view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
+    num_tokens, hidden = view.shape
+    if hidden % 8:
+        raise ValueError(f"x: {hidden} values a token are no multiple of 8")
+    arrays.check(arrays.view("y", y), view.shape, (view.dtype,), align=16)
+    vectors = {"gain": gain, "shift": shift, "carried": carried}
+    for name, vector in vectors.items():
+        if vector is not None:
+            arrays.check(arrays.view(name, vector), (hidden,), (view.dtype,), align=16)
+    if num_tokens == 0:
+        return
+    threads = 1024 if hidden > 8192 else min(256, -(-hidden // 8 // 32) * 32)
+    constants = {"HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": int(shift is not None)}
+    kernel = load("network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=_bf16(view))
+    pointers = [0 if a is None else arrays.view("", a).pointer for a in (y, x, carried, gain, shift)]
+    with arrays.stream_of(x):
+        kernel((num_tokens,), (threads,), (*pointers, np.float32(eps)))
+
+
+def rotate(q: Any, k: Any, positions: Any, turns: Any) -> None:
+    """RoPE in place: q, k: [num_tokens, heads, head_size], rows may be strided; positions: int64 [num_tokens].
+
+    turns: float32 [max_len, 2, head_size / 2], the cosines and sines of each position.
+    """
+    queries = arrays.check(arrays.view("q", q), (None, None, None), HALF, strided_dims=1, align=16)
+    num_tokens, num_heads, head_size = queries.shape
+    keys = arrays.view("k", k)
+    arrays.check(keys, (num_tokens, None, head_size), (queries.dtype,), strided_dims=1, align=16)
+    arrays.check(arrays.view("positions", positions), (num_tokens,), ("int64",))
+    arrays.check(arrays.view("turns", turns), (None, 2, head_size // 2), ("float32",))
+    if head_size % 16:
+        raise ValueError(f"q: head size {head_size} is no multiple of 16")
+    if num_tokens == 0:
+        return
+    kernel = load("network.cu", "rotate", HEAD_SIZE=head_size, BF16=_bf16(queries))
+    pointers = [arrays.view("", a).pointer for a in (q, k, positions, turns)]
+    numbers = map(np.int32, (queries.strides[0], keys.strides[0], num_heads, keys.shape[1]))
+    with arrays.stream_of(q):
+        kernel((num_tokens,), (256,), (*pointers, *numbers))
+
+
+def silu_mul(y: Any, x: Any) -> None:
+    """y = silu(gate) * up; x: [num_tokens, 2 * ffn], the gate first; y: [num_tokens, ffn]."""
+    view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
+    num_tokens, width = view.shape
+    arrays.check(arrays.view("y", y), (num_tokens, width // 2), (view.dtype,), align=16)
+    if width % 16:
+        raise ValueError(f"x: {width} values a token are no multiple of 16")
+    arrays.check_range("x: number of tokens", num_tokens, 0, MAX_ROWS)
+    if num_tokens == 0:
+        return
+    kernel, vectors = load("network.cu", "silu_mul", BF16=_bf16(view)), width // 16
+    pointers = [arrays.view("", a).pointer for a in (y, x)]
+    with arrays.stream_of(x):
+        kernel((-(-vectors // 256), num_tokens), (256,), (*pointers, np.int32(vectors)))
+
+
+def _bf16(view: arrays.View) -> int:
+    return int(view.dtype == "bfloat16")

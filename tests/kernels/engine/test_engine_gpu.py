@@ -1,0 +1,55 @@
+"""On a GPU: the small operations against torch, and the engine by kernels and graphs against itself on the CPU."""
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if not torch.cuda.is_available():
+    pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from kernels.engine.architecture import Architecture  # noqa: E402
+from kernels.engine.fused_maths import FusedMaths  # noqa: E402
+from kernels.engine.maths import PlainMaths  # noqa: E402
+from kernels.engine.rotary import rotary_table  # noqa: E402
+from kernels.engine.verify.planted import FAULTS, caught  # noqa: E402
+from kernels.engine.weights import Affine  # noqa: E402
+from testbed.core.specs import ModelSpec  # noqa: E402
+
+
+def normal(*shape, dtype=torch.float16):
+    return torch.randn(shape, device="cuda").to(dtype)
+
+
+def near(got, want, dtype):
+    return torch.allclose(got.float(), want.float(), rtol=2**-7 if dtype is torch.bfloat16 else 2**-9, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("hidden", [128, 896, 5120, 9216])
+def test_small_operations(hidden, dtype):
+    fused, plain = FusedMaths(), PlainMaths()
+    for shift, carried in [(None, None), (normal(hidden, dtype=dtype), normal(hidden, dtype=dtype))]:
+        x = normal(37, hidden, dtype=dtype)
+        other, norm = x.clone(), Affine(normal(hidden, dtype=dtype), shift)
+        assert near(fused.norm(x, carried, norm, 1e-5), plain.norm(other, carried, norm, 1e-5), dtype)
+        assert near(x, other, dtype)
+    x, up = normal(37, hidden, dtype=dtype), Affine(normal(256, hidden, dtype=dtype) / 16, normal(256, dtype=dtype))
+    for gated in (False, True):
+        assert near(fused.activate(x, up, gated), plain.activate(x, up, gated), dtype)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_rotation(size):
+    table = rotary_table(Architecture(ModelSpec("x", 1, 8 * size, 8, 2, size, 8, 3, 8, 500), "llama"), "cuda")
+    qkv, positions = normal(37, 12 * size), torch.randint(500, (37,), device="cuda")
+    other = qkv.clone()
+    for maths, rows in ((FusedMaths(), qkv), (PlainMaths(), other)):
+        q, k, _ = (part.unflatten(1, (-1, size)) for part in rows.split((8 * size, 2 * size, 2 * size), dim=1))
+        maths.turn(q, k, positions, table)
+    assert near(qkv, other, torch.float16)
+
+
+@pytest.mark.parametrize("policy", FAULTS)
+def test_planted_faults_are_caught(policy):
+    assert "slot" in caught(policy, FAULTS[policy], "cuda", torch.float16)

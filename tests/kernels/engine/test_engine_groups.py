@@ -1,0 +1,87 @@
+"""Parallel samples and beams: the tokens do not depend on blocks, sharing, preemption; beams are the best ones."""
+
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tiny_models as tiny  # noqa: E402
+
+from kernels.engine.beam_search import Best, best_of, survive  # noqa: E402
+from kernels.engine.sampling import Draw, TopP  # noqa: E402
+from testbed.memory.contiguous.contiguous import ContiguousMax  # noqa: E402
+from testbed.memory.paged.paged import Paged  # noqa: E402
+from testbed.sched.preemption import Recompute, Swap  # noqa: E402
+
+LENGTHS = [(9, 12), (10, 13), (7, 14)]
+
+
+def plain_beams(arch, w, prompt, k, num_tokens):
+    """Beam search over whole sequences, the best k of all continuations at a time."""
+    beams = [(0.0, list(prompt))]
+    for _ in range(num_tokens):
+        ahead = []
+        for total, tokens in beams:
+            scores = torch.log_softmax(tiny.dense_logits(arch, w, torch.tensor(tokens))[-1], dim=0)
+            ahead += [(total + float(score), [*tokens, token]) for token, score in enumerate(scores)]
+        beams = sorted(ahead, key=lambda one: -one[0])[:k]
+    return beams
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "slots"),
+    [
+        (partial(Paged, block_size=4), Recompute, 512),
+        (partial(Paged, block_size=1), Recompute, 512),
+        (ContiguousMax, Recompute, 2048),
+        (partial(Paged, block_size=4), Swap, 80),
+        (partial(Paged, block_size=4), Recompute, 80),
+    ],
+)
+def test_beams(policy, rule, slots):
+    engine = tiny.engine("opt", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512))
+    requests = tiny.requests(LENGTHS, num_seqs=3, beam=True)
+    prompts = [engine.runner.streams.prompt(r.incoming) for r in requests]
+    records = engine.serve(requests)
+    arch = tiny.architecture("opt")
+    if slots == 80:
+        assert sum(r.num_swaps + r.num_recomputes for r in records.requests) > 0
+    assert records.beams
+    for r, prompt in zip(requests, prompts, strict=True):
+        want = plain_beams(arch, tiny.weights(arch), prompt, 3, r.output_len)
+        assert sorted(records.outputs[r.request_id]) == sorted(tokens[r.prompt_len :] for _, tokens in want)
+
+
+def test_parallel_samples_are_the_same_everywhere():
+    outputs = []
+    for policy, rule, slots in [
+        (partial(Paged, block_size=4), Recompute, 512),
+        (ContiguousMax, Recompute, 2048),
+        (partial(Paged, block_size=4), Swap, 104),
+        (partial(Paged, block_size=2), Recompute, 104),
+    ]:
+        engine = tiny.engine("qwen2", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512))
+        records = engine.serve(tiny.requests(LENGTHS, num_seqs=4))
+        outputs.append(records.outputs)
+        if slots == 104:
+            assert sum(r.num_swaps + r.num_recomputes for r in records.requests) > 0
+    assert all(one == outputs[0] for one in outputs)
+    assert len({tuple(tokens) for tokens in outputs[0][0]}) == 4
+
+
+def test_ties_go_to_the_lower_parent_then_to_the_lower_token():
+    best = [Best([4, 2], [-1.0, -1.0]), Best([1, 0], [-1.0, -2.0]), Best([9, 8], [-1.0, -1.0])]
+    after = survive([0.0, 0.0, 0.0], best)
+    assert after.parents == ((0, 2),)
+    assert (after.tokens, after.totals) == ([2, 1, 4], [-1.0] * 3)
+    assert best_of(torch.zeros(1, 50), 3)[0].tokens == [0, 1, 2]
+
+
+def test_top_p_draws_from_the_likely_tokens_only():
+    logits = torch.log(torch.tensor([[0.1, 0.5, 0.3, 0.1]])).repeat(400, 1)
+    chosen = TopP(top_p=0.75, seed=1).choose(logits, [Draw(i, 0, 0) for i in range(400)])
+    assert set(chosen) == {1, 2}
+    assert chosen.count(1) == pytest.approx(250, abs=40)
+    half = TopP(seed=1).choose(logits[:200], [Draw(i, 0, 0) for i in range(200)])
+    assert half == TopP(seed=1).choose(logits, [Draw(i, 0, 0) for i in range(400)])[:200]

@@ -1,0 +1,54 @@
+"""What needs no GPU of the GPU's side: graph buckets, padded tables, layouts, copies that may be one launch."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from kernels.engine.cuda_attention import PagedAttention, padded  # noqa: E402
+from kernels.engine.cuda_moves import whole  # noqa: E402
+from kernels.engine.extent_attention import ExtentAttention  # noqa: E402
+from kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
+from kernels.engine.layout import Blocks, Extents  # noqa: E402
+from kernels.engine.moves import independent  # noqa: E402
+from testbed.core.errors import PlugInError  # noqa: E402
+from testbed.core.slots import Copy, Extent  # noqa: E402
+
+
+def test_buckets_hold_their_batches():
+    assert [bucket(n) for n in (1, 3, 8, 33, 256)] == [1, 4, 8, 40, 256]
+    assert all(bucket(n) >= n for n in range(1, BUCKETS[-1] + 1))
+    assert [context_bucket(n, 1000) for n in (1, 256, 257, 600, 1000)] == [256, 256, 512, 1000, 1000]
+    assert context_bucket(50, 100) == 100
+
+
+def test_both_kinds_of_attention_are_complete():
+    assert not PagedAttention.__abstractmethods__
+    assert not ExtentAttention.__abstractmethods__
+
+
+def test_tables_are_padded():
+    assert padded([np.array([3]), np.array([1, 2])]).tolist() == [[3, 0], [1, 2]]
+    assert padded([]).shape == (0, 1)
+
+
+def test_layouts_agree_on_what_a_slot_is():
+    blocks, extents = Blocks(2, 4), Extents(2)
+    place = blocks.place([Extent(8, 4), Extent(0, 8)], "x")
+    assert blocks.slots(place, np.arange(12)).tolist() == [8, 9, 10, 11, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert blocks.rows(place, np.array([9])).tolist() == [[17, 21]]
+    place = extents.place([Extent(10, 5)], "x")
+    assert extents.rows(place, np.array([12])).tolist() == [[22, 27]]
+
+
+def test_tables_that_the_kernels_cannot_read_are_refused():
+    with pytest.raises(PlugInError, match="no whole blocks of 4 slots"):
+        Blocks(2, 4).place([Extent(2, 4)], "sequence 7")
+    with pytest.raises(PlugInError, match="one extent a sequence"):
+        Extents(2).place([Extent(0, 4), Extent(8, 4)], "sequence 7")
+
+
+def test_copies_that_depend_on_each_other_are_not_one_launch():
+    first, second, third = Copy(0, 4, 4), Copy(8, 12, 4), Copy(4, 16, 4)
+    assert independent((first, second, third)) == [[first, second], [third]]
+    assert whole((Copy(0, 4, 3),), 4) == (Copy(0, 4, 4),)
