@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from kernels.engine.architecture import Architecture
-from kernels.engine.attention import PlainAttention
 from kernels.engine.clock import Clock, RealClock
-from kernels.engine.engine import Engine
+from kernels.engine.gpu_engine import Engine
 from kernels.engine.gpu_timer import GpuTimer, HostTimer
 from kernels.engine.layout import Blocks, Extents, Layout
 from kernels.engine.maths import PlainMaths
-from kernels.engine.moves import PlainMoves
 from kernels.engine.network import Network
+from kernels.engine.plain_attention import PlainAttention
+from kernels.engine.pool_moves import PlainMoves
 from kernels.engine.pools import Pools, make_pools
 from kernels.engine.runner import Runner, live_tables
 from kernels.engine.sampling import Sampler, TopP

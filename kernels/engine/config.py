@@ -16,7 +16,7 @@ import torch
 
 from kernels.engine.architecture import Architecture, of_folder, of_spec
 from kernels.engine.assemble import Options, assemble
-from kernels.engine.engine import Engine
+from kernels.engine.gpu_engine import Engine
 from kernels.engine.sampling import TopP
 from kernels.engine.weights import load_weights, random_weights
 from testbed.core.errors import InputError

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.engine.attention import Attention
 from kernels.engine.layout import Ints, Layout, Place
+from kernels.engine.plain_attention import Attention
 from kernels.engine.pools import Pools
 from kernels.engine.ragged import Ragged
 from kernels.engine.upload import upload

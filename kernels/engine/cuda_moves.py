@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kernels.engine.layout import Extents
-from kernels.engine.moves import Moves, Pairs, independent
+from kernels.engine.pool_moves import Moves, Pairs, independent
 from kernels.launch.cache_ops import MAX_GRID, copy_blocks, gather_blocks, scatter_blocks
 from kernels.launch.swap import runs
 from testbed.core.slots import Copy

@@ -13,7 +13,7 @@ import torch
 
 from kernels.engine.architecture import Architecture, of_spec
 from kernels.engine.assemble import Options, assemble
-from kernels.engine.engine import Engine
+from kernels.engine.gpu_engine import Engine
 from kernels.engine.records import Iteration
 from kernels.engine.weights import Weights, random_weights
 from kernels.measure.fingerprint import fingerprint

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.engine.architecture import Architecture
-from kernels.engine.attention import Attention
 from kernels.engine.maths import Maths
+from kernels.engine.plain_attention import Attention
 from kernels.engine.rotary import rotary_table
 from kernels.engine.weights import Layer, Weights
 

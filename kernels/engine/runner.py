@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from kernels.engine.attention import Attention
 from kernels.engine.gpu_timer import HostTimer
 from kernels.engine.layout import Layout
-from kernels.engine.moves import Moves
 from kernels.engine.network import Network
+from kernels.engine.plain_attention import Attention
+from kernels.engine.pool_moves import Moves
 from kernels.engine.ragged import Part, Ragged, ragged
 from kernels.engine.shadow import NoShadow
 from kernels.engine.speaker import Said, Speaker

@@ -10,7 +10,7 @@ from kernels.engine.cuda_moves import whole  # noqa: E402
 from kernels.engine.extent_attention import ExtentAttention  # noqa: E402
 from kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
 from kernels.engine.layout import Blocks, Extents  # noqa: E402
-from kernels.engine.moves import independent  # noqa: E402
+from kernels.engine.pool_moves import independent  # noqa: E402
 from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
 
