@@ -25,7 +25,7 @@ def notes(log: Log, config: DictConfig, replayed: Replayed, blocks_given: bool) 
         )
     if replayed.preemptions:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
-    if log.workload is None and "prefix_caching" in str(config.policy._target_):
+    if log.workload is None and "prefix_cache" in str(config.policy._target_):
         yield "no token ids (--workload): no prompt finds another's blocks"
     yield from _limits(log, config)
     if config.cost._target_ == PROFILE_COST:

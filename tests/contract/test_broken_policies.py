@@ -1,8 +1,8 @@
 """The contract catches a policy that breaks a clause, names the clause and shows the calls: a check that can fail."""
 
-import broken
 import broken_caches
 import broken_swaps
+import planted
 import pytest
 
 from testbed.contract import check_policy
@@ -12,40 +12,40 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 POOLS = [PoolSpec(num_slots=90, max_len=120, tiers=host(32)), PoolSpec(num_slots=131, max_len=80, tiers=host(60))]
 
 BROKEN = {
-    broken.LeaksOnRefusal: {1},
-    broken.KeepsTheFirst: {1},
-    broken.SharesWhatIsWritten: {4, 5, 8},
-    broken.ChangesItsMind: {2, 9},
-    broken.SaysNeverWhenBusy: {3},
-    broken.SaysLaterForever: {3},
-    broken.IsTooModest: {3},
-    broken.IsTooProud: {3},
-    broken.ForgetsBlocks: {4},
-    broken.HandsOutTwice: {4, 5, 6, 7},
-    broken.PromisesTheMoon: {6},
-    broken.KeepsGrowthToItself: {7},
-    broken.CountsDouble: {4, 7},
-    broken.Gambles: {9},
-    broken.Peeks: {10},
-    broken.PeeksAhead: {10},
-    broken.NeverCopies: {3, 4, 5},
-    broken.ForgetsTheCopy: {5, 7},
-    broken.GrantsNothing: {4, 7, 10},
-    broken.SaysNothing: {10},
-    broken.GrantsOneForAll: {10},
-    broken.Raises: {10},
-    broken.DeclaresMoves: {10},
-    broken.MovesNothing: {10},
+    planted.LeaksOnRefusal: {1},
+    planted.KeepsTheFirst: {1},
+    planted.SharesWhatIsWritten: {4, 5, 8},
+    planted.ChangesItsMind: {2, 9},
+    planted.SaysNeverWhenBusy: {3},
+    planted.SaysLaterForever: {3},
+    planted.IsTooModest: {3},
+    planted.IsTooProud: {3},
+    planted.ForgetsBlocks: {4},
+    planted.HandsOutTwice: {4, 5, 6, 7},
+    planted.PromisesTheMoon: {6},
+    planted.KeepsGrowthToItself: {7},
+    planted.CountsDouble: {4, 7},
+    planted.Gambles: {9},
+    planted.Peeks: {10},
+    planted.PeeksAhead: {10},
+    planted.NeverCopies: {3, 4, 5},
+    planted.ForgetsTheCopy: {5, 7},
+    planted.GrantsNothing: {4, 7, 10},
+    planted.SaysNothing: {10},
+    planted.GrantsOneForAll: {10},
+    planted.Raises: {10},
+    planted.DeclaresMoves: {10},
+    planted.MovesNothing: {10},
     broken_swaps.DropsWriteBacks: {5},
     broken_swaps.DropsTheWayBack: {5},
     broken_swaps.LosesBlocksAfterSwapIn: {4},
     broken_swaps.KeepsTheHostFull: {3},
     broken_swaps.OverfillsTheHost: {4, 5},
     broken_swaps.SwapsOneByOne: {5},
-    broken.ForgetsTheRemainder: {8},
-    broken.ForgetsShortChunks: {8},
-    broken.TrustsReturners: {8},
-    broken.MisstatesItsFootprint: {11},
+    planted.ForgetsTheRemainder: {8},
+    planted.ForgetsShortChunks: {8},
+    planted.TrustsReturners: {8},
+    planted.MisstatesItsFootprint: {11},
     broken_caches.TrustsTheHash: {5, 8},
     broken_caches.PublishesTooEarly: {4, 8},
     broken_caches.PublishesTooLate: {8},
@@ -71,18 +71,18 @@ def test_the_broken_clause_is_named_with_the_calls(policy):
 
 
 def test_a_window_that_turns_too_far_is_named():
-    found = check_policy(broken.TurnsTooFar, POOLS, shrink=False)
+    found = check_policy(planted.TurnsTooFar, POOLS, shrink=False)
     assert found is not None
     assert found.clause == 5
 
 
 def test_the_shortest_calls_are_shown():
-    found = check_policy(lambda pool: broken.Peeks(pool, block_size=8), POOLS)
+    found = check_policy(lambda pool: planted.Peeks(pool, block_size=8), POOLS)
     assert len(found.calls) == 2
     assert found.calls[1].startswith("admit(")
 
 
 def test_nothing_is_left_in_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    check_policy(broken.Gambles, POOLS, max_examples=20)
+    check_policy(planted.Gambles, POOLS, max_examples=20)
     assert not list(tmp_path.iterdir())

@@ -181,7 +181,8 @@ def test_bad_arguments_are_one_line(testbed, arguments, message):
 def test_software_times_are_found_again(testbed, tmp_path, profile):
     rows = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
     told = ("overhead_s=4e-4", "overhead_per_request_s=3e-5", "overhead_per_token_s=2e-6")
-    base = [*SYSTEM, f"cost.path={profile}", "server.num_blocks=1000"]
+    # Planned ahead, a request waits for a step that it has no part in, which counts by request do not see.
+    base = [*SYSTEM, "scheduler=vllm_v1", f"cost.path={profile}", "server.num_blocks=1000"]
     guess = write_log(tmp_path / "guess.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
     times = replay(Log(guess), server_config([*base, *(f"cost.choices.{text}" for text in told)])).times
     moments = zip(rows, times.first_token_s, times.finish_s, strict=True)
