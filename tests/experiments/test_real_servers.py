@@ -32,7 +32,7 @@ def test_vllm_on_an_rtx_pro_6000_with_nothing_fitted(testbed, tmp_path):
     assert (code, err) == (0, "")
     assert "35,879 of 16 tokens" in said
     found = {metric: error for (_, metric), error in errors(tmp_path / "errors.csv").items()}
-    # Without asynchronous scheduling; measured: -5.6, -1.5, -2.6, +2.3.
+    # Measured: -5.1, -1.6, -2.5, +2.3.
     assert abs(found["ttft_s_mean"]) < 6
     assert abs(found["tpot_s_mean"]) < 1.7
     assert abs(found["e2e_s_mean"]) < 3
