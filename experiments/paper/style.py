@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.runs.whole_files import write_with
 
@@ -46,6 +48,16 @@ def save(figure: Figure, path: Path) -> None:
     metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
     with mpl.rc_context(RC):
         write_with(path, lambda temporary: figure.savefig(temporary, metadata=metadata, dpi=200))
+
+
+def log_x(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic x axis for values of more than a decade, with labels that cannot overlap; else a linear one."""
+    if not 0 < 10 * low <= high:
+        return
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10, numticks=6))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 SYSTEMS = {
