@@ -1,11 +1,9 @@
 """`testbed compare`: finished runs side by side, simulated or on a GPU."""
 
-import io
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -38,7 +36,7 @@ def main(argv: list[str]) -> None:
     if options.figure and drawing:
         save(drawing, options.figure)
     if options.html:
-        write_text(options.html, compare_page(comparison, drawing and png(drawing), blamed))
+        write_text(options.html, compare_page(comparison, drawing and curves.png(drawing), blamed))
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
 
@@ -89,10 +87,3 @@ def text_table(title: str, head: Sequence[str], groups: Sequence[Sequence[Sequen
             table.add_row(*map(escape, row))
         table.add_section()
     return table
-
-
-def png(figure: Figure) -> bytes:
-    """A figure for a page."""
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=200)
-    return image.getvalue()

@@ -6,7 +6,7 @@ from experiments.compare import curves
 from experiments.compare.comparison import Comparison
 from experiments.compare.terms import Term
 from experiments.compare.texts import TERM_HEAD, difference_rows, number_head, number_rows, term_rows
-from experiments.pages.html import NUMBER, WIDE, heading, notes, page, paragraph, picture, table
+from experiments.pages.html import NUMBER, SMALL, heading, notes, page, paragraph, picture, table
 
 ABOUT_TERMS = (
     "Every iteration that the GPU ran, priced by the simulated run's cost model. Kernels: the GPU's own clock against "
@@ -19,7 +19,7 @@ def compare_page(comparison: Comparison, png: bytes | None, blamed: Mapping[tupl
     names = [run.name for run in comparison.runs]
     parts = [paragraph(f"Errors are against {names[0]}."), notes(comparison.remarks)]
     if png is not None:
-        parts.append(picture(png, curves.described(comparison.runs), "Curves", WIDE))
+        parts.append(picture(png, curves.described(comparison.runs), "", SMALL))
     return page(
         f"Compared: {', '.join(names)}", *parts, *_differences(comparison), *_terms(blamed), *_numbers(comparison)
     )

@@ -1,5 +1,6 @@
 """The curves of several runs over each other: batch and memory over time, and how latencies are distributed."""
 
+import io
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 
@@ -24,22 +25,28 @@ DISTRIBUTIONS = {
     "normalized_latency_s_per_token": ("Norm. latency (s/token)", 1.0),
     "e2e_s": ("End-to-end latency (s)", 1.0),
 }
+LEGEND_CHARACTERS = 54
 Look = tuple[str, object]
 
 
 def draw(runs: Sequence[FinishedRun]) -> Figure:
-    """Six panels over two columns of a page; a run without tables is left out."""
-    looks: list[tuple[FinishedRun, Look]] = list(zip(runs, _looks(), strict=False))
+    """Six panels, as wide as one column of a page; a run without tables is left out."""
+    looked: list[tuple[FinishedRun, Look]] = list(zip(runs, looks(), strict=False))
     with mpl.rc_context(RC):
-        figure = new_figure(7.0, 4.4)
-        panels = figure.subplots(2, 3).flat
-        _over_time(next(panels), looks, ["running"], 1, "Batched requests")
-        _over_time(next(panels), looks, ["live", "reserved", "internal"], 1000, "KV cache held (1,000 tokens)")
+        figure = new_figure(height_in=5.4)
+        panels = figure.subplots(3, 2).flat
+        _over_time(next(panels), looked, ["running"], 1, "Batched requests")
+        _over_time(next(panels), looked, ["live", "reserved", "internal"], 1000, "KV (1,000 tokens)")
         for (key, (label, scale)), axes in zip(DISTRIBUTIONS.items(), panels, strict=True):
-            _distribution(axes, looks, key, label, scale)
-        handles = [Line2D([], [], color=color, linestyle=line, label=run.name) for run, (color, line) in looks]
-        figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)))
+            _distribution(axes, looked, key, label, scale)
+        handles = [Line2D([], [], color=color, linestyle=line, label=run.name) for run, (color, line) in looked]
+        figure.legend(handles=handles, loc="outside upper center", ncols=legend_columns([run.name for run in runs]))
         return figure
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """As many as fit one column of a page side by side."""
+    return max(1, min(3, len(names), LEGEND_CHARACTERS // (max(map(len, names)) + 6)))
 
 
 def drawable(runs: Sequence[FinishedRun]) -> bool:
@@ -57,14 +64,15 @@ def described(runs: Sequence[FinishedRun]) -> str:
     )
 
 
-def _looks() -> Iterator[Look]:
+def looks() -> Iterator[Look]:
+    """Colours and lines, in the same order for every figure of runs."""
     return zip(cycle(COLORS), cycle(LINES), strict=False)
 
 
 def _over_time(
-    axes: Axes, looks: Sequence[tuple[FinishedRun, Look]], columns: list[str], scale: float, label: str
+    axes: Axes, looked: Sequence[tuple[FinishedRun, Look]], columns: list[str], scale: float, label: str
 ) -> None:
-    for run, (color, line) in looks:
+    for run, (color, line) in looked:
         if run.spans is not None:
             grid = over_time(_all_columns(run.spans))
             axes.plot(grid["time_s"], grid[columns].sum(axis=1) / scale, color=color, linestyle=line, linewidth=1)
@@ -77,9 +85,9 @@ def _all_columns(spans: pd.DataFrame) -> pd.DataFrame:
     return spans.assign(**{name: 0 for name in ("waiting", "swapped") if name not in spans})
 
 
-def _distribution(axes: Axes, looks: Sequence[tuple[FinishedRun, Look]], key: str, label: str, scale: float) -> None:
+def _distribution(axes: Axes, looked: Sequence[tuple[FinishedRun, Look]], key: str, label: str, scale: float) -> None:
     ends = []
-    for run, (color, line) in looks:
+    for run, (color, line) in looked:
         values = np.sort(latencies(run.requests)[key]) * scale if run.requests is not None else np.empty(0)
         if len(values):
             shares = np.arange(1, len(values) + 1) / len(values) * 100
@@ -88,3 +96,10 @@ def _distribution(axes: Axes, looks: Sequence[tuple[FinishedRun, Look]], key: st
     axes.set(xlabel=label, ylabel="Requests (%)", ylim=(0, 100))
     if ends:
         log_x(axes, min(ends), max(ends))
+
+
+def png(figure: Figure) -> bytes:
+    """A figure for a page."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=300)
+    return image.getvalue()

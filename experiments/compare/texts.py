@@ -36,14 +36,16 @@ def error(one: Compared, value: float | None) -> str:
 def difference_rows(comparison: Comparison) -> list[list[str]]:
     """A config key and its value in each run; a class by its name, where that tells it from the others."""
     found = comparison.differences
-    return [_difference(str(key), values) for key, values in zip(found.index, found.to_numpy().tolist(), strict=True)]
+    named = (readable(str(key), list(found.loc[key])) for key in found.index)
+    return [[key, *values] for key, values in named]
 
 
-def _difference(key: str, values: list[str]) -> list[str]:
+def readable(key: str, values: list[str]) -> tuple[str, list[str]]:
+    """A key and its values; classes lose their module where their names alone tell them apart."""
     short = [value.rpartition(".")[2] for value in values]
     if not key.endswith("._target_") or len(set(short)) < len(set(values)):
-        return [key, *values]
-    return [key.removesuffix("._target_"), *short]
+        return key, values
+    return key.removesuffix("._target_"), short
 
 
 def term_rows(terms: Sequence[Term]) -> Iterator[list[str]]:

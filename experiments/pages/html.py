@@ -6,7 +6,7 @@ from html import escape
 from importlib import resources
 
 NUMBER, VERDICT, LONG = "number", "verdict", "long"  # classes of columns
-SMALL, WIDE = "small", "wide"  # classes of pictures; a wide one scrolls on a phone, so that its letters can be read
+SMALL = "small"  # class of pictures that were made for one column of a page
 
 
 def page(title: str, *parts: str) -> str:
@@ -59,13 +59,9 @@ def table(
 
 
 def picture(png: bytes, alt: str, caption: str = "", size: str = "") -> str:
-    """A picture inside the page. alt: what somebody who cannot see it would be told; size: "", "small" or "wide"."""
+    """A picture inside the page. alt: what somebody who cannot see it would be told; size: "" or "small"."""
     data = base64.b64encode(png).decode()
     image = f'<img{_class(size)} alt="{escape(alt)}" src="data:image/png;base64,{data}">'
-    if size == WIDE:
-        image = (
-            f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption or "figure")}">{image}</div>'
-        )
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure>{image}{below}</figure>"
 

@@ -35,7 +35,7 @@ RC = {
 }
 
 
-def new_figure(width_in: float = 3.4, height_in: float = 2.2) -> Figure:
+def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
     """An empty figure of one column's width, without any global state."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
@@ -55,7 +55,7 @@ def log_x(axes: Axes, low: float, high: float) -> None:
     if not 0 < 10 * low <= high:
         return
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(10, numticks=6))
+    axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=6))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 
