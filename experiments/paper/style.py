@@ -55,7 +55,7 @@ def log_x(axes: Axes, low: float, high: float) -> None:
     if not 0 < 10 * low <= high:
         return
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=6))
+    axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 
