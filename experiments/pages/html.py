@@ -71,9 +71,19 @@ def gallery(pictures: Iterable[str]) -> str:
     return f'<div class="gallery">{"".join(pictures)}</div>'
 
 
+def section(*parts: str) -> str:
+    """Parts that belong together."""
+    return f"<section>{''.join(parts)}</section>"
+
+
 def details(title: str, text: str) -> str:
     """Text that opens at a click."""
-    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    return fold(title, f"<pre>{escape(text)}</pre>")
+
+
+def fold(title: str, *parts: str) -> str:
+    """Parts that open at a click."""
+    return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
 
 
 def _cells(row: Sequence[str], columns: Sequence[str]) -> str:

@@ -9,7 +9,20 @@ import pandas as pd
 import yaml
 
 from experiments.compare.finished_run import FinishedRun
-from experiments.pages.html import LONG, NUMBER, SMALL, VERDICT, details, heading, paragraph, picture, table
+from experiments.pages.html import (
+    LONG,
+    NUMBER,
+    SMALL,
+    VERDICT,
+    details,
+    fold,
+    gallery,
+    heading,
+    paragraph,
+    picture,
+    section,
+    table,
+)
 from experiments.paper.scorecard import BESIDE, COLUMNS, counted, short
 from experiments.report.what_it_was import what_it_was
 from experiments.runs.lab import CONF
@@ -21,18 +34,16 @@ BESIDE_OURS = ("fig2", "fig13")
 
 def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Iterator[str]:
     """All parts. card: scorecard.csv as text."""
+    drawn = sorted(folder.glob("*.png"), key=_number)
     yield heading(2, f"Figures of {folder.name}")
-    for path in sorted(folder.glob("*.png"), key=_number):
-        yield heading(3, title(path.stem))
-        rows = of_figure(card, path.stem)
-        yield picture(path.read_bytes(), described(path.stem, rows), "", SMALL)
-        if path.stem in BESIDE_OURS:
-            yield _beside(path.stem, rows)
+    yield gallery(section(heading(3, title(path.stem)), _picture(path, card)) for path in drawn)
+    yield heading(2, "Published and simulated")
+    yield from (_beside(path.stem, of_figure(card, path.stem)) for path in drawn if path.stem in BESIDE_OURS)
     yield heading(2, "Scorecard")
     yield paragraph(counted(card))
     yield _card(card)
     yield heading(2, "Configurations")
-    yield from (details(f"{run.name}: {what_it_was(run)}", _config(run)) for run in runs)
+    yield fold(f"{len(runs)} runs", *(details(f"{run.name}: {what_it_was(run)}", _config(run)) for run in runs))
 
 
 def title(stem: str) -> str:
@@ -58,6 +69,10 @@ def described(stem: str, rows: pd.DataFrame) -> str:
         for row in rows.to_dict("records")
     ]
     return f"{title(stem)}. {'; '.join(said)}".rstrip(". ") + "."
+
+
+def _picture(path: Path, card: pd.DataFrame) -> str:
+    return picture(path.read_bytes(), described(path.stem, of_figure(card, path.stem)), "", SMALL)
 
 
 def _beside(stem: str, rows: pd.DataFrame) -> str:
