@@ -27,8 +27,9 @@ from experiments.paper.scorecard import BESIDE, COLUMNS, counted, short
 from experiments.report.what_it_was import what_it_was
 from experiments.runs.lab import CONF
 
-NUMBERS = {"published", "simulated", "error", "margin"}
-LONG_ONES = {"setting", "tolerance", "note", "simulated"}
+NUMBERS = {"published", "error", "margin"}
+LONG_ONES = {"tolerance", "note"}
+FIRST = [*COLUMNS[: COLUMNS.index("error") + 1], "verdict"]  # what to read without scrolling
 BESIDE_OURS = ("fig2", "fig13")
 
 
@@ -87,11 +88,10 @@ def _beside(stem: str, rows: pd.DataFrame) -> str:
 
 
 def _card(card: pd.DataFrame) -> str:
-    names = [*COLUMNS, *(name for name in BESIDE if name in card)]
-    classes = [NUMBER if name in NUMBERS - LONG_ONES else LONG if name in LONG_ONES else
-               VERDICT if name == "verdict" else "" for name in names]  # fmt: skip
+    names = list(dict.fromkeys([*FIRST, *COLUMNS, *(name for name in BESIDE if name in card)]))
+    looks = {**dict.fromkeys(NUMBERS, NUMBER), **dict.fromkeys(LONG_ONES, LONG), "verdict": VERDICT}
     rows = [[_text(row.get(name, "")) for name in names] for row in card.to_dict("records")]
-    return table("every published number", names, rows, classes, list(card["verdict"]))
+    return table("every published number", names, rows, [looks.get(name, "") for name in names], list(card["verdict"]))
 
 
 def _text(text: str) -> str:
