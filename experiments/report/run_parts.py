@@ -72,7 +72,7 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
     """A row a run, a column a config key that differs, words before numbers; what another key decides is left out."""
-    found = differences(runs)
+    found = differences(runs).drop(index="outputs", errors="ignore")  # what was written changes no run
     shown = pd.DataFrame(dict(readable(str(key), list(found.loc[key])) for key in found.index), index=range(len(runs)))
     kept: list[str] = []
     for name in sorted(shown, key=lambda name: _are_numbers(shown[name])):
