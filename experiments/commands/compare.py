@@ -16,6 +16,7 @@ from experiments.compare.comparison import Comparison, compare, tidy
 from experiments.compare.finished_run import FinishedRun, read_runs
 from experiments.compare.terms import Term, terms
 from experiments.compare.texts import TERM_HEAD, difference_rows, number_head, number_rows, term_rows
+from experiments.compare.what_it_was import what_it_was
 from experiments.paper.style import save
 from experiments.runs.whole_files import write_text
 
@@ -59,7 +60,8 @@ def blame(runs: Sequence[FinishedRun]) -> Blamed:
 
 def show(console: Console, comparison: Comparison, blamed: Blamed) -> None:
     """Print remarks, configs, numbers and terms."""
-    for remark in comparison.remarks:
+    said = [f"{run.name}: {what_it_was(run)}" for run in comparison.runs]
+    for remark in [*said, *comparison.remarks]:
         console.print(remark, highlight=False, markup=False)
     different = comparison.differences
     if different.empty:

@@ -6,6 +6,7 @@ from experiments.compare import curves
 from experiments.compare.comparison import Comparison
 from experiments.compare.terms import Term
 from experiments.compare.texts import TERM_HEAD, difference_rows, number_head, number_rows, term_rows
+from experiments.compare.what_it_was import what_it_was
 from experiments.pages.html import NUMBER, SMALL, heading, notes, page, paragraph, picture, table
 
 ABOUT_TERMS = (
@@ -17,7 +18,8 @@ ABOUT_TERMS = (
 def compare_page(comparison: Comparison, png: bytes | None, blamed: Mapping[tuple[str, str], Sequence[Term]]) -> str:
     """Curves first, then numbers, then configs. blamed: the terms by (simulated run, GPU run)."""
     names = [run.name for run in comparison.runs]
-    parts = [paragraph(f"Errors are against {names[0]}."), notes(comparison.remarks)]
+    said = [f"{run.name}: {what_it_was(run)}" for run in comparison.runs]
+    parts = [paragraph(f"Errors are against {names[0]}."), notes([*said, *comparison.remarks])]
     if png is not None:
         parts.append(picture(png, curves.described(comparison.runs), "", SMALL))
     return page(

@@ -75,7 +75,13 @@ def _over_time(
     for run, (color, line) in looked:
         if run.spans is not None:
             grid = over_time(_all_columns(run.spans))
-            axes.plot(grid["time_s"], grid[columns].sum(axis=1) / scale, color=color, linestyle=line, linewidth=1)
+            axes.plot(
+                grid["time_s"],
+                sum(np.asarray(grid[name]) for name in columns) / scale,
+                color=color,
+                linestyle=line,
+                linewidth=1,
+            )
     axes.set(xlabel="Time (s)", ylabel=label, xlim=(0, None), ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(4))
 

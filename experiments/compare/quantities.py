@@ -42,6 +42,9 @@ def quantities(run: FinishedRun) -> Iterator[Quantity]:
         values = None if run.requests is None else latencies(run.requests)[key]
         for what, value in _spread(values, run.summary.get(key)).items():
             yield Quantity(name, what, unit, value)
+    share = at(run.summary, "slo", "share_inside")
+    yield Quantity("service level", "requests inside", "% of requests", None if share is None else 100 * share)
+    yield Quantity("service level", "goodput", "1/s", at(run.summary, "slo", "goodput_requests_per_s"))
     yield from _batch(run)
     yield from _memory(run.summary)
     for kind in ("swap", "recompute"):
@@ -105,7 +108,7 @@ def _memory(summary: Mapping[str, Any]) -> Iterator[Quantity]:
         group = f"memory {name}"
         for kind, part in MEMORY.items():
             yield Quantity(group, kind, SHARE, _percent(summary, "memory", part, key))
-        for kind in ("cached", "largest_free"):
+        for kind in ("cached", "largest_free", "free"):
             yield Quantity(group, kind.replace("_", " "), SHARE, _percent(summary, "memory_free", kind, key))
         yield Quantity(group, "saved by sharing", "% of what would be held", _percent(summary, "memory_saving", key))
 

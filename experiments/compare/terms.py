@@ -44,11 +44,17 @@ class Term(NamedTuple):
 
 
 def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
-    """The terms, the largest error first. Kernels are told by what an iteration does; software is the gaps between."""
+    """The terms, the largest error first. Kernels are told by what an iteration does; software is the gaps between.
+
+    An engine on a CPU has no clock of a GPU: its iterations are compared as wholes.
+    """
     table = priced(simulated, real)
     busy_s = float(table["duration_s"].sum())
-    rows = [(f"kernels: {kind}", part["gpu_s"], part["kernels_s"]) for kind, part in table.groupby("kind")]
-    rows.append((SOFTWARE, table["duration_s"] - table["gpu_s"], table["price_s"] - table["kernels_s"]))
+    if table["gpu_s"].any():
+        rows = [(f"kernels: {kind}", part["gpu_s"], part["kernels_s"]) for kind, part in table.groupby("kind")]
+        rows.append((SOFTWARE, table["duration_s"] - table["gpu_s"], table["price_s"] - table["kernels_s"]))
+    else:
+        rows = [(f"all of: {kind}", part["duration_s"], part["price_s"]) for kind, part in table.groupby("kind")]
     found = [_term(name, took, price, busy_s) for name, took, price in rows]
     return sorted(found, key=lambda term: -abs(term.error_s))
 

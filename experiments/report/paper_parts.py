@@ -9,6 +9,7 @@ import pandas as pd
 import yaml
 
 from experiments.compare.finished_run import FinishedRun
+from experiments.compare.what_it_was import what_it_was
 from experiments.pages.html import (
     LONG,
     NUMBER,
@@ -24,7 +25,6 @@ from experiments.pages.html import (
     table,
 )
 from experiments.paper.scorecard import BESIDE, COLUMNS, counted, short
-from experiments.report.what_it_was import what_it_was
 from experiments.runs.lab import CONF
 
 NUMBERS = {"published", "error", "margin"}

@@ -12,9 +12,9 @@ from experiments.compare.comparison import differences
 from experiments.compare.finished_run import FinishedRun
 from experiments.compare.quantities import Quantity, quantities
 from experiments.compare.texts import readable
+from experiments.compare.what_it_was import what_it_was
 from experiments.pages.html import NUMBER, SMALL, details, gallery, heading, paragraph, picture, table
 from experiments.report import sweep_figure
-from experiments.report.what_it_was import what_it_was
 from experiments.runs.summary_table import number
 
 PLOTS = {

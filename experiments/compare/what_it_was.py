@@ -8,13 +8,13 @@ from experiments.compare.finished_run import FinishedRun
 
 
 def what_it_was(run: FinishedRun) -> str:
-    """Such as "Paged (blocks of 16) on opt-13b, 1 x a100-40gb: sharegpt, 1 req/s, 600 s; MixedPrefill; seed 0"."""
+    """Such as "Paged (blocks of 16), opt-13b on 1 x a100-40gb; sharegpt, 1 req/s, 600 s; MixedPrefill; seed 0"."""
     config = run.config
     machine = f"{_name(config, 'model')} on {_server(config.get('server'))}"
     work = ", ".join(_workload(config))
     rules = ", ".join(filter(None, (class_name(config.get(key)) for key in ("scheduler", "preemption"))))
     seed = f"seed {config['seed']}" if "seed" in config else ""
-    real = "on a real GPU" if run.on_gpu else ""
+    real = "served by the engine" if run.on_gpu else ""
     parts = [f"{_policy(config.get('policy'))}, {machine}", work, rules, seed, real]
     return "; ".join(part for part in parts if part)
 
