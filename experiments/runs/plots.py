@@ -56,7 +56,7 @@ def draw_latency(requests: pd.DataFrame) -> Figure:
     values = ((requests["finish_s"] - requests["arrival_s"]) / requests["output_len"]).dropna().sort_values()
     if len(values):
         axes.step(values, np.arange(1, len(values) + 1) / len(values) * 100, where="post")
-        log_x(axes, values.iloc[0], values.iloc[-1])
+        log_x(axes, values.min(), values.max())
     axes.set(xlabel="Normalized latency (s/token)", ylabel="Requests (%)", ylim=(0, 100))
     return figure
 
