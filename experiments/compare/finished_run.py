@@ -13,7 +13,7 @@ from testbed.core.errors import InputError
 
 TIMES = ("arrival_s", "first_token_s", "finish_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
-WHOLE = "run it again with outputs=full for p95, end-to-end latency and curves"
+WHOLE = "run it again with outputs=full for every percentile and for curves"
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def test_a_run_without_tables_is_compared_by_its_summary(pair, testbed):
     found = compare(read_runs(["paged", "short"]))
     assert any("short has no requests.csv: run it again with outputs=full" in remark for remark in found.remarks)
     assert rows(found, "TTFT")["p50"].errors == (pytest.approx(0),)
-    assert rows(found, "end-to-end latency")["p50"].values[1] is None
+    assert rows(found, "batched requests")["largest"].values[1] is None
     assert testbed("compare", "paged", "short", "--html", "x.html")[0] == 0
 
 

@@ -42,7 +42,7 @@ def test_labels_of_latencies_never_overlap(low, high):
 @pytest.mark.parametrize("factor", [1.5, 40, 3000])
 def test_the_latency_plot_of_a_run_can_be_read(factor):
     finish = 10 * np.geomspace(0.02, 0.02 * factor, 50)
-    requests = pd.DataFrame({"arrival_s": 0.0, "finish_s": finish, "output_len": 10})
+    requests = pd.DataFrame({"arrival_s": 0.0, "finish_s": finish, "e2e_s": finish, "output_len": 10})
     with mpl.rc_context(RC):
         assert not overlapping_labels(plots.draw_latency(requests))
 
