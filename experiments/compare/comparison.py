@@ -109,14 +109,15 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
         limit = run.summary.get("stopped_at_latency")
         if limit is not None:
             yield f"{run.name} was stopped as overloaded, at {limit:.3g} s/token; its numbers are of the part before"
-    tables = [run.requests for run in runs if run.requests is not None]
-    if len(tables) > 1:
-        same = all(_same_requests(tables[0], other) for other in tables[1:])
-        yield "all runs were asked for the same requests" if same else "the runs do not serve the same requests"
+    tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
+    if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
+        yield "the runs do not serve the same requests"
+    elif len(tables) == len(runs):
+        yield "all runs were asked for the same requests"
 
 
 def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether requests that both have ended are alike: arrival to the microsecond, prompt and output lengths.
+    """Whether requests that both have ended, some at least, have the same arrivals (to the microsecond) and lengths.
 
     A run with a window may end before all its requests do.
     """

@@ -46,7 +46,7 @@ def _server(node: Any) -> str:
 def _workload(config: dict[str, Any]) -> Iterator[str]:
     """Trace, rate, time, number of sequences."""
     trace, arrivals, workload = (config.get(key) or {} for key in ("trace", "arrivals", "workload"))
-    source = trace.get("path") or trace.get("model")
+    source = config.get("requests") or trace.get("path") or trace.get("model")
     yield PurePath(str(source)).name if source else class_name(trace)
     if arrivals.get("rate") is not None:
         yield f"{arrivals['rate']:g} req/s"

@@ -104,6 +104,15 @@ def test_a_run_without_tables_is_compared_by_its_summary(pair, testbed):
     assert testbed("compare", "paged", "short", "--html", "x.html")[0] == 0
 
 
+def test_other_requests_are_noticed(pair):
+    table = pd.read_csv(pair / "max" / "requests.csv")
+    table.loc[3, "prompt_len"] += 1
+    table.to_csv(pair / "max" / "requests.csv", index=False)
+    assert "the runs do not serve the same requests" in compare(read_runs(["paged", "max"])).remarks
+    table.iloc[:0].to_csv(pair / "max" / "requests.csv", index=False)
+    assert not compare(read_runs(["paged", "max"])).remarks
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
