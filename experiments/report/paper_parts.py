@@ -89,7 +89,7 @@ def _beside(stem: str, rows: pd.DataFrame) -> str:
 
 def _card(card: pd.DataFrame) -> str:
     names = list(dict.fromkeys([*FIRST, *COLUMNS, *(name for name in BESIDE if name in card)]))
-    looks = {**dict.fromkeys(NUMBERS, NUMBER), **dict.fromkeys(LONG_ONES, LONG), "verdict": VERDICT}
+    looks = {**dict.fromkeys(NUMBERS, NUMBER), **dict.fromkeys(LONG_ONES, LONG), "verdict": VERDICT, "setting": "words"}
     rows = [[_text(row.get(name, "")) for name in names] for row in card.to_dict("records")]
     return table("every published number", names, rows, [looks.get(name, "") for name in names], list(card["verdict"]))
 
