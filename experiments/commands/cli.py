@@ -20,6 +20,7 @@ COMMANDS = {
     "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
     "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),
     "check": ("experiments.commands.check", "hold a memory policy to the contract: my_module:MyPolicy"),
+    "compare": ("experiments.commands.compare", "finished runs side by side, simulated or on a GPU"),
     "report": ("experiments.commands.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
     "calibrate": ("kernels.measure.calibrate", "measure a GPU into a cost profile"),

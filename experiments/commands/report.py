@@ -1,109 +1,75 @@
 """`testbed report`: one self-contained HTML page of results."""
 
-import base64
-import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from experiments.commands.arguments import Parser
-from experiments.paper.scorecard import BESIDE, COLUMNS, counted, short
-from experiments.runs.point import SUMMARY, complete
+from experiments.compare.finished_run import FinishedRun, read_run
+from experiments.pages.html import details, heading, page, paragraph
+from experiments.report.paper_parts import reproduction
+from experiments.report.run_parts import many_runs, one_run
+from experiments.runs.point import SUMMARY
 from experiments.runs.whole_files import write_text
 from testbed.core.errors import InputError
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-img { max-width: 100%; max-height: 30rem; display: block; margin: 0.5rem 0; }
-table { border-collapse: collapse; font-size: 13px; }
-th, td { border: 1px solid #ccc; padding: 0.15rem 0.5rem; text-align: left; vertical-align: top; }
-tr.pass td:last-child { background: #d9f0d3; } tr.miss td:last-child { background: #f8d0cc; }
-pre { background: #f5f5f5; padding: 0.6rem; overflow-x: auto; font-size: 12px; }
-"""
+CARD = "scorecard.csv"
 
 
 def main(argv: list[str]) -> None:
     """Write the page."""
     this = Parser(
-        prog="testbed report", description="Figures, scorecard, configurations and profiles on one HTML page."
+        prog="testbed report", description="Figures, tables, scorecard, configurations and profiles on one HTML page."
     )
-    this.add_argument("folders", nargs="+", type=Path, metavar="RUNS", help="of `testbed reproduce`, or run folders")
+    this.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
+                      help="of `testbed reproduce`, of runs, or of one run")  # fmt: skip
     this.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the first folder")
     options = this.parse_args(argv)
-    page = render(options.folders)
+    text = render(options.folders)
     out = options.out or options.folders[0] / "report.html"
-    write_text(out, page)
+    write_text(out, text)
     print(f"report: {out}")
 
 
 def render(folders: Sequence[Path]) -> str:
     """The whole page."""
-    body = "".join(_folder(folder) for folder in folders)
-    head = f'<meta charset="utf-8"><title>Testbed report</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><h1>Testbed report</h1>{body}</body></html>\n'
+    parts = [part for folder in folders for part in _folder(folder)]
+    return page(f"Testbed report: {', '.join(folder.resolve().name for folder in folders)}", *parts)
 
 
-def _folder(folder: Path) -> str:
-    """The part of one folder, whichever command made it."""
-    if (folder / "scorecard.csv").is_file():
-        return _results(folder)
-    summary = complete(folder)
-    if summary is None:
-        raise InputError(f"{folder}: holds neither scorecard.csv nor {SUMMARY}; give a folder of results, or of a run")
-    parts = [_heading(2, folder.name), *map(_image, sorted(folder.glob("*.png")))]
-    return "".join([*parts, _details("Summary", json.dumps(summary, indent=2)), _config(folder), _profiles([summary])])
+def _folder(folder: Path) -> Iterator[str]:
+    """The parts of one folder, whichever command made it."""
+    runs = _runs(folder / "runs" if (folder / CARD).is_file() else folder)
+    if (folder / CARD).is_file():
+        card = pd.read_csv(folder / CARD, keep_default_na=False, dtype=str)
+        yield from reproduction(folder, card, runs)
+    elif (folder / SUMMARY).is_file():
+        runs = [read_run(folder.resolve().name, folder)]
+        yield one_run(runs[0], 2, f"Run {runs[0].name}")
+    elif runs:
+        yield from many_runs(folder.resolve().name, runs)
+    else:
+        raise InputError(
+            f"{folder}: holds neither {CARD} nor {SUMMARY}, nor folders of runs; "
+            "give a folder of results, of runs, or of one run"
+        )
+    yield from _profiles(run.summary for run in runs)
 
 
-def _results(folder: Path) -> str:
-    card = pd.read_csv(folder / "scorecard.csv", keep_default_na=False, dtype=str)
-    runs = sorted(path.parent for path in (folder / "runs").glob(f"*/{SUMMARY}"))
-    figures = [_heading(3, path.stem) + _image(path) for path in sorted(folder.glob("*.png"))]
-    parts = [_heading(2, folder.name), _heading(3, "Scorecard"), _card(card), *figures]
-    summaries = [summary for run in runs if (summary := complete(run)) is not None]
-    return "".join([*parts, _heading(3, "Configurations"), *map(_config, runs), _profiles(summaries)])
+def _runs(folder: Path) -> list[FinishedRun]:
+    """The finished runs in a folder, by name."""
+    return [read_run(path.parent.name, path.parent) for path in sorted(folder.glob(f"*/{SUMMARY}"))]
 
 
-def _card(card: pd.DataFrame) -> str:
-    names = [*COLUMNS[:-1], *BESIDE, "verdict"]
-    rows = [_row(row["verdict"], [_number(row[name]) for name in names]) for row in card.to_dict("records")]
-    head = "".join(f"<th>{name}</th>" for name in names)
-    return f"<p>{html.escape(counted(card))}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
-
-
-def _row(style: str, cells: Iterable[str]) -> str:
-    return f'<tr class="{html.escape(style)}">{"".join(f"<td>{html.escape(cell)}</td>" for cell in cells)}</tr>'
-
-
-def _number(text: str) -> str:
-    try:
-        return short(float(text)) if "." in text else text
-    except ValueError:
-        return text
-
-
-def _image(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{html.escape(path.stem)}" src="data:image/png;base64,{data}">'
-
-
-def _config(run: Path) -> str:
-    return _details(f"config of run {run.name}", (run / "config.yaml").read_text(encoding="utf-8"))
-
-
-def _profiles(summaries: Iterable[dict[str, Any]]) -> str:
+def _profiles(summaries: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Each different profile that priced a run, once."""
     texts = {json.dumps(s["cost_profile"], indent=2) for s in summaries if s.get("cost_profile")}
+    yield heading(2, "Prices")
     if not texts:
-        return "<p>No measured profile was used: prices come from the analytic cost model in the configuration.</p>"
-    return _heading(3, "Profiles") + "".join(f"<pre>{html.escape(text)}</pre>" for text in sorted(texts))
-
-
-def _details(title: str, text: str) -> str:
-    return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"
-
-
-def _heading(level: int, text: str) -> str:
-    return f"<h{level}>{html.escape(text)}</h{level}>"
+        yield paragraph("No measured profile was used: prices come from the analytic cost model in the configuration.")
+    for text in sorted(texts):
+        fingerprint = json.loads(text)
+        yield details(f"Profile: {fingerprint.get('source', '')} {fingerprint.get('device', '')}", text)

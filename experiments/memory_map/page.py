@@ -6,7 +6,7 @@ from importlib import resources
 from experiments.memory_map.encode import encode
 from testbed.sim.memory_trace import MemoryTrace
 
-SCRIPTS = ("replay.js", "blocks.js", "draw.js", "grid.js", "mapping.js", "details.js", "page.js")
+SCRIPTS = ("replay.js", "blocks.js", "draw.js", "grid.js", "mapping.js", "details.js", "keys.js", "page.js")
 
 
 def page(trace: MemoryTrace, title: str) -> str:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.runs.whole_files import write_with
 
@@ -33,7 +35,7 @@ RC = {
 }
 
 
-def new_figure(width_in: float = 3.4, height_in: float = 2.2) -> Figure:
+def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
     """An empty figure of one column's width, without any global state."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
@@ -46,6 +48,16 @@ def save(figure: Figure, path: Path) -> None:
     metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
     with mpl.rc_context(RC):
         write_with(path, lambda temporary: figure.savefig(temporary, metadata=metadata, dpi=200))
+
+
+def log_x(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic x axis for values of more than a decade, with labels that cannot overlap; else a linear one."""
+    if not 0 < 10 * low <= high:
+        return
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 SYSTEMS = {

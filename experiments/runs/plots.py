@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.paper.style import KIND_COLORS, KIND_LABELS, RC, new_figure, save
+from experiments.paper.style import KIND_COLORS, KIND_LABELS, RC, log_x, new_figure, save
 
 MAX_POINTS = 600
 
@@ -56,7 +56,7 @@ def draw_latency(requests: pd.DataFrame) -> Figure:
     values = ((requests["finish_s"] - requests["arrival_s"]) / requests["output_len"]).dropna().sort_values()
     if len(values):
         axes.step(values, np.arange(1, len(values) + 1) / len(values) * 100, where="post")
-        axes.set_xscale("log")
+        log_x(axes, values.min(), values.max())
     axes.set(xlabel="Normalized latency (s/token)", ylabel="Requests (%)", ylim=(0, 100))
     return figure
 

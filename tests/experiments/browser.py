@@ -23,6 +23,7 @@ for pipe, fd in zip(pipes, (3, 4)):
 os.execv(sys.argv[3], sys.argv[3:])
 """
 PATIENCE_S = 60
+KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}  # code, and the text that a button waits for
 
 
 class Browser:
@@ -80,9 +81,17 @@ class Browser:
             self._call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
 
     def press(self, key):
-        """Press a key that writes nothing."""
-        for kind in ("rawKeyDown", "keyUp"):
-            self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+        """Press a key, with what it does to the focus or to a button."""
+        code, text = KEYS.get(key, (0, ""))
+        down = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
+        for kind in (down, {"type": "keyUp"}):
+            self._call("Input.dispatchKeyEvent", key=key, code=key, windowsVirtualKeyCode=code, **kind)
+
+    def resize(self, width, height=900):
+        """Show the page as a screen of this size does; narrow ones are phones."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                   mobile=width < 500)  # fmt: skip
+        self.value("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
     def close(self):
         """End the browser."""

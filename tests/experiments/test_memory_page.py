@@ -92,7 +92,9 @@ def test_it_replays_a_prefix_cache(browser, tmp_path):
     ]
     policy = PrefixCaching(PoolSpec(96, 64), block_size=4)
     policy.register_prefix(8)
-    trace = trace_memory(requests, SeparatePrefill(policy, Recompute()), Fixed(), 64)
+    trace = trace_memory(
+        requests, SeparatePrefill(policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=256), Fixed(), 64
+    )
     (tmp_path / "page.html").write_text(page(trace, "cache"))
     browser.open((tmp_path / "page.html").as_uri())
     replayed = assert_replayed(browser, trace)
@@ -183,3 +185,73 @@ def test_a_large_pool_is_a_map_of_cells(opened, browser):
 def test_titles_are_text(opened, browser):
     opened()
     assert browser.text("h1") == "<b>& odd</b>"
+
+
+def tab_to(browser, selector):
+    """Press Tab until an element has the focus."""
+    for _ in range(60):
+        if browser.value(f"document.activeElement.matches({json.dumps(selector)})"):
+            return
+        browser.press("Tab")
+    raise AssertionError(f"Tab never comes to {selector}")
+
+
+def test_keys_alone_choose_a_block_and_a_request(opened, browser):
+    opened(*SHARED, at="#t=0.3")
+    tab_to(browser, "#grid")
+    for key, block in (
+        ("ArrowDown", 0),
+        ("ArrowDown", 1),
+        ("End", 17),
+        ("ArrowRight", 17),
+        ("ArrowUp", 16),
+        ("Home", 0),
+    ):
+        browser.press(key)
+        assert browser.value("app.chosen.block") == block, key
+    said = "['valuenow', 'valuetext'].map(name => document.querySelector('#grid').getAttribute('aria-' + name))"
+    now, text = browser.value(said)
+    assert (now, text.partition(";")[0]) == ("0", "Block 0: reference count 3")
+    assert "request 0.2" in text
+    tab_to(browser, "#owners button")
+    browser.press("Enter")
+    assert browser.value("app.chosen.request") == 0
+    assert browser.value("document.activeElement.matches('#owners button')"), "the focus stays where it was"
+    tab_to(browser, "#request tbody tr:nth-child(2) button")
+    browser.press("Enter")
+    held = browser.text("#request tbody tr:nth-child(2) button")
+    assert browser.text("#block").startswith(f"Block {held}:")
+    browser.press("Escape")
+    assert browser.value("[app.chosen.block, app.chosen.request]") == [None, None]
+
+
+def test_keys_alone_move_time_and_play(opened, browser):
+    trace = opened()
+    tab_to(browser, "#play")
+    browser.press(" ")
+    assert browser.value("[app.playing, document.querySelector('#play').ariaLabel]") == [True, "Pause"]
+    browser.press("Enter")
+    assert not browser.value("app.playing")
+    tab_to(browser, "#slider")
+    browser.value("app.show(0)")
+    browser.press("ArrowRight")
+    assert browser.value("app.time") == pytest.approx(trace.frames[1].start_ps / 1e12)
+    said = browser.value("document.querySelector('#slider').getAttribute('aria-valuetext')")
+    assert said == browser.text("#time")
+
+
+def test_every_canvas_has_a_role_and_a_name_or_is_passed_over(opened, browser):
+    opened(*SHARED, at="#t=0.3")
+    canvases = browser.value("""[...document.querySelectorAll('canvas')].map(canvas =>
+      canvas.ariaHidden === 'true' || Boolean(canvas.getAttribute('role') && canvas.getAttribute('aria-label')))""")
+    assert len(canvases) > 3
+    assert all(canvases)
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_nothing_lies_outside_the_screen(opened, browser, width):
+    opened(*SHARED, at="#t=0.3&request=0")
+    browser.resize(width)
+    assert browser.value("document.documentElement.scrollWidth") == width
+    shown = browser.value("app.grid.gap + 2 * app.grid.cellWidth + GUTTER + NUMBERS - app.grid.canvas.clientWidth")
+    assert shown <= 1e-6, "the first table of a request lies beside the blocks"

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from overlaps import overlapping_labels
 
 from experiments.commands.reproduce import load
 from experiments.paper.studies.study import Finding
@@ -17,12 +18,16 @@ def conducted(tmp_path):
         rows = [row for task in study.tasks(1) for row in task.work(Lab(tmp_path / "runs"))]
         path = tmp_path / "table.csv"
         pd.DataFrame(rows).to_csv(path, index=False)
-        assert study.draw(path).axes
+        figure = study.draw(path)
+        assert figure.axes
+        assert figure.get_figwidth() <= 3.3
+        assert not overlapping_labels(figure)
         pyplot.close("all")
         table = pd.read_csv(path)
         assert all(isinstance(finding, Finding) for finding in study.findings(table))
         return table
 
+    conduct.path = tmp_path / "table.csv"
     return conduct
 
 
@@ -81,6 +86,9 @@ def test_kernel_cost_has_the_bench_beside_the_block_sizes(conducted):
     table = conducted(study)
     assert set(table[table["figure"] == "fig18a"]["system"]) == {"paged", "contiguous", "paper"}
     assert (table[table["figure"] == "fig18b"]["simulated"] > 0).all()
+    ours, theirs = (finding for finding in study.findings(table) if finding.figure == "fig18a")
+    assert (ours.system, theirs.system) == ("paged vs contiguous", "paper's kernel vs contiguous")
+    assert max(ours.simulated) < min(theirs.simulated)
 
 
 def test_recovery_prices_and_runs_every_block_size(conducted):
@@ -93,6 +101,10 @@ def test_recovery_prices_and_runs_every_block_size(conducted):
     )
     assert (prices["recompute"].groupby("setting").nunique() == 1).all()  # whatever the block size
     assert (table[table["figure"] == "fig19b"]["preemptions"] > 0).all()
+    scored = next(finding for finding in study.findings(table) if finding.system == "recompute")
+    (drawn,) = (line for line in study.draw(conducted.path).axes[0].lines if "Recompute" in str(line.get_label()))
+    assert drawn.get_label() == "Recompute x 0.9"
+    assert drawn.get_ydata() == pytest.approx([scored.simulated] * 2)
 
 
 def test_a_prefix_cache_s_hit_rates_and_times_by_size_and_order(conducted):

@@ -10,8 +10,9 @@ function chip(app, request, text) {
   const mark = element("i");
   mark.style.background = app.painter.base(request);
   const chosen = app.chosen.request === request;
-  const node = element("button", {className: chosen ? "chip chosen" : "chip"}, mark, text);
+  const node = element("button", {className: chosen ? "chip chosen" : "chip", ariaPressed: chosen}, mark, text);
   node.dataset.request = request;
+  node.dataset.key = text;
   node.onclick = () => app.choose({request: chosen ? null : request});
   return node;
 }
@@ -49,17 +50,24 @@ function requestDetails(app) {
 
 function blockTable(app, seq) {
   const {replay, slots} = app, where = seq.host.length ? "on the host" : "on the device";
-  const head = ["Logical block", "Physical block", "# filled", "Refs"].map(text => element("th", {}, text));
+  const head = ["Logical block", "Physical block", "# filled", "Refs"].map(text => element("th", {scope: "col"}, text));
   const rows = tableOf(seq, replay.data.block_size).map(row => {
-    const cells = [row.logical, row.host ? `host ${row.block}` : row.block, row.filled,
+    const cells = [row.logical, row.host ? `host ${row.block}` : blockButton(app, row.block), row.filled,
                    row.host ? "" : referenceCount(replay, slots, row.block)];
-    const node = element("tr", {}, ...cells.map(text => element("td", {}, String(text))));
+    const node = element("tr", {}, ...cells.map(cell => element("td", {}, cell instanceof Node ? cell : String(cell))));
     if (!row.host) node.onclick = () => app.choose({block: row.block});
     if (!row.host && row.block === app.chosen.block) node.className = "chosen";
     return node;
   });
   const caption = element("caption", {}, `${replay.names.get(seq.id)}, ${where}: ${seq.tokens} tokens`);
   return element("table", {}, caption, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows));
+}
+
+function blockButton(app, block) {
+  const chosen = block === app.chosen.block;
+  const node = element("button", {className: "cell", ariaPressed: chosen, ariaLabel: `Block ${block}`}, String(block));
+  node.dataset.key = `block ${block}`;
+  return node;
 }
 
 function hostDetails(app) {

@@ -1,6 +1,6 @@
 // The pool at one time: a list of blocks with their slots where they are few, else a map of cells.
 
-const FEW = 24, MAX_HEIGHT = 560, GUTTER = 46, CAPTION = 24;
+const FEW = 24, MAX_HEIGHT = 560, GUTTER = 46, CAPTION = 24, NUMBERS = 24;
 
 class Grid {
   constructor(canvas, painter) {
@@ -17,7 +17,8 @@ class Grid {
     if (this.isList) {
       this.columns = 1;
       this.cellHeight = Math.min(44, MAX_HEIGHT / this.numBlocks);
-      this.cellWidth = Math.min(width * 0.5, this.painter.data.block_size * this.cellHeight);
+      this.gap = Math.min(110, width * 0.18);
+      this.cellWidth = Math.min((width - this.gap - NUMBERS) / 2, this.painter.data.block_size * this.cellHeight);
     } else {
       this.columns = 8;
       while (Math.ceil(this.numBlocks / this.columns) * width / this.columns > MAX_HEIGHT) this.columns += 8;

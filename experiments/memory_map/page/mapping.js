@@ -8,7 +8,7 @@ class Mapping {
 
   // As many sequences side by side as there is room for; those on the host lie nowhere here.
   draw(seqs) {
-    const first = GUTTER + this.grid.cellWidth + 110, room = this.grid.canvas.clientWidth - first;
+    const first = GUTTER + this.grid.cellWidth + this.grid.gap, room = this.grid.canvas.clientWidth - first;
     const here = seqs.filter(seq => !seq.host.length);
     const shown = here.slice(0, Math.max(1, Math.floor(room / this.pitch)));
     for (const draw of ["join", "table"]) shown.forEach((seq, i) => this[draw](seq, first + i * this.pitch));
@@ -16,7 +16,8 @@ class Mapping {
 
   table(seq, x) {
     const {grid, pen} = this, height = grid.cellHeight - 4;
-    grid.text(pen, `Logical blocks of ${app.replay.names.get(seq.id)}`, x, 9, "left", FAINT);
+    const name = app.replay.names.get(seq.id), long = `Logical blocks of ${name}`;
+    grid.text(pen, pen.measureText(long).width > grid.canvas.clientWidth - x ? name : long, x, 9, "left", FAINT);
     for (const row of tableOf(seq, this.painter.data.block_size)) {
       const y = grid.top + row.logical * grid.cellHeight;
       this.painter.block(pen, this.slots, row.block, x, y, grid.cellWidth - 1, height);

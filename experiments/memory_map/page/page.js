@@ -36,8 +36,10 @@ class App {
   }
 
   refresh() {
+    const focused = focusKey();
     $("slider").value = this.time;
     $("time").textContent = `${this.time.toFixed(this.digits)} s`;
+    $("slider").setAttribute("aria-valuetext", $("time").textContent);
     this.drawCursor();
     this.grid.draw(this.replay, this.slots, this.chosen);
     $("block").replaceChildren(...blockDetails(this));
@@ -49,6 +51,8 @@ class App {
     $("device-count").textContent = requests.length || "";
     $("host-count").textContent = new Set(all.map(seq => seq.request)).size - requests.length || "";
     $("legend").replaceChildren(...this.legend());
+    sayBlock(this);
+    refocus(focused);
     const parts = [`t=${this.time.toFixed(6)}`];
     for (const key of ["block", "request"]) if (this.chosen[key] !== null) parts.push(`${key}=${this.chosen[key]}`);
     history.replaceState(null, "", "#" + parts.join("&"));
@@ -66,7 +70,7 @@ class App {
     const total = this.data.num_slots, counts = new Array(8).fill(0);
     this.slots.kind.forEach((kind, slot) => counts[kind === LIVE && this.slots.holders[slot] > 1 ? 7 : kind]++);
     return [LIVE, 7, RESERVED, INTERNAL, ROUNDING, CACHED, PINNED, FREE].filter(kind => counts[kind]).map(kind => {
-      const swatch = element("canvas", {width: 30, height: 14}), share = 100 * counts[kind] / total;
+      const swatch = element("canvas", {width: 30, height: 14, ariaHidden: "true"}), share = 100 * counts[kind] / total;
       const percent = share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`;
       this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), 0, kind === 7);
       const text = kind === 7 ? this.data.shared_name : this.data.names[kind];
@@ -82,6 +86,7 @@ class App {
   play() {
     this.playing = !this.playing;
     $("play").textContent = this.playing ? "\u23f8" : "\u25b6";
+    $("play").ariaLabel = this.playing ? "Pause" : "Play";
     if (this.playing && this.time >= this.data.end) this.time = this.data.start;
     let last = performance.now();
     const tick = now => {
@@ -113,9 +118,5 @@ $("timeline").onclick = event => {
 };
 window.onresize = () => app.resize();
 document.onkeydown = event => {
-  if (event.key === "ArrowLeft" || event.key === "ArrowRight") app.step(event.key === "ArrowLeft" ? -1 : 1);
-  else if (event.key === " " && event.target.tagName !== "BUTTON") app.play();
-  else if (event.key === "Escape") app.choose({block: null, request: null});
-  else return;
-  event.preventDefault();
+  if (pressed(app, event)) event.preventDefault();
 };

@@ -12,7 +12,7 @@ LOOKS = {"existing": ("Existing systems", SYSTEMS["orca-max"][1], 5), "vllm": ("
 def draw(table: pd.DataFrame) -> Figure:
     """Memory above, throughput below, one x axis."""
     with mpl.rc_context(RC):
-        figure = new_figure(3.4, 3.0)
+        figure = new_figure(height_in=3.0)
         memory, throughput = figure.subplots(2, 1, sharex=True)
         for system, (label, color, size) in LOOKS.items():
             curve = table[table["system"] == system].drop_duplicates("batch")

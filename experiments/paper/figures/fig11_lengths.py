@@ -14,7 +14,7 @@ COLORS = {"input": "#1f77b4", "output": "#ff7f0e"}
 def draw(table: pd.DataFrame) -> Figure:
     """One panel a data set, inputs and outputs over each other."""
     with mpl.rc_context(RC):
-        figure = new_figure(3.4, 1.9)
+        figure = new_figure(height_in=1.9)
         for axes, (setting, title) in zip(figure.subplots(1, 2), TITLES.items(), strict=True):
             _panel(axes, table[table["setting"] == setting])
             axes.set_xlabel(f"# Tokens\n{title}")

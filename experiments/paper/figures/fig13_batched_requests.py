@@ -1,32 +1,43 @@
-"""Figure 13: average number of batched requests, one bar a system, one panel a trace."""
+"""Figure 13: average number of batched requests, the published bar beside ours."""
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.paper.figures.published import published
 from experiments.paper.style import RC, SYSTEMS, new_figure
 
 PANELS = {
-    "opt-13b sharegpt 2 req/s": "(a) ShareGPT",
-    "opt-13b alpaca 30 req/s": "(b) Alpaca",
+    "opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"),
+    "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca"),
 }
+PUBLISHED = "#c9ccd1"
+WIDTH, APART = 0.4, 0.21
 
 
 def draw(table: pd.DataFrame) -> Figure:
     """The two panels of the paper; what was run beside them stays in the table."""
     with mpl.rc_context(RC):
-        figure = new_figure(3.4, 2.0)
-        for axes, (setting, title) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
-            _panel(axes, table[table["setting"] == setting].groupby("system", sort=False)["simulated"].mean())
+        figure = new_figure(height_in=3.5)
+        for axes, (setting, (name, title)) in zip(figure.subplots(2, 1), PANELS.items(), strict=True):
+            ours = table[table["setting"] == setting].groupby("system", sort=False)["simulated"].mean()
+            theirs = published(name).groupby("system")["published"].mean()
+            _panel(axes, ours, theirs.reindex(ours.index))
             axes.set_xlabel(title)
+        figure.axes[0].bar([0], [0], color=PUBLISHED, label="left, grey: published; right: simulated")
+        figure.legend(loc="outside upper center", handlelength=1)
         figure.supylabel("# Batched requests", fontsize=8)
         return figure
 
 
-def _panel(axes: Axes, means: pd.Series) -> None:
-    labels = [SYSTEMS[name][0].replace(" ", "\n") for name in means.index]
-    bars = axes.bar(labels, means, 0.65, color=[SYSTEMS[name][1] for name in means.index])
-    axes.bar_label(bars, fmt="%.2f", fontsize=6.5, padding=1)
-    axes.tick_params(axis="x", length=0, labelsize=5.5)
-    axes.margins(y=0.12)
+def _panel(axes: Axes, ours: pd.Series, theirs: pd.Series) -> None:
+    places = np.arange(len(ours))
+    colors = [SYSTEMS[name][1] for name in ours.index]
+    for shift, values, color in ((-APART, theirs, PUBLISHED), (APART, ours, colors)):
+        bars = axes.bar(places + shift, values, WIDTH, color=color)
+        axes.bar_label(bars, [f"{value:.1f}" for value in values], fontsize=6.5, padding=1)
+    axes.set_xticks(places, [SYSTEMS[name][0] for name in ours.index])
+    axes.tick_params(axis="x", length=0)
+    axes.margins(y=0.14)

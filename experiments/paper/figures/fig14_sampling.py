@@ -6,15 +6,15 @@ from matplotlib.figure import Figure
 from experiments.paper.figures.rate_curves import draw_panels
 
 TITLES = {
-    "opt-13b alpaca parallel 2": "(a) Parallel generation (size = 2)",
-    "opt-13b alpaca parallel 4": "(b) Parallel generation (size = 4)",
-    "opt-13b alpaca parallel 6": "(c) Parallel generation (size = 6)",
-    "opt-13b alpaca beam 2": "(d) Beam search (width = 2)",
-    "opt-13b alpaca beam 4": "(e) Beam search (width = 4)",
-    "opt-13b alpaca beam width 6": "(f) Beam search (width = 6)",
+    "opt-13b alpaca parallel 2": "(a) Parallel sampling, 2",
+    "opt-13b alpaca parallel 4": "(b) Parallel sampling, 4",
+    "opt-13b alpaca parallel 6": "(c) Parallel sampling, 6",
+    "opt-13b alpaca beam 2": "(d) Beam search, 2",
+    "opt-13b alpaca beam 4": "(e) Beam search, 4",
+    "opt-13b alpaca beam width 6": "(f) Beam search, 6",
 }
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Two rows of three, over both columns of a page."""
-    return draw_panels(table, TITLES, 2, 3, (7.0, 3.6))
+    """The paper's first row on the left, its second on the right."""
+    return draw_panels(table, TITLES, 3, 2, 5.2)

@@ -13,7 +13,7 @@ WIDTHS = ("2", "4", "6")
 def draw(table: pd.DataFrame) -> Figure:
     """Two panels of bars, Alpaca."""
     with mpl.rc_context(RC):
-        figure = new_figure(3.4, 1.9)
+        figure = new_figure(height_in=1.9)
         savings = table.groupby("setting")["simulated"].mean()
         for axes, (kind, (title, label)) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
             values = [savings[f"opt-13b alpaca {kind} {width}"] for width in WIDTHS]

@@ -13,4 +13,4 @@ TITLES = {
 
 def draw(table: pd.DataFrame) -> Figure:
     """Two panels side by side."""
-    return draw_panels(table, TITLES, 1, 2, (3.4, 2.2))
+    return draw_panels(table, TITLES, 1, 2, 2.2)

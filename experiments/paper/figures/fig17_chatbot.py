@@ -8,4 +8,4 @@ from experiments.paper.figures.rate_curves import draw_panels
 
 def draw(table: pd.DataFrame) -> Figure:
     """One panel."""
-    return draw_panels(table, {"opt-13b chatbot": "OPT-13B, chatbot"}, 1, 1, (3.4, 2.4))
+    return draw_panels(table, {"opt-13b chatbot": "OPT-13B, chatbot"}, 1, 1, 2.4)

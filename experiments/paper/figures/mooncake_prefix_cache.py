@@ -19,10 +19,10 @@ ORDERS = {
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Left the untimed replay, where the oracle is a bound; right the timed runs."""
+    """Above the untimed replay, where the oracle is a bound; below the timed runs."""
     with mpl.rc_context(RC):
-        figure = new_figure(7.0, 2.6)
-        left, right = figure.subplots(1, 2)
+        figure = new_figure(height_in=4.6)
+        left, right = figure.subplots(2, 1)
         size = int(table["block_size"].iloc[0])
         _curves(left, table[table["kind"] == "replay"], "hit_rate", 100)
         left.set(xlabel=f"Cache (blocks of {size} tokens)", ylabel="Prompt blocks found (%)", ylim=(0, None))
@@ -33,7 +33,7 @@ def draw(table: pd.DataFrame) -> Figure:
         right.set_xticks(sizes, [f"{size:,}" for size in sizes])
         right.minorticks_off()
         right.set_title("Timed runs, to the last request")
-        figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3)
         return figure
 
 

@@ -20,7 +20,7 @@ def draw(table: pd.DataFrame) -> Figure:
             index="quantity", columns="setting", values="simulated", sort=False
         )
         texts = [[form.format(servers.loc[key, name]) for name in servers.columns] for key, (_, form) in ROWS.items()]
-        figure = new_figure(3.4, 1.0)
+        figure = new_figure(height_in=1.0)
         axes = figure.subplots()
         axes.axis("off")
         columns = [name.replace(" ", "\n", 1) for name in servers.columns]

@@ -1,0 +1,1 @@
+"""Finished runs side by side, simulated or on a GPU: what `testbed compare` prints, writes and draws."""

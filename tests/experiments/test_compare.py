@@ -1,0 +1,200 @@
+"""`testbed compare`: finished runs side by side."""
+
+import json
+import shutil
+import sys
+from unittest import mock
+
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+
+from experiments.commands.cli import dispatch
+from experiments.compare.comparison import compare
+from experiments.compare.finished_run import read_run, read_runs
+from experiments.compare.quantities import LATENCIES
+from experiments.compare.terms import SOFTWARE, cost_models, kind_of, terms
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.cost.model import Moved, Work
+from testbed.cost.work_table import WORK_COLUMNS
+
+SHORT = ("arrivals.duration_s=20", "arrivals.rate=4")
+RUNS = {"paged": (), "max": ("policy=contiguous_max",), "short": ("outputs=summary",)}
+WORKS = [
+    Work(decode_seqs=8, decode_context=4000, decode_longest=900, num_requests=8),
+    Work(decode_seqs=9, decode_context=4100, decode_longest=901, num_requests=9),
+    Work(prefill=((300, 0), (40, 100)), num_requests=2),
+    Work(decode_seqs=2, decode_context=600, decode_longest=400, prefill=((64, 0),), num_requests=3),
+    Work(
+        decode_seqs=2, decode_context=600, decode_longest=400, num_requests=3, moves=(Moved("device", "host", 16, 5),)
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Folders of runs of the same requests; not to be changed."""
+    folder = tmp_path_factory.mktemp("runs")
+    with mock.patch.object(sys, "argv", sys.argv):
+        for name, options in RUNS.items():
+            assert dispatch(["run", *SHORT, *options, f"hydra.run.dir={folder / name}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def pair(finished, testbed, tmp_path):
+    """Copies of them in the working folder."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def rows(comparison, group):
+    return {one.name: one for one in comparison.numbers if one.group == group}
+
+
+def test_percentiles_are_the_summary_s_where_it_has_them(pair):
+    run = read_run("a", pair / "paged")
+    found = compare([run, run])
+    for group in ("normalized latency", "TTFT", "TPOT"):
+        key = LATENCIES[group][1]
+        numbers = rows(found, group)
+        for name in ("mean", "p50", "p90", "p99"):
+            assert numbers[name].values[0] == pytest.approx(run.summary[key][name], rel=1e-9)
+    assert [one.errors for one in found.numbers if one.values[0] is not None] == [(0.0,)] * len(found.numbers)
+    assert found.differences.empty
+
+
+def test_it_finds_what_differs_and_by_how_much(pair):
+    found = compare(read_runs([str(pair / "paged"), f"other={pair / 'max'}"]))
+    assert list(found.differences.columns) == ["paged", "other"]
+    assert list(found.differences.index) == ["policy._target_", "policy.watermark"]
+    first, other = (json.loads((pair / name / "summary.json").read_text()) for name in ("paged", "max"))
+    rate = rows(found, "throughput")["requests"]
+    a, b = (summary["throughput"]["requests_per_s"] for summary in (first, other))
+    assert rate.values == (a, b)
+    assert rate.errors[0] == pytest.approx(100 * (b / a - 1))
+    internal = rows(found, "memory per iteration")["internal fragmentation"]
+    assert internal.errors[0] == pytest.approx(internal.values[1] - internal.values[0])
+    assert internal.errors[0] > 10
+    assert "all runs were asked for the same requests" in found.remarks
+
+
+def test_the_command_prints_and_writes(pair, testbed):
+    out = ("--csv", "c.csv", "--html", "c.html", "--figure", "c.png")
+    code, output, _ = testbed("compare", "paged", "max", *out)
+    assert code == 0
+    assert "ContiguousMax" in output
+    assert "p95" in output
+    table = pd.read_csv(pair / "c.csv")
+    assert {"p50", "p90", "p95", "p99", "mean"} <= set(table["quantity"])
+    assert set(table["run"]) == {"paged", "max"}
+    page = (pair / "c.html").read_text()
+    assert 'name="viewport"' in page
+    assert page.count("data:image/png;base64,") == 1
+    assert page.index("<figure>") < page.index("<table>")
+    assert (pair / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_tables_is_compared_by_its_summary(pair, testbed):
+    found = compare(read_runs(["paged", "short"]))
+    assert any("short has no requests.csv: run it again with outputs=full" in remark for remark in found.remarks)
+    assert rows(found, "TTFT")["p50"].errors == (pytest.approx(0),)
+    assert rows(found, "batched requests")["largest"].values[1] is None
+    assert testbed("compare", "paged", "short", "--html", "x.html")[0] == 0
+
+
+def test_other_requests_are_noticed(pair):
+    table = pd.read_csv(pair / "max" / "requests.csv")
+    table.loc[3, "prompt_len"] += 1
+    table.to_csv(pair / "max" / "requests.csv", index=False)
+    assert "the runs do not serve the same requests" in compare(read_runs(["paged", "max"])).remarks
+    table.iloc[:0].to_csv(pair / "max" / "requests.csv", index=False)
+    assert not compare(read_runs(["paged", "max"])).remarks
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "summary.json").unlink(), "has no summary.json; the run is not finished"),
+        (lambda folder: (folder / "summary.json").write_text("{"), "summary.json: cannot be read"),
+        (lambda folder: (folder / "config.yaml").write_text("[]"), "config.yaml: holds no names and values"),
+        (lambda folder: (folder / "requests.csv").write_text("request_id\n1\n"), "has no column arrival_s; another"),
+        (shutil.rmtree, "no such folder"),
+    ],
+)
+def test_bad_folders_are_one_line(pair, testbed, spoil, message):
+    spoil(pair / "max")
+    code, output, error = testbed("compare", "paged", "max", "--html", "x.html")
+    assert (code, output) == (2, "")
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (pair / "x.html").exists()
+
+
+def test_one_run_alone_is_refused(pair):
+    with pytest.raises(InputError, match="one run alone"):
+        compare(read_runs(["paged"]))
+    with pytest.raises(InputError, match="two runs are called a"):
+        read_runs(["a=paged", "a=max"])
+
+
+def test_an_old_summary_is_read_and_said_to_be_old(pair):
+    summary = json.loads((pair / "max" / "summary.json").read_text())
+    del summary["memory_free"]
+    (pair / "max" / "summary.json").write_text(json.dumps(summary))
+    found = compare(read_runs(["paged", "max"]))
+    assert "max was written by another version: its summary.json has no memory_free" in found.remarks
+    assert rows(found, "memory over time")["cached"].values[1] is None
+
+
+def as_columns(work):
+    values = [json.dumps(value) if isinstance(value, tuple) else value for value in work]
+    return dict(zip(WORK_COLUMNS, values, strict=True))
+
+
+def planted_gpu_run(simulated, folder):
+    """A GPU run that took what the prices say, but prompts alone 25% longer, and software 2 ms more an iteration."""
+    shutil.copytree(simulated, folder)
+    (folder / "summary.json").write_text(
+        json.dumps({**json.loads((folder / "summary.json").read_text()), "engine": {"kind": "gpu"}})
+    )
+    whole, kernels = cost_models(OmegaConf.to_container(OmegaConf.load(folder / "config.yaml")))
+    table = []
+    for i, work in enumerate(WORKS):
+        gpu_s = kernels.iteration(work) / PS * (1.25 if kind_of(work) == "prompts" else 1)
+        software_s = (whole.iteration(work) - kernels.iteration(work)) / PS + 2e-3
+        shape = dict.fromkeys(("running", "live", "reserved", "internal"), 1)
+        times = {"start_s": float(i), "duration_s": gpu_s + software_s, "gpu_s": gpu_s}
+        table.append({**times, "iterations": 1, **shape, **as_columns(work)})
+    (folder / "iterations.csv").unlink()
+    pd.DataFrame(table).to_csv(folder / "iterations.csv.gz", index=False)
+    return folder
+
+
+def test_planted_errors_of_the_price_are_found_term_by_term(pair, testbed):
+    real = read_run("real", planted_gpu_run(pair / "paged", pair / "gpu"))
+    found = {term.term: term for term in terms(read_run("simulated", pair / "paged"), real)}
+    assert set(found) == {
+        "kernels: decodes", "kernels: prompts", "kernels: decodes and prompts", "kernels: decodes, swaps", SOFTWARE
+    }  # fmt: skip
+    prompts = found.pop("kernels: prompts")
+    software = found.pop(SOFTWARE)
+    assert prompts.error_percent == pytest.approx(-20)
+    assert software.error_s == pytest.approx(-2e-3 * len(WORKS))
+    assert software.measured_s > 2e-3 * len(WORKS)
+    assert [term.error_s for term in found.values()] == pytest.approx([0, 0, 0], abs=1e-9)
+    errors = [abs(term.error_s) for term in terms(read_run("simulated", pair / "paged"), real)]
+    assert errors == sorted(errors, reverse=True)
+    code, output, _ = testbed("compare", "gpu", "paged", "--html", "x.html")
+    assert code == 0
+    assert "Cost terms of paged against gpu, the largest error first" in output
+    assert "kernels: prompts" in (pair / "x.html").read_text()
+
+
+def test_terms_of_a_table_without_gpu_times_are_refused(pair):
+    folder = planted_gpu_run(pair / "paged", pair / "gpu")
+    table = pd.read_csv(folder / "iterations.csv.gz").drop(columns="gpu_s")
+    table.to_csv(folder / "iterations.csv.gz", index=False)
+    with pytest.raises(InputError, match="has no column gpu_s, so no cost term"):
+        terms(read_run("simulated", pair / "paged"), read_run("real", folder))
