@@ -3,7 +3,9 @@
 
 #define THREADS 128
 #define WARPS (THREADS / 32)
-#define DIMS ((HEAD_SIZE + 31) / 32)  // dimensions that a lane holds: lane, lane + 32, ...
+#define DIMS ((HEAD_SIZE + 31) / 32)              // dimensions that a lane holds: lane, lane + 32, ...
+#define RUN (BLOCK_SIZE < 32 ? BLOCK_SIZE : 32)   // slots that a warp takes at once, at most one a lane
+#define RUNS ((BLOCK_SIZE + RUN - 1) / RUN)       // runs that a block is cut into
 
 // The softmax of the tokens that a warp has seen: their largest score, the sum of their weights, their values added up.
 struct State {
@@ -15,24 +17,47 @@ DEVICE float value_at(const word16* row, int i, int lane) {
   return dim < HEAD_SIZE ? to_float(row[dim]) : 0;
 }
 
-// The score of one cached token.
-DEVICE float score(const float (&query)[DIMS], const word16* key, float scale, int lane) {
-  float dot = 0;
-  for (int i = 0; i < DIMS; i++) dot += query[i] * value_at(key, i, lane);
-  return warp_sum(dot) * scale;
+// Where token `token` of a sequence lies, for one kv head.
+DEVICE const word16* row_of(const word16* cache, const int* table, int token, int num_kv_heads, int kv_head) {
+  long long block = table[token / BLOCK_SIZE];
+  return cache + ((block * num_kv_heads + kv_head) * BLOCK_SIZE + token % BLOCK_SIZE) * HEAD_SIZE;
 }
 
-// One token more: if its score is the largest so far, what was added up before shrinks.
-DEVICE void add_token(State& state, float score, const word16* value, int lane) {
-  float top = fmaxf(state.top, score), shrink = expf(state.top - top), weight = expf(score - top);
+// Run number `n` of a sequence: its first token, and how many slots of its block it has within the context.
+DEVICE int first_of_run(int n) { return n / RUNS * BLOCK_SIZE + n % RUNS * RUN; }
+DEVICE int count_of_run(int n, int context_len) {
+  return min(min(RUN, BLOCK_SIZE - n % RUNS * RUN), context_len - first_of_run(n));
+}
+
+// The scores of `count` slots in a row: lane n returns that of slot n, lanes past them return minus infinity.
+DEVICE float scores_of(const float (&query)[DIMS], const word16* keys, int count, float scale, int lane) {
+  float mine = NEG_INF;
+#pragma unroll 8
+  for (int slot = 0; slot < count; slot++) {
+    float dot = 0;
+    for (int i = 0; i < DIMS; i++) dot += query[i] * value_at(keys + slot * HEAD_SIZE, i, lane);
+    dot = warp_sum(dot) * scale;
+    if (lane == slot) mine = dot;
+  }
+  return mine;
+}
+
+// Adds the values of `count` slots; lane n has the weight of slot n.
+DEVICE void add_values(State& state, const word16* values, int count, float weight, int lane) {
+#pragma unroll 8
+  for (int slot = 0; slot < count; slot++) {
+    float share = __shfl_sync(FULL_MASK, weight, slot);
+    for (int i = 0; i < DIMS; i++) state.o[i] += share * value_at(values + slot * HEAD_SIZE, i, lane);
+  }
+}
+
+// Some slots more. If one of their scores is the largest so far, what was added up before shrinks.
+DEVICE void add_run(State& state, float score, const word16* values, int count, int lane) {
+  float top = fmaxf(state.top, warp_max(score)), shrink = expf(state.top - top), weight = expf(score - top);
   state.top = top;
-  state.sum = state.sum * shrink + weight;
-  for (int i = 0; i < DIMS; i++) state.o[i] = state.o[i] * shrink + weight * value_at(value, i, lane);
-}
-
-// Where the slots of a block lie for one kv head.
-DEVICE const word16* rows_of(const word16* cache, int block, int num_kv_heads, int kv_head) {
-  return cache + ((long long)block * num_kv_heads + kv_head) * BLOCK_SIZE * HEAD_SIZE;
+  state.sum = state.sum * shrink + warp_sum(weight);
+  for (int i = 0; i < DIMS; i++) state.o[i] *= shrink;
+  add_values(state, values, count, weight, lane);
 }
 
 // The warps' states become one output row [HEAD_SIZE]; every thread of the thread block must come here.
@@ -51,19 +76,18 @@ DEVICE void merge(word16* out, const State& state, int warp, int lane) {
   }
 }
 
-// The warps take the sequence's blocks in turn, each with a state of its own.
+// The warps take runs of slots in turn, each with a state of its own.
 DEVICE void attend_to_blocks(word16* out, const word16* q, const word16* k_cache, const word16* v_cache,
                              const int* table, float scale, int num_kv_heads, int kv_head, int context_len) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float query[DIMS];
   State state = {NEG_INF, 0, {}};
   for (int i = 0; i < DIMS; i++) query[i] = value_at(q, i, lane);
-  for (int n = warp; n * BLOCK_SIZE < context_len; n += WARPS) {
-    const word16* keys = rows_of(k_cache, table[n], num_kv_heads, kv_head);
-    const word16* values = rows_of(v_cache, table[n], num_kv_heads, kv_head);
-    int filled = min(BLOCK_SIZE, context_len - n * BLOCK_SIZE);
-    for (int slot = 0; slot < filled; slot++)
-      add_token(state, score(query, keys + slot * HEAD_SIZE, scale, lane), values + slot * HEAD_SIZE, lane);
+  for (int n = warp; first_of_run(n) < context_len; n += WARPS) {
+    int first = first_of_run(n), count = count_of_run(n, context_len);
+    const word16* keys = row_of(k_cache, table, first, num_kv_heads, kv_head);
+    const word16* values = row_of(v_cache, table, first, num_kv_heads, kv_head);
+    add_run(state, scores_of(query, keys, count, scale, lane), values, count, lane);
   }
   merge(out, state, warp, lane);
 }

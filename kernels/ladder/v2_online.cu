@@ -1,7 +1,7 @@
 // Step 2: read the blocks where they lie. Nothing is copied, and no score is written to memory.
 //
 // A query head finds its keys by an index: kv head = head / GROUP. `one_pass` keeps a softmax that can grow (Milakov
-// and Gimelshein 2018): a token with a larger score shrinks what was added up before. `two_passes` is the plain
+// and Gimelshein 2018): a block with a larger score shrinks what was added up before. `two_passes` is the plain
 // alternative: first the largest score and the sum, then, with every key read and every score computed again, the
 // values.
 //
@@ -31,22 +31,21 @@ two_passes(word16* out, const word16* q, const word16* k_cache, const word16* v_
   State state = {NEG_INF, 0, {}};
   for (int i = 0; i < DIMS; i++) query[i] = value_at(q + head * HEAD_SIZE, i, lane);
 
-  for (int token = warp; token < context_len; token += WARPS) {
-    const word16* keys = rows_of(k_cache, table[token / BLOCK_SIZE], num_kv_heads, kv_head);
-    top = fmaxf(top, score(query, keys + token % BLOCK_SIZE * HEAD_SIZE, scale, lane));
+  for (int n = warp; first_of_run(n) < context_len; n += WARPS) {
+    const word16* keys = row_of(k_cache, table, first_of_run(n), num_kv_heads, kv_head);
+    top = fmaxf(top, warp_max(scores_of(query, keys, count_of_run(n, context_len), scale, lane)));
   }
   if (lane == 0) tops[warp] = top;
   __syncthreads();
   for (int w = 0; w < WARPS; w++) top = fmaxf(top, tops[w]);
 
   state.top = top;  // It is the largest already: nothing shrinks from here on.
-  for (int token = warp; token < context_len; token += WARPS) {
-    long long slot = token % BLOCK_SIZE * HEAD_SIZE;
-    const word16* keys = rows_of(k_cache, table[token / BLOCK_SIZE], num_kv_heads, kv_head);
-    const word16* values = rows_of(v_cache, table[token / BLOCK_SIZE], num_kv_heads, kv_head);
-    float weight = expf(score(query, keys + slot, scale, lane) - top);
-    state.sum += weight;
-    for (int i = 0; i < DIMS; i++) state.o[i] += weight * value_at(values + slot, i, lane);
+  for (int n = warp; first_of_run(n) < context_len; n += WARPS) {
+    int first = first_of_run(n), count = count_of_run(n, context_len);
+    const word16* keys = row_of(k_cache, table, first, num_kv_heads, kv_head);
+    float weight = expf(scores_of(query, keys, count, scale, lane) - top);
+    state.sum += warp_sum(weight);
+    add_values(state, row_of(v_cache, table, first, num_kv_heads, kv_head), count, weight, lane);
   }
   merge(out + head * HEAD_SIZE, state, warp, lane);
 }
