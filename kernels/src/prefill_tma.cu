@@ -1,0 +1,326 @@
+// Ragged prefill attention on Hopper with roles: one warp copies, two warpgroups compute (head sizes 64 and 128).
+//
+// As in FlashAttention-3 (Shah et al. 2024). Thread blocks stay and take items (128 new tokens of one head) in turn. The
+// copying warp runs ahead through the block table: it orders tensor copies of Q, and of blocks of K and V, into two
+// stages of 128 tokens each; barriers in shared memory say when a stage is full and when it is free. So the first tiles
+// of the next item arrive while this one is finished. The two computing warpgroups have 64 rows each:
+//
+//   wait K(n) | S = Q K(n) started | O += P(n-1) V(n-1) started | wait S, softmax | wait O, rescale where a maximum grew
+//
+// PINGPONG: the warpgroups take turns at starting products, so that one computes its softmax while the other multiplies.
+// LAZY: a row's maximum is followed only where it grew by more than 2^8; weights stay below 2^8, the result is the same.
+// The tail of the last block holds no tokens, perhaps NaN: its rows of V are set to zero, its scores are masked.
+//
+// Grid: as many thread blocks as multiprocessors, or one an item; items by groups of `group` (sequence, head) pairs
+// whose K and V fit the L2 cache together, in each the longest first, every other round backwards.
+//
+// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PINGPONG, LAZY.
+#include "common.cuh"
+#include "wgmma.cuh"
+#include "pipeline.cuh"
+
+#define NUM_THREADS 384
+#define Q_ROWS 128
+#define K_ROWS 128
+#define SLABS (HEAD_SIZE / 64)
+#define SLAB_BYTES (128 * 128)  // 128 rows of 64 values
+#define TILE_BYTES (SLABS * SLAB_BYTES)
+#define VECTORS (HEAD_SIZE / 8)
+#define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
+#define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
+#define SLACK 8.0f                         // powers of two by which a maximum may lag behind (LAZY)
+
+// Shared memory: Q, K twice, V twice, output on its way out, barriers.
+#define K_AT TILE_BYTES
+#define V_AT (3 * TILE_BYTES)
+#define O_AT (5 * TILE_BYTES)
+#define BARRIERS_AT (6 * TILE_BYTES)
+enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_FREE = 64 };
+
+// Byte offset of 16-byte vector `vector` of row `row` in a tile.
+DEVICE unsigned place(int row, int vector) {
+  return vector / 8 * SLAB_BYTES + row * 128 + ((vector % 8 ^ row % 8) << 4);
+}
+
+struct Batch {
+  const int *block_tables, *query_starts, *context_lens;
+  int num_kv_heads, max_blocks, num_seqs, num_tiles, group;
+};
+
+// 128 new tokens of one head of one sequence; end_tile is 0 where the sequence has none there.
+struct Item {
+  int seq, head, first, start, num_new, context_len, end_tile;
+};
+
+DEVICE Item item_of(const Batch& b, int index) {
+  int num_heads = b.num_kv_heads * GROUP, pairs = b.num_seqs * num_heads, span = b.num_tiles * b.group;
+  int start_pair = index / span * b.group, in_group = index % span, size = min(b.group, pairs - start_pair);
+  Item item;
+  int pair = start_pair + in_group % size;
+  item.seq = pair / num_heads, item.head = pair % num_heads;
+  item.first = (b.num_tiles - 1 - in_group / size) * Q_ROWS;
+  item.start = b.query_starts[item.seq], item.num_new = b.query_starts[item.seq + 1] - item.start;
+  item.context_len = b.context_lens[item.seq];
+  int end = item.context_len - item.num_new + min(item.first + Q_ROWS, item.num_new);
+  item.end_tile = item.first < item.num_new ? (end + K_ROWS - 1) / K_ROWS : 0;
+  return item;
+}
+
+// The item of round `round` for this thread block, or a number past all items.
+DEVICE int index_of(int round) { return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
+
+// First cache row of the box that this lane copies of a tile; boxes past the context repeat the first block.
+DEVICE int row_of_box(const Batch& b, const Item& item, int tile, int lane) {
+  int token = tile * K_ROWS + lane / SLABS * BOX_ROWS;
+  if (lane >= BOXES || token >= item.context_len) token = 0;
+  int block = b.block_tables[(long long)item.seq * b.max_blocks + token / BLOCK_SIZE];
+  return (block * b.num_kv_heads + item.head / GROUP) * BLOCK_SIZE + token % BLOCK_SIZE;
+}
+
+DEVICE void copy_tile(unsigned tile, const TensorMap* map, int row, unsigned full, int lane) {
+  if (lane == 0) expect_bytes(full, TILE_BYTES);
+  __syncwarp();
+  if (lane < BOXES) copy_box(tile + lane % SLABS * SLAB_BYTES + lane / SLABS * BOX_ROWS * 128, map, lane % SLABS * 64, row, full);
+}
+
+// The copying warp: every tile of every item, as early as there is room.
+DEVICE void copy_all(const Batch& b, const TensorMap* q_map, const TensorMap* k_map, const TensorMap* v_map,
+                     unsigned shared, int num_items) {
+  unsigned barriers = shared + BARRIERS_AT;
+  int lane = threadIdx.x % 32, count = 0, items = 0;
+  for (int round = 0; round * gridDim.x < num_items; round++) {
+    int index = index_of(round);
+    if (index >= num_items) continue;
+    Item item = item_of(b, index);
+    if (!item.end_tile) continue;
+    int row = row_of_box(b, item, 0, lane);
+    wait_barrier(barriers + Q_FREE, items % 2 ^ 1);
+    if (lane == 0) expect_bytes(barriers + Q_FULL, TILE_BYTES);
+    __syncwarp();
+    if (lane < SLABS)
+      copy_box(shared + lane * SLAB_BYTES, q_map, lane * 64, item.head, item.start + item.first, barriers + Q_FULL);
+    items++;
+    for (int tile = 0; tile < item.end_tile; tile++, count++) {
+      int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
+      if (tile + 1 < item.end_tile) next = row_of_box(b, item, tile + 1, lane);
+      wait_barrier(barriers + K_FREE + stage * 8, parity);
+      copy_tile(shared + K_AT + stage * TILE_BYTES, k_map, row, barriers + K_FULL + stage * 8, lane);
+      wait_barrier(barriers + V_FREE + stage * 8, parity);
+      copy_tile(shared + V_AT + stage * TILE_BYTES, v_map, row, barriers + V_FULL + stage * 8, lane);
+      row = next;
+    }
+  }
+}
+
+DEVICE void start_scores(float (&s)[64], unsigned q, unsigned k) {
+#pragma unroll
+  for (int d = 0; d < HEAD_SIZE / 16; d++) {
+    unsigned at = d / 4 * SLAB_BYTES + d % 4 * 32;
+    wgmma_scores(s, descriptor(q + at, 16, 1024), descriptor(k + at, 16, 1024), d > 0);
+  }
+  commit_wgmma();
+}
+
+DEVICE void start_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
+#pragma unroll
+  for (int n = 0; n < K_ROWS / 16; n++) wgmma_values(o, p[n], descriptor(v + n * 2048, SLAB_BYTES, 1024));
+  commit_wgmma();
+}
+
+// Keys after a row's own position get no weight. `position` is that of this lane's first row, `key` the tile's first.
+DEVICE void mask(float (&s)[64], int position, int key, int lane) {
+#pragma unroll
+  for (int i = 0; i < 64; i++)
+    if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > position + i % 4 / 2 * 8) s[i] = NEG_INF;
+}
+
+// Online softmax of 64 rows: scores become weights; returns whether the output must shrink, and by which factors.
+DEVICE bool soften(float (&s)[64], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
+  bool grew = false;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    float high = s[2 * r];
+#pragma unroll
+    for (int n = 0; n < 16; n++) high = fmaxf(high, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
+    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
+    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
+    high = fmaxf(high, top[r]);
+#if LAZY
+    if ((high - top[r]) * scale_log2 <= SLACK) high = top[r];
+#endif
+    grew |= high > top[r];
+    shrink[r] = fast_exp2((top[r] - high) * scale_log2);
+    top[r] = high;
+    float offset = high * scale_log2, total[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float& x = s[4 * n + 2 * r + i];
+        total[i] += x = fast_exp2(x * scale_log2 - offset);
+      }
+    sum[r] = sum[r] * shrink[r] + (total[0] + total[1]);
+  }
+  return __any_sync(FULL_MASK, grew);
+}
+
+DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[64]) {
+#pragma unroll
+  for (int n = 0; n < 8; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) p[n][i] = pack(s[8 * n + 2 * i], s[8 * n + 2 * i + 1]);
+}
+
+// Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes a lane.
+DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, word16* out, long long out_stride,
+                  int num_rows) {
+  int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16;
+  __syncwarp();  // the last item's rows have been read
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 1);
+    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 2);
+    float inverse = 1 / sum[r];
+#pragma unroll
+    for (int d = 0; d < VECTORS; d++)
+      *(unsigned*)(staging + place(first + r * 8 + lane / 4, d) + lane % 4 * 4) =
+          pack(o[4 * d + 2 * r] * inverse, o[4 * d + 2 * r + 1] * inverse);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < VECTORS / 2; i++) {
+    int r = first + (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
+    if (r < num_rows) *(uint4*)(out + r * out_stride + vector * 8) = *(uint4*)(staging + place(r, vector));
+  }
+}
+
+// Rows of a tile of V that hold no token; both warpgroups write the same zeros.
+DEVICE void clear_tail(char* tile, int first_row, int warpgroup) {
+  for (int i = first_row * VECTORS + threadIdx.x % 128; i < K_ROWS * VECTORS; i += 128)
+    *(uint4*)(tile + place(i / VECTORS, i % VECTORS)) = make_uint4(0, 0, 0, 0);
+  publish_shared();
+  sync_named(3 + warpgroup, 128);
+}
+
+// What a computing warpgroup knows wherever it is; `count` tiles have been computed, over all items.
+struct Place {
+  unsigned base, barriers, q_rows;
+  int lane, warpgroup, count;
+};
+
+// One tile: its scores, softmax and weights, and the values of the tile before unless it is the item's first.
+template <bool FIRST>
+DEVICE void step(Place& at, const Item& item, int tile, int first_position, float (&s)[64], float (&o)[HEAD_SIZE / 2],
+                 unsigned (&p)[8][4], float (&top)[2], float (&sum)[2], float scale_log2) {
+  int stage = at.count % 2, before = 1 - stage, position = first_position + threadIdx.x / 32 % 4 * 16 + at.lane / 4;
+  wait_barrier(at.barriers + K_FULL + stage * 8, at.count / 2 % 2);
+  if (!FIRST) wait_barrier(at.barriers + V_FULL + before * 8, (at.count - 1) / 2 % 2);
+#if PINGPONG
+  sync_named(1 + at.warpgroup, 256);
+#endif
+  pin(s);
+  if (!FIRST) pin(o);
+  begin_wgmma();
+  start_scores(s, at.q_rows, at.base + K_AT + stage * TILE_BYTES);
+  if (!FIRST) start_values(o, p, at.base + V_AT + before * TILE_BYTES);
+#if PINGPONG
+  arrive_named(2 - at.warpgroup, 256);
+#endif
+  wait_wgmma<FIRST ? 0 : 1>();
+  pin(s);
+  if (at.lane == 0) {
+    arrive(at.barriers + K_FREE + stage * 8);
+    if (tile + 1 == item.end_tile) arrive(at.barriers + Q_FREE);
+  }
+  float shrink[2];
+  if (tile * K_ROWS + K_ROWS - 1 > first_position) mask(s, position, tile * K_ROWS, at.lane);
+  bool grew = soften(s, top, sum, shrink, scale_log2);
+  if (!FIRST) {
+    wait_wgmma<0>();
+    pin(o);
+    if (at.lane == 0) arrive(at.barriers + V_FREE + before * 8);
+    if (grew) {
+#pragma unroll
+      for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] *= shrink[i % 4 / 2];
+    }
+  }
+  pack_weights(p, s);
+  at.count++;
+}
+
+// A computing warpgroup: its 64 rows of every item.
+DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_log2, int num_items, int warpgroup) {
+  unsigned base = shared_address(shared);
+  Place at = {base, base + BARRIERS_AT, base + warpgroup * 64 * 128, (int)threadIdx.x % 32, warpgroup, 0};
+  int items = 0, own_row = warpgroup * 64;
+  long long out_stride = (long long)b.num_kv_heads * GROUP * HEAD_SIZE;
+  unsigned p[8][4];
+  float top[2], sum[2], s[64], o[HEAD_SIZE / 2];
+#if PINGPONG
+  if (warpgroup == 1) arrive_named(1, 256);
+#endif
+  for (int round = 0; round * gridDim.x < num_items; round++) {
+    int index = index_of(round);
+    if (index >= num_items) continue;
+    Item item = item_of(b, index);
+    if (!item.end_tile) continue;
+    int first_position = item.context_len - item.num_new + item.first + own_row;
+    top[0] = top[1] = NEG_INF, sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] = 0;
+    wait_barrier(at.barriers + Q_FULL, items++ % 2);
+    step<true>(at, item, 0, first_position, s, o, p, top, sum, scale_log2);
+    for (int tile = 1; tile < item.end_tile; tile++)
+      step<false>(at, item, tile, first_position, s, o, p, top, sum, scale_log2);
+    int last = (at.count - 1) % 2, filled = item.context_len - (item.end_tile - 1) * K_ROWS;
+    wait_barrier(at.barriers + V_FULL + last * 8, (at.count - 1) / 2 % 2);
+    if (filled < K_ROWS) clear_tail(shared + V_AT + last * TILE_BYTES, filled, warpgroup);
+    pin(o);
+    begin_wgmma();
+    start_values(o, p, base + V_AT + last * TILE_BYTES);
+    wait_wgmma<0>();
+    pin(o);
+    if (at.lane == 0) arrive(at.barriers + V_FREE + last * 8);
+    store(o, sum, shared + O_AT + own_row * 128,
+          out + (item.start + item.first + own_row) * out_stride + item.head * HEAD_SIZE, out_stride,
+          item.num_new - item.first - own_row);
+  }
+#if PINGPONG
+  if (warpgroup == 0) sync_named(1, 256);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+prefill(word16* out,                              // [num_tokens, num_heads, HEAD_SIZE]
+        const __grid_constant__ TensorMap q_map,  // [num_tokens, num_heads, HEAD_SIZE] by boxes of [128, 1, 64]
+        const __grid_constant__ TensorMap k_map,  // [rows of a head, HEAD_SIZE] by boxes of [BOX_ROWS, 64]
+        const __grid_constant__ TensorMap v_map,  // as k_map
+        const int* block_tables,                  // [num_seqs, max_blocks]
+        const int* query_starts,                  // [num_seqs + 1] first new token of each sequence
+        const int* context_lens,                  // [num_seqs] cached tokens, the new ones included
+        float scale_log2,                         // softmax scale * log2(e)
+        int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group) {
+  extern __shared__ __align__(1024) char shared[];
+  Batch b = {block_tables, query_starts, context_lens, num_kv_heads, max_blocks, num_seqs, num_tiles, group};
+  int num_items = num_tiles * num_seqs * num_kv_heads * GROUP;
+  unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
+  if (threadIdx.x == 0) {
+    init_barrier(barriers + Q_FULL, 1);
+    init_barrier(barriers + Q_FREE, 8);  // one arrival a computing warp
+    for (int stage = 0; stage < 2; stage++) {
+      init_barrier(barriers + K_FULL + stage * 8, 1);
+      init_barrier(barriers + V_FULL + stage * 8, 1);
+      init_barrier(barriers + K_FREE + stage * 8, 8);
+      init_barrier(barriers + V_FREE + stage * 8, 8);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    give_registers<24>();
+    if (threadIdx.x < 32) copy_all(b, &q_map, &k_map, &v_map, base, num_items);
+  } else {
+    take_registers<240>();
+    attend_all(b, out, shared, scale_log2, num_items, threadIdx.x / 128 - 1);
+  }
+}
