@@ -1,6 +1,9 @@
 """Launch of the prefill kernel with roles (prefill_tma.cu): Hopper only, head sizes 64 and 128, blocks of 8 to 256."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from kernels.launch.compile import load, multiprocessors, require_gpu
 from kernels.launch.tensor_map import tensor_map
 
 Q_ROWS = K_ROWS = 128
+NUM_COUNTERS = 4096
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
 
@@ -18,13 +22,15 @@ BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 class TmaPlan:
     """How the kernel is built and its grid cut; see prefill_tma.cu.
 
-    stays: thread blocks take items in turn; else there is one an item. l2_share: bytes of K and V that thread blocks
-    running together should share through the L2 cache.
+    stays: thread blocks draw items until none is left; else there is one an item. pack: an item has all heads that share
+    a kv head, where these are a power of two up to 8. l2_share: bytes of K and V that thread blocks running together
+    should share through the L2 cache.
     """
 
     pingpong: bool = True
     lazy: bool = True
     stays: bool = True
+    pack: bool = False
     l2_share: int = 24 << 20
 
 
@@ -33,9 +39,16 @@ def takes(head_size: int, block_size: int) -> bool:
     return head_size in (64, 128) and block_size in BLOCK_SIZES
 
 
+def packed(s: Shapes, plan: TmaPlan) -> int:
+    """Heads of an item."""
+    group = s.num_heads // s.num_kv_heads
+    return group if plan.pack and group in (2, 4, 8) else 1
+
+
 def variant(s: Shapes, plan: TmaPlan) -> dict[str, int]:
     """Compile-time constants."""
-    return {**s.defines, "BLOCK_SIZE": s.block_size, "PINGPONG": int(plan.pingpong), "LAZY": int(plan.lazy)}
+    chosen = {"PINGPONG": int(plan.pingpong), "LAZY": int(plan.lazy), "PACK": int(packed(s, plan) > 1)}
+    return {**s.defines, "BLOCK_SIZE": s.block_size, **chosen}
 
 
 def launch(
@@ -47,22 +60,37 @@ def launch(
     shared_bytes = shared_memory(s.head_size)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     pointer = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, *places)]
-    maps = (queries_map(s, pointer[1]), cache_map(s, pointer[2]), cache_map(s, pointer[3]))
-    tiles, pairs = -(-max_query_len // Q_ROWS), num_seqs * s.num_heads
-    room = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
+    heads = packed(s, plan)
+    maps = (queries_map(s, pointer[1], heads), cache_map(s, pointer[2]), cache_map(s, pointer[3]))
+    tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
+    room = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
     numbers = (s.num_kv_heads, max_blocks, num_seqs, tiles, min(pairs, max(8, plan.l2_share // room)))
-    grid = tiles * pairs
+    device, grid, counter = require_gpu().cuda.runtime.getDevice(), tiles * pairs, 0
     if plan.stays:
-        grid = min(grid, multiprocessors(require_gpu().cuda.runtime.getDevice()))
-    arguments = (pointer[0], *maps, *pointer[4:], log2_scale(scale, s.head_size), *map(np.int32, numbers))
+        grid, counter = min(grid, multiprocessors(device)), next_counter(device)
+    arguments = (pointer[0], *maps, *pointer[4:], counter, log2_scale(scale, s.head_size), *map(np.int32, numbers))
     with arrays.stream_of(q):
         kernel((grid,), (384,), arguments, shared_mem=shared_bytes)
 
 
-def queries_map(s: Shapes, pointer: int) -> Any:
-    """Q as 128 tokens of one head at a time."""
+@cache
+def counters(device: int) -> tuple[Any, Iterator[int]]:
+    """Counters of a device, all zero, and the endless turn in which launches take them."""
+    cupy = require_gpu()
+    room = cupy.zeros((NUM_COUNTERS, 2), "int32")
+    cupy.cuda.get_current_stream().synchronize()
+    return room, cycle(range(room.data.ptr, room.data.ptr + room.nbytes, 8))
+
+
+def next_counter(device: int) -> int:
+    """The address of a counter that no launch of the last NUM_COUNTERS - 1 uses; each leaves its own at zero."""
+    return next(counters(device)[1])
+
+
+def queries_map(s: Shapes, pointer: int, heads: int) -> Any:
+    """Q as 128 rows at a time: tokens, and of each token so many heads."""
     sizes, strides = (s.head_size, s.num_heads, s.num_rows), (s.head_size * 2, s.q_stride * 2)
-    return tensor_map(pointer, sizes, strides, (64, 1, Q_ROWS))
+    return tensor_map(pointer, sizes, strides, (64, heads, Q_ROWS // heads))
 
 
 def cache_map(s: Shapes, pointer: int) -> Any:

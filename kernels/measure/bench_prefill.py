@@ -27,8 +27,8 @@ KNOWN = {
 PLANS = {
     "plain": TmaPlan(False, False), "lazy": TmaPlan(False, True), "pingpong": TmaPlan(True, False),
     "both": TmaPlan(True, True), "both, an item a block": TmaPlan(True, True, stays=False),
-    "both, 40 MB": TmaPlan(True, True, l2_share=40 << 20),
-    "lazy, an item a block": TmaPlan(False, True, stays=False),
+    "both, 40 MB": TmaPlan(True, True, l2_share=40 << 20), "both, packed": TmaPlan(True, True, pack=True),
+    "lazy, packed": TmaPlan(False, True, pack=True),
 }  # fmt: skip
 CASES = (
     (Shape(8, 2, 128, 16), [700, 1, 33, 290], [700, 1, 20, 129]), (Shape(14, 2, 64, 16), [161] * 4, [161] * 4),

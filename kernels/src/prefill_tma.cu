@@ -11,10 +11,14 @@
 // LAZY: a row's maximum is followed only where it grew by more than 2^8; weights stay below 2^8, the result is the same.
 // The tail of the last block holds no tokens, perhaps NaN: its rows of V are set to zero, its scores are masked.
 //
-// Grid: as many thread blocks as multiprocessors, or one an item; items by groups of `group` (sequence, head) pairs
-// whose K and V fit the L2 cache together, in each the longest first, every other round backwards.
+// A warpgroup whose rows are all past the sequence's end only keeps the barriers going.
+// PACK: an item is 128 / GROUP tokens of all heads that share a kv head, so that short prompts leave fewer rows empty.
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PINGPONG, LAZY.
+// Grid: as many thread blocks as multiprocessors, which draw their next item from a counter; without a counter one an
+// item. Items by groups of `group` (sequence, head) pairs whose K and V fit the L2 cache together, in each the longest
+// first.
+//
+// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PINGPONG, LAZY, PACK.
 #include "common.cuh"
 #include "wgmma.cuh"
 #include "pipeline.cuh"
@@ -28,6 +32,12 @@
 #define VECTORS (HEAD_SIZE / 8)
 #define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
 #define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
+#if PACK
+#define HEADS GROUP  // of an item: its rows are tokens, and of each token its heads
+#else
+#define HEADS 1
+#endif
+#define Q_TOKENS (Q_ROWS / HEADS)
 #define SLACK 8.0f                         // powers of two by which a maximum may lag behind (LAZY)
 
 // Shared memory: Q, K twice, V twice, output on its way out, barriers.
@@ -35,7 +45,8 @@
 #define V_AT (3 * TILE_BYTES)
 #define O_AT (5 * TILE_BYTES)
 #define BARRIERS_AT (6 * TILE_BYTES)
-enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_FREE = 64 };
+enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_FREE = 64, ITEM_FULL = 80, ITEM_FREE = 96 };
+#define ITEMS_AT (BARRIERS_AT + 112)  // the numbers of two items, from the copying warp to the others
 
 // Byte offset of 16-byte vector `vector` of row `row` in a tile.
 DEVICE unsigned place(int row, int vector) {
@@ -47,27 +58,26 @@ struct Batch {
   int num_kv_heads, max_blocks, num_seqs, num_tiles, group;
 };
 
-// 128 new tokens of one head of one sequence; end_tile is 0 where the sequence has none there.
+// Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there.
 struct Item {
   int seq, head, first, start, num_new, context_len, end_tile;
 };
 
+DEVICE int pairs_of(const Batch& b) { return b.num_seqs * b.num_kv_heads * (GROUP / HEADS); }
+
 DEVICE Item item_of(const Batch& b, int index) {
-  int num_heads = b.num_kv_heads * GROUP, pairs = b.num_seqs * num_heads, span = b.num_tiles * b.group;
-  int start_pair = index / span * b.group, in_group = index % span, size = min(b.group, pairs - start_pair);
+  int heads = b.num_kv_heads * (GROUP / HEADS), span = b.num_tiles * b.group;
+  int start_pair = index / span * b.group, in_group = index % span, size = min(b.group, pairs_of(b) - start_pair);
   Item item;
   int pair = start_pair + in_group % size;
-  item.seq = pair / num_heads, item.head = pair % num_heads;
-  item.first = (b.num_tiles - 1 - in_group / size) * Q_ROWS;
+  item.seq = pair / heads, item.head = pair % heads * HEADS;
+  item.first = (b.num_tiles - 1 - in_group / size) * Q_TOKENS;
   item.start = b.query_starts[item.seq], item.num_new = b.query_starts[item.seq + 1] - item.start;
   item.context_len = b.context_lens[item.seq];
-  int end = item.context_len - item.num_new + min(item.first + Q_ROWS, item.num_new);
+  int end = item.context_len - item.num_new + min(item.first + Q_TOKENS, item.num_new);
   item.end_tile = item.first < item.num_new ? (end + K_ROWS - 1) / K_ROWS : 0;
   return item;
 }
-
-// The item of round `round` for this thread block, or a number past all items.
-DEVICE int index_of(int round) { return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
 
 // First cache row of the box that this lane copies of a tile; boxes past the context repeat the first block.
 DEVICE int row_of_box(const Batch& b, const Item& item, int tile, int lane) {
@@ -83,33 +93,60 @@ DEVICE void copy_tile(unsigned tile, const TensorMap* map, int row, unsigned ful
   if (lane < BOXES) copy_box(tile + lane % SLABS * SLAB_BYTES + lane / SLABS * BOX_ROWS * 128, map, lane % SLABS * 64, row, full);
 }
 
+// A number that no thread block has drawn yet; `num_items` or more when there is none. One lane draws.
+DEVICE int draw_item(int* counter, int num_items, int lane) {
+  int drawn = num_items;
+  if (counter && lane == 0) drawn = atomicAdd(counter, 1) + (int)gridDim.x;
+  return drawn;
+}
+
+// The last thread block to end leaves the counters at zero.
+DEVICE void end_draws(int* counter) {
+  if (!counter || atomicAdd(counter + 1, 1) != (int)gridDim.x - 1) return;
+  counter[0] = counter[1] = 0;
+}
+
+// Tells the computing warps which item comes next; a negative one ends their work.
+DEVICE void publish_item(int* item_numbers, unsigned barriers, int index, int items, int lane) {
+  wait_barrier(barriers + ITEM_FREE + items % 2 * 8, items / 2 % 2 ^ 1);
+  if (lane == 0) {
+    *(volatile int*)(item_numbers + items % 2) = index;
+    arrive(barriers + ITEM_FULL + items % 2 * 8);
+  }
+}
+
 // The copying warp: every tile of every item, as early as there is room.
 DEVICE void copy_all(const Batch& b, const TensorMap* q_map, const TensorMap* k_map, const TensorMap* v_map,
-                     unsigned shared, int num_items) {
-  unsigned barriers = shared + BARRIERS_AT;
-  int lane = threadIdx.x % 32, count = 0, items = 0;
-  for (int round = 0; round * gridDim.x < num_items; round++) {
-    int index = index_of(round);
-    if (index >= num_items) continue;
+                     char* shared, int num_items, int* counter) {
+  unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
+  int* item_numbers = (int*)(shared + ITEMS_AT);
+  int lane = threadIdx.x % 32, count = 0, items = 0, index = blockIdx.x;
+  while (index < num_items) {
+    int drawn = draw_item(counter, num_items, lane);  // used when this item's copies are under way
     Item item = item_of(b, index);
-    if (!item.end_tile) continue;
-    int row = row_of_box(b, item, 0, lane);
-    wait_barrier(barriers + Q_FREE, items % 2 ^ 1);
-    if (lane == 0) expect_bytes(barriers + Q_FULL, TILE_BYTES);
-    __syncwarp();
-    if (lane < SLABS)
-      copy_box(shared + lane * SLAB_BYTES, q_map, lane * 64, item.head, item.start + item.first, barriers + Q_FULL);
-    items++;
-    for (int tile = 0; tile < item.end_tile; tile++, count++) {
-      int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
-      if (tile + 1 < item.end_tile) next = row_of_box(b, item, tile + 1, lane);
-      wait_barrier(barriers + K_FREE + stage * 8, parity);
-      copy_tile(shared + K_AT + stage * TILE_BYTES, k_map, row, barriers + K_FULL + stage * 8, lane);
-      wait_barrier(barriers + V_FREE + stage * 8, parity);
-      copy_tile(shared + V_AT + stage * TILE_BYTES, v_map, row, barriers + V_FULL + stage * 8, lane);
-      row = next;
+    if (item.end_tile) {
+      int row = row_of_box(b, item, 0, lane);
+      publish_item(item_numbers, barriers, index, items, lane);
+      wait_barrier(barriers + Q_FREE, items % 2 ^ 1);
+      if (lane == 0) expect_bytes(barriers + Q_FULL, TILE_BYTES);
+      __syncwarp();
+      if (lane < SLABS)
+        copy_box(base + lane * SLAB_BYTES, q_map, lane * 64, item.head, item.start + item.first, barriers + Q_FULL);
+      items++;
+      for (int tile = 0; tile < item.end_tile; tile++, count++) {
+        int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
+        if (tile + 1 < item.end_tile) next = row_of_box(b, item, tile + 1, lane);
+        wait_barrier(barriers + K_FREE + stage * 8, parity);
+        copy_tile(base + K_AT + stage * TILE_BYTES, k_map, row, barriers + K_FULL + stage * 8, lane);
+        wait_barrier(barriers + V_FREE + stage * 8, parity);
+        copy_tile(base + V_AT + stage * TILE_BYTES, v_map, row, barriers + V_FULL + stage * 8, lane);
+        row = next;
+      }
     }
+    index = __shfl_sync(FULL_MASK, drawn, 0);
   }
+  publish_item(item_numbers, barriers, -1, items, lane);
+  if (lane == 0) end_draws(counter);
 }
 
 DEVICE void start_scores(float (&s)[64], unsigned q, unsigned k) {
@@ -127,11 +164,11 @@ DEVICE void start_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], u
   commit_wgmma();
 }
 
-// Keys after a row's own position get no weight. `position` is that of this lane's first row, `key` the tile's first.
-DEVICE void mask(float (&s)[64], int position, int key, int lane) {
+// Keys after a row's own position get no weight. `positions` are those of this lane's two rows, `key` the tile's first.
+DEVICE void mask(float (&s)[64], const int (&positions)[2], int key, int lane) {
 #pragma unroll
   for (int i = 0; i < 64; i++)
-    if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > position + i % 4 / 2 * 8) s[i] = NEG_INF;
+    if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > positions[i % 4 / 2]) s[i] = NEG_INF;
 }
 
 // Online softmax of 64 rows: scores become weights; returns whether the output must shrink, and by which factors.
@@ -173,8 +210,8 @@ DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[64]) {
 
 // Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes a lane.
 DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, word16* out, long long out_stride,
-                  int num_rows) {
-  int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16;
+                  int own_row, int num_rows) {
+  int lane = threadIdx.x % 32, first = own_row + threadIdx.x / 32 % 4 * 16;
   __syncwarp();  // the last item's rows have been read
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -190,7 +227,8 @@ DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, wor
 #pragma unroll
   for (int i = 0; i < VECTORS / 2; i++) {
     int r = first + (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
-    if (r < num_rows) *(uint4*)(out + r * out_stride + vector * 8) = *(uint4*)(staging + place(r, vector));
+    if (r < num_rows)
+      *(uint4*)(out + r / HEADS * out_stride + r % HEADS * HEAD_SIZE + vector * 8) = *(uint4*)(staging + place(r, vector));
   }
 }
 
@@ -206,13 +244,14 @@ DEVICE void clear_tail(char* tile, int first_row, int warpgroup) {
 struct Place {
   unsigned base, barriers, q_rows;
   int lane, warpgroup, count;
+  int first_position, positions[2];  // of the warpgroup's first row, and of this lane's two
 };
 
 // One tile: its scores, softmax and weights, and the values of the tile before unless it is the item's first.
 template <bool FIRST>
-DEVICE void step(Place& at, const Item& item, int tile, int first_position, float (&s)[64], float (&o)[HEAD_SIZE / 2],
+DEVICE void step(Place& at, const Item& item, int tile, float (&s)[64], float (&o)[HEAD_SIZE / 2],
                  unsigned (&p)[8][4], float (&top)[2], float (&sum)[2], float scale_log2) {
-  int stage = at.count % 2, before = 1 - stage, position = first_position + threadIdx.x / 32 % 4 * 16 + at.lane / 4;
+  int stage = at.count % 2, before = 1 - stage;
   wait_barrier(at.barriers + K_FULL + stage * 8, at.count / 2 % 2);
   if (!FIRST) wait_barrier(at.barriers + V_FULL + before * 8, (at.count - 1) / 2 % 2);
 #if PINGPONG
@@ -233,7 +272,7 @@ DEVICE void step(Place& at, const Item& item, int tile, int first_position, floa
     if (tile + 1 == item.end_tile) arrive(at.barriers + Q_FREE);
   }
   float shrink[2];
-  if (tile * K_ROWS + K_ROWS - 1 > first_position) mask(s, position, tile * K_ROWS, at.lane);
+  if (tile * K_ROWS + K_ROWS - 1 > at.first_position) mask(s, at.positions, tile * K_ROWS, at.lane);
   bool grew = soften(s, top, sum, shrink, scale_log2);
   if (!FIRST) {
     wait_wgmma<0>();
@@ -248,30 +287,58 @@ DEVICE void step(Place& at, const Item& item, int tile, int first_position, floa
   at.count++;
 }
 
+// The barriers of an item in which this warpgroup has no rows.
+DEVICE void pass(Place& at, const Item& item) {
+  for (int tile = 0; tile < item.end_tile; tile++, at.count++) {
+    int stage = at.count % 2 * 8, parity = at.count / 2 % 2;
+#if PINGPONG
+    sync_named(1 + at.warpgroup, 256);
+    arrive_named(2 - at.warpgroup, 256);
+#endif
+    wait_barrier(at.barriers + K_FULL + stage, parity);
+    wait_barrier(at.barriers + V_FULL + stage, parity);
+    __syncwarp();
+    if (at.lane == 0) arrive(at.barriers + K_FREE + stage), arrive(at.barriers + V_FREE + stage);
+  }
+  if (at.lane == 0) arrive(at.barriers + Q_FREE);
+}
+
+// The number of the next item.
+DEVICE int next_item(const Place& at, const char* shared, int items) {
+  wait_barrier(at.barriers + ITEM_FULL + items % 2 * 8, items / 2 % 2);
+  int index = *(const volatile int*)(shared + ITEMS_AT + items % 2 * 4);
+  __syncwarp();
+  if (at.lane == 0) arrive(at.barriers + ITEM_FREE + items % 2 * 8);
+  return index;
+}
+
 // A computing warpgroup: its 64 rows of every item.
-DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_log2, int num_items, int warpgroup) {
+DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_log2, int warpgroup) {
   unsigned base = shared_address(shared);
   Place at = {base, base + BARRIERS_AT, base + warpgroup * 64 * 128, (int)threadIdx.x % 32, warpgroup, 0};
-  int items = 0, own_row = warpgroup * 64;
+  int own_row = warpgroup * 64;
   long long out_stride = (long long)b.num_kv_heads * GROUP * HEAD_SIZE;
   unsigned p[8][4];
   float top[2], sum[2], s[64], o[HEAD_SIZE / 2];
 #if PINGPONG
   if (warpgroup == 1) arrive_named(1, 256);
 #endif
-  for (int round = 0; round * gridDim.x < num_items; round++) {
-    int index = index_of(round);
-    if (index >= num_items) continue;
+  for (int items = 0, index; (index = next_item(at, shared, items)) >= 0; items++) {
     Item item = item_of(b, index);
-    if (!item.end_tile) continue;
-    int first_position = item.context_len - item.num_new + item.first + own_row;
+    int num_rows = (item.num_new - item.first) * HEADS, position = item.context_len - item.num_new + item.first;
+    wait_barrier(at.barriers + Q_FULL, items % 2);
+    if (own_row >= num_rows) {
+      pass(at, item);
+      continue;
+    }
+    int row = own_row + threadIdx.x / 32 % 4 * 16 + at.lane / 4;
+    at.first_position = position + own_row / HEADS;
+    at.positions[0] = position + row / HEADS, at.positions[1] = position + (row + 8) / HEADS;
     top[0] = top[1] = NEG_INF, sum[0] = sum[1] = 0;
 #pragma unroll
     for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] = 0;
-    wait_barrier(at.barriers + Q_FULL, items++ % 2);
-    step<true>(at, item, 0, first_position, s, o, p, top, sum, scale_log2);
-    for (int tile = 1; tile < item.end_tile; tile++)
-      step<false>(at, item, tile, first_position, s, o, p, top, sum, scale_log2);
+    step<true>(at, item, 0, s, o, p, top, sum, scale_log2);
+    for (int tile = 1; tile < item.end_tile; tile++) step<false>(at, item, tile, s, o, p, top, sum, scale_log2);
     int last = (at.count - 1) % 2, filled = item.context_len - (item.end_tile - 1) * K_ROWS;
     wait_barrier(at.barriers + V_FULL + last * 8, (at.count - 1) / 2 % 2);
     if (filled < K_ROWS) clear_tail(shared + V_AT + last * TILE_BYTES, filled, warpgroup);
@@ -281,9 +348,8 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
     wait_wgmma<0>();
     pin(o);
     if (at.lane == 0) arrive(at.barriers + V_FREE + last * 8);
-    store(o, sum, shared + O_AT + own_row * 128,
-          out + (item.start + item.first + own_row) * out_stride + item.head * HEAD_SIZE, out_stride,
-          item.num_new - item.first - own_row);
+    store(o, sum, shared + O_AT, out + (item.start + item.first) * out_stride + item.head * HEAD_SIZE, out_stride,
+          own_row, num_rows);
   }
 #if PINGPONG
   if (warpgroup == 0) sync_named(1, 256);
@@ -292,17 +358,18 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
 
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 prefill(word16* out,                              // [num_tokens, num_heads, HEAD_SIZE]
-        const __grid_constant__ TensorMap q_map,  // [num_tokens, num_heads, HEAD_SIZE] by boxes of [128, 1, 64]
+        const __grid_constant__ TensorMap q_map,  // [num_tokens, num_heads, HEAD_SIZE] by boxes of [Q_TOKENS, HEADS, 64]
         const __grid_constant__ TensorMap k_map,  // [rows of a head, HEAD_SIZE] by boxes of [BOX_ROWS, 64]
         const __grid_constant__ TensorMap v_map,  // as k_map
         const int* block_tables,                  // [num_seqs, max_blocks]
         const int* query_starts,                  // [num_seqs + 1] first new token of each sequence
         const int* context_lens,                  // [num_seqs] cached tokens, the new ones included
+        int* counter,                             // [2], zero before and after, or none
         float scale_log2,                         // softmax scale * log2(e)
         int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group) {
   extern __shared__ __align__(1024) char shared[];
   Batch b = {block_tables, query_starts, context_lens, num_kv_heads, max_blocks, num_seqs, num_tiles, group};
-  int num_items = num_tiles * num_seqs * num_kv_heads * GROUP;
+  int num_items = num_tiles * pairs_of(b);
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   if (threadIdx.x == 0) {
     init_barrier(barriers + Q_FULL, 1);
@@ -310,6 +377,8 @@ prefill(word16* out,                              // [num_tokens, num_heads, HEA
     for (int stage = 0; stage < 2; stage++) {
       init_barrier(barriers + K_FULL + stage * 8, 1);
       init_barrier(barriers + V_FULL + stage * 8, 1);
+      init_barrier(barriers + ITEM_FULL + stage * 8, 1);
+      init_barrier(barriers + ITEM_FREE + stage * 8, 8);
       init_barrier(barriers + K_FREE + stage * 8, 8);
       init_barrier(barriers + V_FREE + stage * 8, 8);
     }
@@ -318,9 +387,9 @@ prefill(word16* out,                              // [num_tokens, num_heads, HEA
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<24>();
-    if (threadIdx.x < 32) copy_all(b, &q_map, &k_map, &v_map, base, num_items);
+    if (threadIdx.x < 32) copy_all(b, &q_map, &k_map, &v_map, shared, num_items, counter);
   } else {
     take_registers<240>();
-    attend_all(b, out, shared, scale_log2, num_items, threadIdx.x / 128 - 1);
+    attend_all(b, out, shared, scale_log2, threadIdx.x / 128 - 1);
   }
 }
