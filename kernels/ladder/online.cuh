@@ -6,6 +6,7 @@
 #define DIMS ((HEAD_SIZE + 31) / 32)              // dimensions that a lane holds: lane, lane + 32, ...
 #define RUN (BLOCK_SIZE < 32 ? BLOCK_SIZE : 32)   // slots that a warp takes at once, at most one a lane
 #define RUNS ((BLOCK_SIZE + RUN - 1) / RUN)       // runs that a block is cut into
+#define AT_ONCE 8                                 // slots whose reads are under way together
 
 // The softmax of the tokens that a warp has seen: their largest score, the sum of their weights, their values added up.
 struct State {
@@ -29,25 +30,42 @@ DEVICE int count_of_run(int n, int context_len) {
   return min(min(RUN, BLOCK_SIZE - n % RUNS * RUN), context_len - first_of_run(n));
 }
 
+// Rows first .. first + AT_ONCE - 1 of a run; past the last slot that one again. All reads are ordered before any is used.
+DEVICE void read_rows(float (&rows)[AT_ONCE][DIMS], const word16* run, int first, int count, int lane) {
+#pragma unroll
+  for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+    for (int i = 0; i < DIMS; i++) rows[n][i] = value_at(run + min(first + n, count - 1) * HEAD_SIZE, i, lane);
+}
+
 // The scores of `count` slots in a row: lane n returns that of slot n, lanes past them return minus infinity.
 DEVICE float scores_of(const float (&query)[DIMS], const word16* keys, int count, float scale, int lane) {
-  float mine = NEG_INF;
-#pragma unroll 8
-  for (int slot = 0; slot < count; slot++) {
-    float dot = 0;
-    for (int i = 0; i < DIMS; i++) dot += query[i] * value_at(keys + slot * HEAD_SIZE, i, lane);
-    dot = warp_sum(dot) * scale;
-    if (lane == slot) mine = dot;
+  float mine = NEG_INF, rows[AT_ONCE][DIMS];
+  for (int first = 0; first < count; first += AT_ONCE) {
+    read_rows(rows, keys, first, count, lane);
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; n++) {
+      float dot = 0;
+#pragma unroll
+      for (int i = 0; i < DIMS; i++) dot += query[i] * rows[n][i];
+      dot = warp_sum(dot) * scale;
+      if (lane == first + n && lane < count) mine = dot;
+    }
   }
   return mine;
 }
 
-// Adds the values of `count` slots; lane n has the weight of slot n.
+// Adds the values of `count` slots; lane n has the weight of slot n, zero past the last.
 DEVICE void add_values(State& state, const word16* values, int count, float weight, int lane) {
-#pragma unroll 8
-  for (int slot = 0; slot < count; slot++) {
-    float share = __shfl_sync(FULL_MASK, weight, slot);
-    for (int i = 0; i < DIMS; i++) state.o[i] += share * value_at(values + slot * HEAD_SIZE, i, lane);
+  float rows[AT_ONCE][DIMS];
+  for (int first = 0; first < count; first += AT_ONCE) {
+    read_rows(rows, values, first, count, lane);
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; n++) {
+      float share = first + n < count ? __shfl_sync(FULL_MASK, weight, first + n) : 0;
+#pragma unroll
+      for (int i = 0; i < DIMS; i++) state.o[i] += share * rows[n][i];
+    }
   }
 }
 

@@ -10,7 +10,7 @@
 #include "../src/common.cuh"
 #include "../ladder/online.cuh"
 
-extern "C" __global__ void
+extern "C" __global__ void __launch_bounds__(THREADS)
 one_pass(word16* out,            // [num_heads, HEAD_SIZE]
          const word16* q,        // [num_heads, HEAD_SIZE]
          const word16* k_cache,  // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
@@ -22,7 +22,7 @@ one_pass(word16* out,            // [num_heads, HEAD_SIZE]
                    head / GROUP, context_len);
 }
 
-extern "C" __global__ void
+extern "C" __global__ void __launch_bounds__(THREADS)
 two_passes(word16* out, const word16* q, const word16* k_cache, const word16* v_cache, const int* table,
            float scale, int num_kv_heads, int context_len) {  // as one_pass
   __shared__ float tops[WARPS];

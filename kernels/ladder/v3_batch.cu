@@ -8,7 +8,7 @@
 #include "../src/common.cuh"
 #include "../ladder/online.cuh"
 
-extern "C" __global__ void
+extern "C" __global__ void __launch_bounds__(THREADS)
 batched(word16* out,              // [num_seqs, num_heads, HEAD_SIZE]
         const word16* q,          // [num_seqs, num_heads, HEAD_SIZE], rows of q_stride values
         const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]

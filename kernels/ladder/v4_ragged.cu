@@ -9,7 +9,7 @@
 #include "../ladder/online.cuh"
 
 // Grid (num_tokens): a thread block writes one token's keys and values, all kv heads.
-extern "C" __global__ void
+extern "C" __global__ void __launch_bounds__(THREADS)
 write(word16* k_cache,                // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
       word16* v_cache,                // as k_cache
       const word16* k,                // [num_tokens, num_kv_heads, HEAD_SIZE], rows of k_stride values
@@ -27,7 +27,7 @@ write(word16* k_cache,                // [num_blocks, num_kv_heads, BLOCK_SIZE, 
 }
 
 // Grid (num_tokens, num_heads) of THREADS: a thread block makes one head's output of one token.
-extern "C" __global__ void
+extern "C" __global__ void __launch_bounds__(THREADS)
 ragged(word16* out,            // [num_tokens, num_heads, HEAD_SIZE]
        const word16* q,        // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
        const word16* k_cache,  // as above

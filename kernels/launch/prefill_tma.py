@@ -22,8 +22,8 @@ BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 class TmaPlan:
     """How the kernel is built and its grid cut; see prefill_tma.cu.
 
-    stays: thread blocks draw items until none is left; else there is one an item. pack: an item has all heads that share
-    a kv head, where these are a power of two up to 8. l2_share: bytes of K and V that thread blocks running together
+    stays: thread blocks draw items until none is left; else there is one an item. pack: an item has all heads that
+    share a kv head, where these are a power of two up to 8. l2_share: bytes of K and V that thread blocks running together
     should share through the L2 cache.
     """
 
@@ -59,18 +59,38 @@ def launch(
     kernel = load("prefill_tma.cu", "prefill", **variant(s, plan))
     shared_bytes = shared_memory(s.head_size)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
-    pointer = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, *places)]
+    pointers = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, *places)]
+    origin = origin_of(pointers[2])
+    rows = rows_of_memory(device := require_gpu().cuda.runtime.getDevice(), origin, s.head_size, s.block_size)
     heads = packed(s, plan)
-    maps = (queries_map(s, pointer[1], heads), cache_map(s, pointer[2]), cache_map(s, pointer[3]))
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
     room = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
-    numbers = (s.num_kv_heads, max_blocks, num_seqs, tiles, min(pairs, max(8, plan.l2_share // room)))
-    device, grid, counter = require_gpu().cuda.runtime.getDevice(), tiles * pairs, 0
-    if plan.stays:
-        grid, counter = min(grid, multiprocessors(device)), next_counter(device)
-    arguments = (pointer[0], *maps, *pointer[4:], counter, log2_scale(scale, s.head_size), *map(np.int32, numbers))
+    group = min(pairs, max(8, plan.l2_share // room))
+    grid, counter = (
+        (min(tiles * pairs, multiprocessors(device)), next_counter(device)) if plan.stays else (tiles * pairs, 0)
+    )
+    numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group))
+    arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
     with arrays.stream_of(q):
         kernel((grid,), (384,), arguments, shared_mem=shared_bytes)
+
+
+def origin_of(pointer: int) -> int:
+    """Where the rows of memory begin that tensor copies name: at least 64 GiB below, so that other caches fit too."""
+    return max(0, (pointer >> 36) - 1) << 36
+
+
+@cache
+def rows_of_memory(device: int, origin: int, head_size: int, block_size: int) -> int:
+    """The address of a map of all memory from `origin` on as rows of a head, by boxes of a block; it is never freed."""
+    box = (64, min(block_size, K_ROWS))
+    encoded = tensor_map(origin, (head_size, (1 << 31) - 1), (head_size * 2,), box)
+    there = require_gpu().asarray(encoded)
+    _kept.append(there)
+    return int(there.data.ptr)
+
+
+_kept: list[Any] = []
 
 
 @cache
@@ -85,18 +105,6 @@ def counters(device: int) -> tuple[Any, Iterator[int]]:
 def next_counter(device: int) -> int:
     """The address of a counter that no launch of the last NUM_COUNTERS - 1 uses; each leaves its own at zero."""
     return next(counters(device)[1])
-
-
-def queries_map(s: Shapes, pointer: int, heads: int) -> Any:
-    """Q as 128 rows at a time: tokens, and of each token so many heads."""
-    sizes, strides = (s.head_size, s.num_heads, s.num_rows), (s.head_size * 2, s.q_stride * 2)
-    return tensor_map(pointer, sizes, strides, (64, heads, Q_ROWS // heads))
-
-
-def cache_map(s: Shapes, pointer: int) -> Any:
-    """A cache as blocks of one head, or 128 rows of a larger one."""
-    rows = s.num_blocks * s.num_kv_heads * s.block_size
-    return tensor_map(pointer, (s.head_size, rows), (s.head_size * 2,), (64, min(s.block_size, K_ROWS)))
 
 
 def shared_memory(head_size: int) -> int:

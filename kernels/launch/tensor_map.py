@@ -1,7 +1,7 @@
-"""Descriptions of arrays for Hopper's tensor copies, encoded by the driver and passed to kernels by value."""
+"""Descriptions of arrays for Hopper's tensor copies, encoded by the driver."""
 
 import ctypes
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,9 @@ UINT16, NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS = 1, 0, 3, 3, 0  # of the driv
 MAP_BYTES, MAP_ALIGN = 128, 64
 
 
-@lru_cache(4096)
 def tensor_map(
     pointer: int, sizes: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
-) -> NDArray[np.void]:
+) -> NDArray[np.uint8]:
     """A map of an array of 16-bit values for boxes of 64 in the first dimension, 128-byte swizzled.
 
     sizes: values a dimension, the dense one first; strides: bytes from one to the next of every further dimension.
@@ -32,7 +31,7 @@ def tensor_map(
         raise ValueError(
             f"the driver refuses a tensor map of {sizes} by {strides} bytes in boxes of {box}: error {code}"
         )
-    return found.view(np.dtype((np.void, MAP_BYTES)))
+    return found
 
 
 @cache

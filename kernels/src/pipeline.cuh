@@ -35,12 +35,6 @@ DEVICE void copy_box(unsigned shared, const TensorMap* map, int x, int y, unsign
           shared), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
 
-DEVICE void copy_box(unsigned shared, const TensorMap* map, int x, int y, int z, unsigned barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
-      "[%5];" ::"r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
-}
-
 DEVICE void sync_named(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 DEVICE void arrive_named(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }

@@ -1,9 +1,9 @@
-// Ragged prefill attention on Hopper with roles: one warp copies, two warpgroups compute (head sizes 64 and 128).
+// Ragged prefill attention on Hopper with roles: two warps copy, two warpgroups compute (head sizes 64 and 128).
 //
-// As in FlashAttention-3 (Shah et al. 2024). Thread blocks stay and take items (128 new tokens of one head) in turn. The
-// copying warp runs ahead through the block table: it orders tensor copies of Q, and of blocks of K and V, into two
-// stages of 128 tokens each; barriers in shared memory say when a stage is full and when it is free. So the first tiles
-// of the next item arrive while this one is finished. The two computing warpgroups have 64 rows each:
+// As in FlashAttention-3 (Shah et al. 2024). Thread blocks stay and take items (128 new tokens of one head) in turn. A
+// copying warp runs ahead through the block table: it orders tensor copies of blocks of K and V into two stages of 128
+// tokens each; barriers in shared memory say when a stage is full and when it is free. Another warp fetches Q. So the
+// first tiles of the next item arrive while this one is finished. The two computing warpgroups have 64 rows each:
 //
 //   wait K(n) | S = Q K(n) started | O += P(n-1) V(n-1) started | wait S, softmax | wait O, rescale where a maximum grew
 //
@@ -54,6 +54,10 @@ DEVICE unsigned place(int row, int vector) {
 }
 
 struct Batch {
+  const word16* q;
+  const TensorMap* rows;  // memory from some address on, as rows of HEAD_SIZE values
+  int k_row, v_row;       // the caches' first rows there
+  int q_stride;
   const int *block_tables, *query_starts, *context_lens;
   int num_kv_heads, max_blocks, num_seqs, num_tiles, group;
 };
@@ -116,8 +120,7 @@ DEVICE void publish_item(int* item_numbers, unsigned barriers, int index, int it
 }
 
 // The copying warp: every tile of every item, as early as there is room.
-DEVICE void copy_all(const Batch& b, const TensorMap* q_map, const TensorMap* k_map, const TensorMap* v_map,
-                     char* shared, int num_items, int* counter) {
+DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) {
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   int* item_numbers = (int*)(shared + ITEMS_AT);
   int lane = threadIdx.x % 32, count = 0, items = 0, index = blockIdx.x;
@@ -126,20 +129,14 @@ DEVICE void copy_all(const Batch& b, const TensorMap* q_map, const TensorMap* k_
     Item item = item_of(b, index);
     if (item.end_tile) {
       int row = row_of_box(b, item, 0, lane);
-      publish_item(item_numbers, barriers, index, items, lane);
-      wait_barrier(barriers + Q_FREE, items % 2 ^ 1);
-      if (lane == 0) expect_bytes(barriers + Q_FULL, TILE_BYTES);
-      __syncwarp();
-      if (lane < SLABS)
-        copy_box(base + lane * SLAB_BYTES, q_map, lane * 64, item.head, item.start + item.first, barriers + Q_FULL);
-      items++;
+      publish_item(item_numbers, barriers, index, items++, lane);
       for (int tile = 0; tile < item.end_tile; tile++, count++) {
         int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
         if (tile + 1 < item.end_tile) next = row_of_box(b, item, tile + 1, lane);
         wait_barrier(barriers + K_FREE + stage * 8, parity);
-        copy_tile(base + K_AT + stage * TILE_BYTES, k_map, row, barriers + K_FULL + stage * 8, lane);
+        copy_tile(base + K_AT + stage * TILE_BYTES, b.rows, b.k_row + row, barriers + K_FULL + stage * 8, lane);
         wait_barrier(barriers + V_FREE + stage * 8, parity);
-        copy_tile(base + V_AT + stage * TILE_BYTES, v_map, row, barriers + V_FULL + stage * 8, lane);
+        copy_tile(base + V_AT + stage * TILE_BYTES, b.rows, b.v_row + row, barriers + V_FULL + stage * 8, lane);
         row = next;
       }
     }
@@ -147,6 +144,38 @@ DEVICE void copy_all(const Batch& b, const TensorMap* q_map, const TensorMap* k_
   }
   publish_item(item_numbers, barriers, -1, items, lane);
   if (lane == 0) end_draws(counter);
+}
+
+// The number of the next item, for one of the warps that are told.
+DEVICE int next_item(const char* shared, unsigned barriers, int items, int lane) {
+  wait_barrier(barriers + ITEM_FULL + items % 2 * 8, items / 2 % 2);
+  int index = *(const volatile int*)(shared + ITEMS_AT + items % 2 * 4);
+  __syncwarp();
+  if (lane == 0) arrive(barriers + ITEM_FREE + items % 2 * 8);
+  return index;
+}
+
+// The warp that fetches the queries of every item; rows past the sequence's end are zeros.
+DEVICE void fetch_queries(const Batch& b, char* shared) {
+  unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
+  int lane = threadIdx.x % 32;
+  for (int items = 0, index; (index = next_item(shared, barriers, items, lane)) >= 0; items++) {
+    Item item = item_of(b, index);
+    const word16* first = b.q + (long long)(item.start + item.first) * b.q_stride + item.head * HEAD_SIZE;
+    int num_rows = (item.num_new - item.first) * HEADS;
+    wait_barrier(barriers + Q_FREE, items % 2 ^ 1);
+#pragma unroll 4
+    for (int i = lane; i < Q_ROWS * VECTORS; i += 32) {
+      int r = i / VECTORS, vector = i % VECTORS;
+      const word16* from = first + (long long)(r / HEADS) * b.q_stride + r % HEADS * HEAD_SIZE + vector * 8;
+      copy_async(base + place(r, vector), r < num_rows ? from : b.q, r < num_rows ? 16 : 0);
+    }
+    commit_copies();
+    wait_copies<0>();
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) arrive(barriers + Q_FULL);
+  }
 }
 
 DEVICE void start_scores(float (&s)[64], unsigned q, unsigned k) {
@@ -303,15 +332,6 @@ DEVICE void pass(Place& at, const Item& item) {
   if (at.lane == 0) arrive(at.barriers + Q_FREE);
 }
 
-// The number of the next item.
-DEVICE int next_item(const Place& at, const char* shared, int items) {
-  wait_barrier(at.barriers + ITEM_FULL + items % 2 * 8, items / 2 % 2);
-  int index = *(const volatile int*)(shared + ITEMS_AT + items % 2 * 4);
-  __syncwarp();
-  if (at.lane == 0) arrive(at.barriers + ITEM_FREE + items % 2 * 8);
-  return index;
-}
-
 // A computing warpgroup: its 64 rows of every item.
 DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_log2, int warpgroup) {
   unsigned base = shared_address(shared);
@@ -323,7 +343,7 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
 #if PINGPONG
   if (warpgroup == 1) arrive_named(1, 256);
 #endif
-  for (int items = 0, index; (index = next_item(at, shared, items)) >= 0; items++) {
+  for (int items = 0, index; (index = next_item(shared, at.barriers, items, at.lane)) >= 0; items++) {
     Item item = item_of(b, index);
     int num_rows = (item.num_new - item.first) * HEADS, position = item.context_len - item.num_new + item.first;
     wait_barrier(at.barriers + Q_FULL, items % 2);
@@ -357,19 +377,22 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
 }
 
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
-prefill(word16* out,                              // [num_tokens, num_heads, HEAD_SIZE]
-        const __grid_constant__ TensorMap q_map,  // [num_tokens, num_heads, HEAD_SIZE] by boxes of [Q_TOKENS, HEADS, 64]
-        const __grid_constant__ TensorMap k_map,  // [rows of a head, HEAD_SIZE] by boxes of [BOX_ROWS, 64]
-        const __grid_constant__ TensorMap v_map,  // as k_map
-        const int* block_tables,                  // [num_seqs, max_blocks]
-        const int* query_starts,                  // [num_seqs + 1] first new token of each sequence
-        const int* context_lens,                  // [num_seqs] cached tokens, the new ones included
-        int* counter,                             // [2], zero before and after, or none
-        float scale_log2,                         // softmax scale * log2(e)
-        int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group) {
+prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
+        const word16* q,          // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
+        const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+        const word16* v_cache,    // as k_cache
+        const int* block_tables,  // [num_seqs, max_blocks]
+        const int* query_starts,  // [num_seqs + 1] first new token of each sequence
+        const int* context_lens,  // [num_seqs] cached tokens, the new ones included
+        const TensorMap* rows,    // memory from `origin` on: [rows, HEAD_SIZE] by boxes of [BOX_ROWS, 64]
+        address_t origin,         // at or below both caches, whole rows away
+        int* counter,             // [2], zero before and after, or none
+        float scale_log2,         // softmax scale * log2(e)
+        int q_stride, int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group) {
   extern __shared__ __align__(1024) char shared[];
-  Batch b = {block_tables, query_starts, context_lens, num_kv_heads, max_blocks, num_seqs, num_tiles, group};
-  int num_items = num_tiles * pairs_of(b);
+  Batch b = {q, rows, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2)),
+             (int)(((address_t)v_cache - origin) / (HEAD_SIZE * 2)), q_stride, block_tables, query_starts, context_lens,
+             num_kv_heads, max_blocks, num_seqs, num_tiles, group};
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   if (threadIdx.x == 0) {
     init_barrier(barriers + Q_FULL, 1);
@@ -378,7 +401,7 @@ prefill(word16* out,                              // [num_tokens, num_heads, HEA
       init_barrier(barriers + K_FULL + stage * 8, 1);
       init_barrier(barriers + V_FULL + stage * 8, 1);
       init_barrier(barriers + ITEM_FULL + stage * 8, 1);
-      init_barrier(barriers + ITEM_FREE + stage * 8, 8);
+      init_barrier(barriers + ITEM_FREE + stage * 8, 9);  // these and the one that fetches queries
       init_barrier(barriers + K_FREE + stage * 8, 8);
       init_barrier(barriers + V_FREE + stage * 8, 8);
     }
@@ -386,10 +409,11 @@ prefill(word16* out,                              // [num_tokens, num_heads, HEA
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<24>();
-    if (threadIdx.x < 32) copy_all(b, &q_map, &k_map, &v_map, shared, num_items, counter);
+    give_registers<40>();
+    if (threadIdx.x < 32) copy_all(b, shared, num_tiles * pairs_of(b), counter);
+    else if (threadIdx.x < 64) fetch_queries(b, shared);
   } else {
-    take_registers<240>();
+    take_registers<232>();
     attend_all(b, out, shared, scale_log2, threadIdx.x / 128 - 1);
   }
 }
