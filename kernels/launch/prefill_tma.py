@@ -1,6 +1,6 @@
 """Launch of the prefill kernel with roles (prefill_tma.cu): Hopper only, head sizes 64 and 128, blocks of 8 to 256."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kernels.launch import arrays
 from kernels.launch.attention import Shapes, log2_scale
 from kernels.launch.compile import load, multiprocessors, require_gpu
 from kernels.launch.tensor_map import tensor_map
 
 Q_ROWS = K_ROWS = 128
+NUM_THREADS = 384
 NUM_COUNTERS = 4096
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
@@ -23,8 +23,8 @@ class TmaPlan:
     """How the kernel is built and its grid cut; see prefill_tma.cu.
 
     stays: thread blocks draw items until none is left; else there is one an item. pack: an item has all heads that
-    share a kv head, where these are a power of two up to 8. l2_share: bytes of K and V that thread blocks running together
-    should share through the L2 cache.
+    share a kv head, where these are a power of two up to 8. l2_share: bytes of K and V that thread blocks running
+    together should share through the L2 cache.
     """
 
     pingpong: bool = True
@@ -34,45 +34,48 @@ class TmaPlan:
     l2_share: int = 24 << 20
 
 
-def takes(head_size: int, block_size: int) -> bool:
-    """Whether the kernel has these sizes."""
-    return head_size in (64, 128) and block_size in BLOCK_SIZES
+def takes(s: Shapes, caches: Sequence[int]) -> bool:
+    """Whether the kernel has these sizes, and whether caches at these addresses are rows of one map of memory."""
+    row = s.head_size * 2
+    last = origin_of(caches[0]) + ((1 << 31) - 1) * row - s.num_blocks * s.num_kv_heads * s.block_size * row
+    here = all(cache % row == 0 and origin_of(caches[0]) <= cache <= last for cache in caches)
+    return s.head_size in (64, 128) and s.block_size in BLOCK_SIZES and here
 
 
-def packed(s: Shapes, plan: TmaPlan) -> int:
-    """Heads of an item."""
-    group = s.num_heads // s.num_kv_heads
+def packed(group: int, plan: TmaPlan) -> int:
+    """Heads of an item, of `group` that share a kv head."""
     return group if plan.pack and group in (2, 4, 8) else 1
 
 
-def variant(s: Shapes, plan: TmaPlan) -> dict[str, int]:
-    """Compile-time constants."""
-    chosen = {"PINGPONG": int(plan.pingpong), "LAZY": int(plan.lazy), "PACK": int(packed(s, plan) > 1)}
-    return {**s.defines, "BLOCK_SIZE": s.block_size, **chosen}
+def constants(group: int, block_size: int, plan: TmaPlan) -> dict[str, int]:
+    """What the kernel is compiled for beside the shape."""
+    pack = int(packed(group, plan) > 1)
+    return {"BLOCK_SIZE": block_size, "PINGPONG": int(plan.pingpong), "LAZY": int(plan.lazy), "PACK": pack}
 
 
-def launch(
-    s: Shapes, out: Any, q: Any, k_cache: Any, v_cache: Any, places: tuple[Any, Any, Any], max_blocks: int,
-    num_seqs: int, max_query_len: int, scale: float | None, plan: TmaPlan,
-) -> None:  # fmt: skip
-    """Arguments are checked by `paged_prefill`; places: block tables, query starts, context lengths."""
-    kernel = load("prefill_tma.cu", "prefill", **variant(s, plan))
+def arranged(
+    s: Shapes, pointers: Sequence[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None,
+    plan: TmaPlan,
+) -> tuple[Any, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int]:  # fmt: skip
+    """Kernel, grid, block, arguments and bytes of shared memory of a launch whose arguments were checked.
+
+    pointers: of out, q, K and V cache, block tables, query starts and context lengths.
+    """
+    share = s.num_heads // s.num_kv_heads
+    kernel = load("prefill_tma.cu", "prefill", **s.defines, **constants(share, s.block_size, plan))
     shared_bytes = shared_memory(s.head_size)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
-    pointers = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, *places)]
-    origin = origin_of(pointers[2])
-    rows = rows_of_memory(device := require_gpu().cuda.runtime.getDevice(), origin, s.head_size, s.block_size)
-    heads = packed(s, plan)
+    device, origin, heads = require_gpu().cuda.runtime.getDevice(), origin_of(pointers[2]), packed(share, plan)
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
+    grid, counter = tiles * pairs, 0
+    if plan.stays:
+        grid, counter = min(grid, multiprocessors(device)), next_counter(device)
     room = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
     group = min(pairs, max(8, plan.l2_share // room))
-    grid, counter = (
-        (min(tiles * pairs, multiprocessors(device)), next_counter(device)) if plan.stays else (tiles * pairs, 0)
-    )
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group))
+    rows = rows_of_memory(device, origin, s.head_size, s.block_size)
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
-    with arrays.stream_of(q):
-        kernel((grid,), (384,), arguments, shared_mem=shared_bytes)
+    return kernel, (grid,), (NUM_THREADS,), arguments, shared_bytes
 
 
 def origin_of(pointer: int) -> int:
@@ -86,6 +89,7 @@ def rows_of_memory(device: int, origin: int, head_size: int, block_size: int) ->
     box = (64, min(block_size, K_ROWS))
     encoded = tensor_map(origin, (head_size, (1 << 31) - 1), (head_size * 2,), box)
     there = require_gpu().asarray(encoded)
+    require_gpu().cuda.get_current_stream().synchronize()
     _kept.append(there)
     return int(there.data.ptr)
 

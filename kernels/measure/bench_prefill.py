@@ -2,15 +2,13 @@
 
 import argparse
 import csv
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from kernels.launch.attention import check_attention
 from kernels.launch.prefill_attention import paged_prefill
-from kernels.launch.prefill_tma import TmaPlan, launch
+from kernels.launch.prefill_tma import TmaPlan
 from kernels.measure.bench_inputs import Pools, PrefillInputs
 from kernels.measure.timing import time_graph, warm_up
 from kernels.verify import reference
@@ -21,8 +19,8 @@ MHA, GQA, SMALL = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64)
 # (shape, sequences, new tokens): FlashAttention-3 in FlashInfer 0.5.3 on pages of 16, torch SDPA; microseconds, H200;
 # 0 where none was measured.
 KNOWN = {
-    (MHA, 1, 1024): (0, 0), (GQA, 1, 1024): (0, 0), (GQA, 1, 4096): (0, 0), (SMALL, 8, 1024): (0, 0), (SMALL, 16, 161): (0, 0),
-    (MHA, 32, 64): (0, 0), (GQA, 32, 64): (0, 0),
+    (MHA, 1, 1024): (0, 0), (GQA, 1, 1024): (0, 0), (GQA, 1, 4096): (0, 0), (SMALL, 8, 1024): (0, 0),
+    (SMALL, 16, 161): (0, 0), (MHA, 32, 64): (0, 0), (GQA, 32, 64): (0, 0),
     (MHA, 1, 2048): (118, 101), (MHA, 1, 4096): (357, 324), (MHA, 4, 1024): (131, 105), (MHA, 16, 161): (60, 47),
     (MHA, 1, 16384): (5371, 4928), (GQA, 1, 2048): (95, 84), (GQA, 4, 1024): (104, 86), (GQA, 16, 161): (47, 39),
     (GQA, 1, 16384): (4725, 3982),
@@ -41,13 +39,6 @@ CASES = (
 )  # fmt: skip
 
 
-def run(plan: TmaPlan, tensors: tuple[torch.Tensor, ...], max_query_len: int) -> None:
-    """One launch; tensors: out, q, K and V caches, block tables, query starts, context lengths."""
-    out, q, k_cache, v_cache, tables, starts, lens = tensors
-    s = check_attention(out, q, k_cache, v_cache)
-    launch(s, out, q, k_cache, v_cache, (tables, starts, lens), tables.shape[1], len(lens), max_query_len, None, plan)
-
-
 def check(plan: TmaPlan) -> float:
     """The worst share of the tolerance that a plan's errors take, each case three times: a moving error is a race."""
     return max(error_on(plan, seed, *case) for seed, case in enumerate(CASES) for _ in range(3))
@@ -59,25 +50,17 @@ def error_on(plan: TmaPlan, seed: int, shape: Shape, lens: list[int], news: list
     starts = torch.tensor(np.cumsum([0, *news]), dtype=torch.int32).cuda()
     tensors = batch.q, batch.k_cache, batch.v_cache, batch.block_tables
     want = reference.paged_prefill(*tensors, news, lens)
-    got = poisoned(batch.q, lambda out: run(plan, (out, *tensors, starts, batch.context_lens), max(news)))
+    options = {"max_query_len": max(news), "kind": "tma", "plan": plan}
+    got = poisoned(batch.q, lambda out: paged_prefill(out, *tensors, starts, batch.context_lens, **options))
     return reference.relative_error(got, want) / TOLERANCE[shape.dtype]
 
 
-def calls(inputs: PrefillInputs, plan: TmaPlan) -> list[Callable[[], None]]:
-    """One call a layer."""
-    places = inputs.tables, inputs.starts, inputs.context_lens
-    return [
-        lambda i=i: run(plan, (inputs.out, inputs.q, inputs.k_cache[i], inputs.v_cache[i], *places), inputs.max_new)
-        for i in range(inputs.layers)
-    ]
-
-
 def right_on(inputs: PrefillInputs, plan: TmaPlan) -> bool:
-    """Whether a plan agrees with the kernel that stands, on the timed inputs."""
-    places = inputs.tables, inputs.starts, inputs.context_lens
-    tensors = inputs.q, inputs.k_cache[0], inputs.v_cache[0], *places
-    want = poisoned(inputs.q, lambda out: paged_prefill(out, *tensors, max_query_len=inputs.max_new))
-    got = poisoned(inputs.q, lambda out: run(plan, (out, *tensors), inputs.max_new))
+    """Whether a plan agrees with the kernel for all GPUs, on the timed inputs."""
+    tensors = inputs.q, inputs.k_cache[0], inputs.v_cache[0], inputs.tables, inputs.starts, inputs.context_lens
+    options = {"max_query_len": inputs.max_new}
+    want = poisoned(inputs.q, lambda out: paged_prefill(out, *tensors, **options, kind="mma"))
+    got = poisoned(inputs.q, lambda out: paged_prefill(out, *tensors, **options, kind="tma", plan=plan))
     return reference.relative_error(got, want.double()) <= 2 * TOLERANCE[inputs.shape.dtype]
 
 
@@ -95,9 +78,9 @@ def main() -> None:
     warm_up()
     for (shape, n, length), (fa3, sdpa) in KNOWN.items():
         inputs = PrefillInputs(pools, shape, [length] * n)
-        times = {"now": time_graph(inputs.paged()).median_us, "torch": time_graph(inputs.sdpa()).median_us}
+        times = {"wgmma": time_graph(inputs.paged("wgmma")).median_us, "torch": time_graph(inputs.sdpa()).median_us}
         for name, plan in plans.items():
-            times[name] = time_graph(calls(inputs, plan)).median_us if right_on(inputs, plan) else float("nan")
+            times[name] = time_graph(inputs.paged("tma", plan)).median_us if right_on(inputs, plan) else float("nan")
         row = {"heads": f"{shape.num_heads}/{shape.num_kv_heads}", "batch": f"{n}x{length}", "fa3": fa3, "sdpa": sdpa,
                **{name: round(time, 1) for name, time in times.items()}}  # fmt: skip
         rows.append(row)

@@ -9,7 +9,7 @@
 //
 // PINGPONG: the warpgroups take turns at starting products, so that one computes its softmax while the other multiplies.
 // LAZY: a row's maximum is followed only where it grew by more than 2^8; weights stay below 2^8, the result is the same.
-// The tail of the last block holds no tokens, perhaps NaN: its rows of V are set to zero, its scores are masked.
+// The tail of the last block holds no tokens, perhaps NaN: its scores are masked, its rows of V arrive as zeros.
 //
 // A warpgroup whose rows are all past the sequence's end only keeps the barriers going.
 // PACK: an item is 128 / GROUP tokens of all heads that share a kv head, so that short prompts leave fewer rows empty.
@@ -53,221 +53,9 @@ DEVICE unsigned place(int row, int vector) {
   return vector / 8 * SLAB_BYTES + row * 128 + ((vector % 8 ^ row % 8) << 4);
 }
 
-struct Batch {
-  const word16* q;
-  const TensorMap* rows;  // memory from some address on, as rows of HEAD_SIZE values
-  int k_row, v_row;       // the caches' first rows there
-  int q_stride;
-  const int *block_tables, *query_starts, *context_lens;
-  int num_kv_heads, max_blocks, num_seqs, num_tiles, group;
-};
-
-// Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there.
-struct Item {
-  int seq, head, first, start, num_new, context_len, end_tile;
-};
-
-DEVICE int pairs_of(const Batch& b) { return b.num_seqs * b.num_kv_heads * (GROUP / HEADS); }
-
-DEVICE Item item_of(const Batch& b, int index) {
-  int heads = b.num_kv_heads * (GROUP / HEADS), span = b.num_tiles * b.group;
-  int start_pair = index / span * b.group, in_group = index % span, size = min(b.group, pairs_of(b) - start_pair);
-  Item item;
-  int pair = start_pair + in_group % size;
-  item.seq = pair / heads, item.head = pair % heads * HEADS;
-  item.first = (b.num_tiles - 1 - in_group / size) * Q_TOKENS;
-  item.start = b.query_starts[item.seq], item.num_new = b.query_starts[item.seq + 1] - item.start;
-  item.context_len = b.context_lens[item.seq];
-  int end = item.context_len - item.num_new + min(item.first + Q_TOKENS, item.num_new);
-  item.end_tile = item.first < item.num_new ? (end + K_ROWS - 1) / K_ROWS : 0;
-  return item;
-}
-
-// First cache row of the box that this lane copies of a tile; boxes past the context repeat the first block.
-DEVICE int row_of_box(const Batch& b, const Item& item, int tile, int lane) {
-  int token = tile * K_ROWS + lane / SLABS * BOX_ROWS;
-  if (lane >= BOXES || token >= item.context_len) token = 0;
-  int block = b.block_tables[(long long)item.seq * b.max_blocks + token / BLOCK_SIZE];
-  return (block * b.num_kv_heads + item.head / GROUP) * BLOCK_SIZE + token % BLOCK_SIZE;
-}
-
-DEVICE void copy_tile(unsigned tile, const TensorMap* map, int row, unsigned full, int lane) {
-  if (lane == 0) expect_bytes(full, TILE_BYTES);
-  __syncwarp();
-  if (lane < BOXES) copy_box(tile + lane % SLABS * SLAB_BYTES + lane / SLABS * BOX_ROWS * 128, map, lane % SLABS * 64, row, full);
-}
-
-// A number that no thread block has drawn yet; `num_items` or more when there is none. One lane draws.
-DEVICE int draw_item(int* counter, int num_items, int lane) {
-  int drawn = num_items;
-  if (counter && lane == 0) drawn = atomicAdd(counter, 1) + (int)gridDim.x;
-  return drawn;
-}
-
-// The last thread block to end leaves the counters at zero.
-DEVICE void end_draws(int* counter) {
-  if (!counter || atomicAdd(counter + 1, 1) != (int)gridDim.x - 1) return;
-  counter[0] = counter[1] = 0;
-}
-
-// Tells the computing warps which item comes next; a negative one ends their work.
-DEVICE void publish_item(int* item_numbers, unsigned barriers, int index, int items, int lane) {
-  wait_barrier(barriers + ITEM_FREE + items % 2 * 8, items / 2 % 2 ^ 1);
-  if (lane == 0) {
-    *(volatile int*)(item_numbers + items % 2) = index;
-    arrive(barriers + ITEM_FULL + items % 2 * 8);
-  }
-}
-
-// The copying warp: every tile of every item, as early as there is room.
-DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) {
-  unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
-  int* item_numbers = (int*)(shared + ITEMS_AT);
-  int lane = threadIdx.x % 32, count = 0, items = 0, index = blockIdx.x;
-  while (index < num_items) {
-    int drawn = draw_item(counter, num_items, lane);  // used when this item's copies are under way
-    Item item = item_of(b, index);
-    if (item.end_tile) {
-      int row = row_of_box(b, item, 0, lane);
-      publish_item(item_numbers, barriers, index, items++, lane);
-      for (int tile = 0; tile < item.end_tile; tile++, count++) {
-        int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
-        if (tile + 1 < item.end_tile) next = row_of_box(b, item, tile + 1, lane);
-        wait_barrier(barriers + K_FREE + stage * 8, parity);
-        copy_tile(base + K_AT + stage * TILE_BYTES, b.rows, b.k_row + row, barriers + K_FULL + stage * 8, lane);
-        wait_barrier(barriers + V_FREE + stage * 8, parity);
-        copy_tile(base + V_AT + stage * TILE_BYTES, b.rows, b.v_row + row, barriers + V_FULL + stage * 8, lane);
-        row = next;
-      }
-    }
-    index = __shfl_sync(FULL_MASK, drawn, 0);
-  }
-  publish_item(item_numbers, barriers, -1, items, lane);
-  if (lane == 0) end_draws(counter);
-}
-
-// The number of the next item, for one of the warps that are told.
-DEVICE int next_item(const char* shared, unsigned barriers, int items, int lane) {
-  wait_barrier(barriers + ITEM_FULL + items % 2 * 8, items / 2 % 2);
-  int index = *(const volatile int*)(shared + ITEMS_AT + items % 2 * 4);
-  __syncwarp();
-  if (lane == 0) arrive(barriers + ITEM_FREE + items % 2 * 8);
-  return index;
-}
-
-// The warp that fetches the queries of every item; rows past the sequence's end are zeros.
-DEVICE void fetch_queries(const Batch& b, char* shared) {
-  unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
-  int lane = threadIdx.x % 32;
-  for (int items = 0, index; (index = next_item(shared, barriers, items, lane)) >= 0; items++) {
-    Item item = item_of(b, index);
-    const word16* first = b.q + (long long)(item.start + item.first) * b.q_stride + item.head * HEAD_SIZE;
-    int num_rows = (item.num_new - item.first) * HEADS;
-    wait_barrier(barriers + Q_FREE, items % 2 ^ 1);
-#pragma unroll 4
-    for (int i = lane; i < Q_ROWS * VECTORS; i += 32) {
-      int r = i / VECTORS, vector = i % VECTORS;
-      const word16* from = first + (long long)(r / HEADS) * b.q_stride + r % HEADS * HEAD_SIZE + vector * 8;
-      copy_async(base + place(r, vector), r < num_rows ? from : b.q, r < num_rows ? 16 : 0);
-    }
-    commit_copies();
-    wait_copies<0>();
-    publish_shared();
-    __syncwarp();
-    if (lane == 0) arrive(barriers + Q_FULL);
-  }
-}
-
-DEVICE void start_scores(float (&s)[64], unsigned q, unsigned k) {
-#pragma unroll
-  for (int d = 0; d < HEAD_SIZE / 16; d++) {
-    unsigned at = d / 4 * SLAB_BYTES + d % 4 * 32;
-    wgmma_scores(s, descriptor(q + at, 16, 1024), descriptor(k + at, 16, 1024), d > 0);
-  }
-  commit_wgmma();
-}
-
-DEVICE void start_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
-#pragma unroll
-  for (int n = 0; n < K_ROWS / 16; n++) wgmma_values(o, p[n], descriptor(v + n * 2048, SLAB_BYTES, 1024));
-  commit_wgmma();
-}
-
-// Keys after a row's own position get no weight. `positions` are those of this lane's two rows, `key` the tile's first.
-DEVICE void mask(float (&s)[64], const int (&positions)[2], int key, int lane) {
-#pragma unroll
-  for (int i = 0; i < 64; i++)
-    if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > positions[i % 4 / 2]) s[i] = NEG_INF;
-}
-
-// Online softmax of 64 rows: scores become weights; returns whether the output must shrink, and by which factors.
-DEVICE bool soften(float (&s)[64], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
-  bool grew = false;
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    float high = s[2 * r];
-#pragma unroll
-    for (int n = 0; n < 16; n++) high = fmaxf(high, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
-    high = fmaxf(high, top[r]);
-#if LAZY
-    if ((high - top[r]) * scale_log2 <= SLACK) high = top[r];
-#endif
-    grew |= high > top[r];
-    shrink[r] = fast_exp2((top[r] - high) * scale_log2);
-    top[r] = high;
-    float offset = high * scale_log2, total[2] = {0, 0};
-#pragma unroll
-    for (int n = 0; n < 16; n++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        float& x = s[4 * n + 2 * r + i];
-        total[i] += x = fast_exp2(x * scale_log2 - offset);
-      }
-    sum[r] = sum[r] * shrink[r] + (total[0] + total[1]);
-  }
-  return __any_sync(FULL_MASK, grew);
-}
-
-DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[64]) {
-#pragma unroll
-  for (int n = 0; n < 8; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) p[n][i] = pack(s[8 * n + 2 * i], s[8 * n + 2 * i + 1]);
-}
-
-// Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes a lane.
-DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, word16* out, long long out_stride,
-                  int own_row, int num_rows) {
-  int lane = threadIdx.x % 32, first = own_row + threadIdx.x / 32 % 4 * 16;
-  __syncwarp();  // the last item's rows have been read
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 1);
-    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 2);
-    float inverse = 1 / sum[r];
-#pragma unroll
-    for (int d = 0; d < VECTORS; d++)
-      *(unsigned*)(staging + place(first + r * 8 + lane / 4, d) + lane % 4 * 4) =
-          pack(o[4 * d + 2 * r] * inverse, o[4 * d + 2 * r + 1] * inverse);
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < VECTORS / 2; i++) {
-    int r = first + (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
-    if (r < num_rows)
-      *(uint4*)(out + r / HEADS * out_stride + r % HEADS * HEAD_SIZE + vector * 8) = *(uint4*)(staging + place(r, vector));
-  }
-}
-
-// Rows of a tile of V that hold no token; both warpgroups write the same zeros.
-DEVICE void clear_tail(char* tile, int first_row, int warpgroup) {
-  for (int i = first_row * VECTORS + threadIdx.x % 128; i < K_ROWS * VECTORS; i += 128)
-    *(uint4*)(tile + place(i / VECTORS, i % VECTORS)) = make_uint4(0, 0, 0, 0);
-  publish_shared();
-  sync_named(3 + warpgroup, 128);
-}
+#include "prefill_items.cuh"
+#include "prefill_copies.cuh"
+#include "prefill_softmax.cuh"
 
 // What a computing warpgroup knows wherever it is; `count` tiles have been computed, over all items.
 struct Place {
@@ -359,9 +147,8 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
     for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] = 0;
     step<true>(at, item, 0, s, o, p, top, sum, scale_log2);
     for (int tile = 1; tile < item.end_tile; tile++) step<false>(at, item, tile, s, o, p, top, sum, scale_log2);
-    int last = (at.count - 1) % 2, filled = item.context_len - (item.end_tile - 1) * K_ROWS;
+    int last = (at.count - 1) % 2;
     wait_barrier(at.barriers + V_FULL + last * 8, (at.count - 1) / 2 % 2);
-    if (filled < K_ROWS) clear_tail(shared + V_AT + last * TILE_BYTES, filled, warpgroup);
     pin(o);
     begin_wgmma();
     start_values(o, p, base + V_AT + last * TILE_BYTES);
@@ -390,7 +177,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
         float scale_log2,         // softmax scale * log2(e)
         int q_stride, int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group) {
   extern __shared__ __align__(1024) char shared[];
-  Batch b = {q, rows, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2)),
+  Batch b = {q, v_cache, rows, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2)),
              (int)(((address_t)v_cache - origin) / (HEAD_SIZE * 2)), q_stride, block_tables, query_starts, context_lens,
              num_kv_heads, max_blocks, num_seqs, num_tiles, group};
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
@@ -409,11 +196,11 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<40>();
+    give_registers<56>();
     if (threadIdx.x < 32) copy_all(b, shared, num_tiles * pairs_of(b), counter);
     else if (threadIdx.x < 64) fetch_queries(b, shared);
   } else {
-    take_registers<232>();
+    take_registers<224>();
     attend_all(b, out, shared, scale_log2, threadIdx.x / 128 - 1);
   }
 }
