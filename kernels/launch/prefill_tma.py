@@ -22,15 +22,17 @@ BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 class TmaPlan:
     """How the kernel is built and its grid cut; see prefill_tma.cu.
 
-    stays: thread blocks draw items until none is left; else there is one an item. pack: an item has all heads that
-    share a kv head, where these are a power of two up to 8. l2_share: bytes of K and V that thread blocks running
-    together should share through the L2 cache.
+    pingpong: warpgroups take turns at starting products. lazy: a row's maximum may lag behind. halves: the last tile is
+    cut where rows see only half of it. pack: an item has all heads that share a kv head, where these are a power of
+    two up to 8. stays: thread blocks draw items until none is left; else there is one an item. l2_share: bytes of K and
+    V that thread blocks running together should share through the L2 cache.
     """
 
     pingpong: bool = True
     lazy: bool = True
     stays: bool = True
     pack: bool = False
+    halves: bool = True
     l2_share: int = 24 << 20
 
 
@@ -50,7 +52,8 @@ def packed(group: int, plan: TmaPlan) -> int:
 def constants(group: int, block_size: int, plan: TmaPlan) -> dict[str, int]:
     """What the kernel is compiled for beside the shape."""
     pack = int(packed(group, plan) > 1)
-    return {"BLOCK_SIZE": block_size, "PINGPONG": int(plan.pingpong), "LAZY": int(plan.lazy), "PACK": pack}
+    chosen = {"PINGPONG": int(plan.pingpong), "LAZY": int(plan.lazy), "HALVES": int(plan.halves), "PACK": pack}
+    return {"BLOCK_SIZE": block_size, **chosen}
 
 
 def arranged(

@@ -26,11 +26,10 @@ KNOWN = {
     (GQA, 1, 16384): (4725, 3982),
 }  # fmt: skip
 PLANS = {
-    "plain": TmaPlan(False, False), "lazy": TmaPlan(False, True), "pingpong": TmaPlan(True, False),
-    "both": TmaPlan(True, True), "both, an item a block": TmaPlan(True, True, stays=False),
-    "both, 40 MB": TmaPlan(True, True, l2_share=40 << 20), "both, packed": TmaPlan(True, True, pack=True),
-    "lazy, packed": TmaPlan(False, True, pack=True), "lazy, 40 MB": TmaPlan(False, True, l2_share=40 << 20),
-    "pingpong, 40 MB": TmaPlan(True, False, l2_share=40 << 20),
+    "standard": TmaPlan(), "no halves": TmaPlan(halves=False), "packed": TmaPlan(pack=True),
+    "40 MB": TmaPlan(l2_share=40 << 20), "packed, 40 MB": TmaPlan(pack=True, l2_share=40 << 20),
+    "no pingpong": TmaPlan(pingpong=False), "not lazy": TmaPlan(lazy=False),
+    "an item a block": TmaPlan(stays=False), "neither": TmaPlan(False, False),
 }  # fmt: skip
 CASES = (
     (Shape(8, 2, 128, 16), [700, 1, 33, 290], [700, 1, 20, 129]), (Shape(14, 2, 64, 16), [161] * 4, [161] * 4),

@@ -1,7 +1,9 @@
 // Of prefill_tma.cu: products, mask, online softmax and output of a computing warpgroup's 64 rows.
 #pragma once
 
-DEVICE void start_scores(float (&s)[64], unsigned q, unsigned k) {
+// KEYS: 128, or 64 where a warpgroup's rows see no more of a tile: s is then the first half of what it is else.
+template <int KEYS>
+DEVICE void start_scores(float (&s)[KEYS / 2], unsigned q, unsigned k) {
 #pragma unroll
   for (int d = 0; d < HEAD_SIZE / 16; d++) {
     unsigned at = d / 4 * SLAB_BYTES + d % 4 * 32;
@@ -10,27 +12,39 @@ DEVICE void start_scores(float (&s)[64], unsigned q, unsigned k) {
   commit_wgmma();
 }
 
+template <int KEYS>
 DEVICE void start_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
 #pragma unroll
-  for (int n = 0; n < K_ROWS / 16; n++) wgmma_values(o, p[n], descriptor(v + n * 2048, SLAB_BYTES, 1024));
+  for (int n = 0; n < KEYS / 16; n++) wgmma_values(o, p[n], descriptor(v + n * 2048, SLAB_BYTES, 1024));
   commit_wgmma();
 }
 
+template <int KEYS>
+DEVICE void add_last_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
+  pin(o);
+  begin_wgmma();
+  start_values<KEYS>(o, p, v);
+  wait_wgmma<0>();
+  pin(o);
+}
+
 // Keys after a row's own position get no weight. `positions` are those of this lane's two rows, `key` the tile's first.
-DEVICE void mask(float (&s)[64], const int (&positions)[2], int key, int lane) {
+template <int KEYS>
+DEVICE void mask(float (&s)[KEYS / 2], const int (&positions)[2], int key, int lane) {
 #pragma unroll
-  for (int i = 0; i < 64; i++)
+  for (int i = 0; i < KEYS / 2; i++)
     if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > positions[i % 4 / 2]) s[i] = NEG_INF;
 }
 
 // Online softmax of 64 rows: scores become weights; returns whether the output must shrink, and by which factors.
-DEVICE bool soften(float (&s)[64], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
+template <int KEYS>
+DEVICE bool soften(float (&s)[KEYS / 2], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
   bool grew = false;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float high = s[2 * r];
 #pragma unroll
-    for (int n = 0; n < 16; n++) high = fmaxf(high, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
+    for (int n = 0; n < KEYS / 8; n++) high = fmaxf(high, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
     high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
     high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
     high = fmaxf(high, top[r]);
@@ -42,7 +56,7 @@ DEVICE bool soften(float (&s)[64], float (&top)[2], float (&sum)[2], float (&shr
     top[r] = high;
     float offset = high * scale_log2, total[2] = {0, 0};
 #pragma unroll
-    for (int n = 0; n < 16; n++)
+    for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         float& x = s[4 * n + 2 * r + i];
@@ -53,9 +67,10 @@ DEVICE bool soften(float (&s)[64], float (&top)[2], float (&sum)[2], float (&shr
   return __any_sync(FULL_MASK, grew);
 }
 
-DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[64]) {
+template <int KEYS>
+DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[KEYS / 2]) {
 #pragma unroll
-  for (int n = 0; n < 8; n++)
+  for (int n = 0; n < KEYS / 16; n++)
 #pragma unroll
     for (int i = 0; i < 4; i++) p[n][i] = pack(s[8 * n + 2 * i], s[8 * n + 2 * i + 1]);
 }

@@ -12,13 +12,14 @@
 // The tail of the last block holds no tokens, perhaps NaN: its scores are masked, its rows of V arrive as zeros.
 //
 // A warpgroup whose rows are all past the sequence's end only keeps the barriers going.
+// HALVES: a warpgroup computes only half of the last tile where its rows see no more of it.
 // PACK: an item is 128 / GROUP tokens of all heads that share a kv head, so that short prompts leave fewer rows empty.
 //
 // Grid: as many thread blocks as multiprocessors, which draw their next item from a counter; without a counter one an
 // item. Items by groups of `group` (sequence, head) pairs whose K and V fit the L2 cache together, in each the longest
 // first.
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PINGPONG, LAZY, PACK.
+// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PINGPONG, LAZY, PACK, HALVES.
 #include "common.cuh"
 #include "wgmma.cuh"
 #include "pipeline.cuh"
@@ -65,9 +66,10 @@ struct Place {
 };
 
 // One tile: its scores, softmax and weights, and the values of the tile before unless it is the item's first.
-template <bool FIRST>
-DEVICE void step(Place& at, const Item& item, int tile, float (&s)[64], float (&o)[HEAD_SIZE / 2],
-                 unsigned (&p)[8][4], float (&top)[2], float (&sum)[2], float scale_log2) {
+template <bool FIRST, int KEYS>
+DEVICE void step(Place& at, const Item& item, int tile, float (&o)[HEAD_SIZE / 2], unsigned (&p)[8][4],
+                 float (&top)[2], float (&sum)[2], float scale_log2) {
+  float s[KEYS / 2];
   int stage = at.count % 2, before = 1 - stage;
   wait_barrier(at.barriers + K_FULL + stage * 8, at.count / 2 % 2);
   if (!FIRST) wait_barrier(at.barriers + V_FULL + before * 8, (at.count - 1) / 2 % 2);
@@ -77,8 +79,8 @@ DEVICE void step(Place& at, const Item& item, int tile, float (&s)[64], float (&
   pin(s);
   if (!FIRST) pin(o);
   begin_wgmma();
-  start_scores(s, at.q_rows, at.base + K_AT + stage * TILE_BYTES);
-  if (!FIRST) start_values(o, p, at.base + V_AT + before * TILE_BYTES);
+  start_scores<KEYS>(s, at.q_rows, at.base + K_AT + stage * TILE_BYTES);
+  if (!FIRST) start_values<K_ROWS>(o, p, at.base + V_AT + before * TILE_BYTES);
 #if PINGPONG
   arrive_named(2 - at.warpgroup, 256);
 #endif
@@ -89,8 +91,8 @@ DEVICE void step(Place& at, const Item& item, int tile, float (&s)[64], float (&
     if (tile + 1 == item.end_tile) arrive(at.barriers + Q_FREE);
   }
   float shrink[2];
-  if (tile * K_ROWS + K_ROWS - 1 > at.first_position) mask(s, at.positions, tile * K_ROWS, at.lane);
-  bool grew = soften(s, top, sum, shrink, scale_log2);
+  if (tile * K_ROWS + KEYS - 1 > at.first_position) mask<KEYS>(s, at.positions, tile * K_ROWS, at.lane);
+  bool grew = soften<KEYS>(s, top, sum, shrink, scale_log2);
   if (!FIRST) {
     wait_wgmma<0>();
     pin(o);
@@ -100,7 +102,7 @@ DEVICE void step(Place& at, const Item& item, int tile, float (&s)[64], float (&
       for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] *= shrink[i % 4 / 2];
     }
   }
-  pack_weights(p, s);
+  pack_weights<KEYS>(p, s);
   at.count++;
 }
 
@@ -127,7 +129,7 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
   int own_row = warpgroup * 64;
   long long out_stride = (long long)b.num_kv_heads * GROUP * HEAD_SIZE;
   unsigned p[8][4];
-  float top[2], sum[2], s[64], o[HEAD_SIZE / 2];
+  float top[2], sum[2], o[HEAD_SIZE / 2];
 #if PINGPONG
   if (warpgroup == 1) arrive_named(1, 256);
 #endif
@@ -145,15 +147,23 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
     top[0] = top[1] = NEG_INF, sum[0] = sum[1] = 0;
 #pragma unroll
     for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] = 0;
-    step<true>(at, item, 0, s, o, p, top, sum, scale_log2);
-    for (int tile = 1; tile < item.end_tile; tile++) step<false>(at, item, tile, s, o, p, top, sum, scale_log2);
+    // The last tile, where the rows see at most half of it, is cut to that half.
+    int last_tile = item.end_tile - 1;
+    bool half = HALVES && __any_sync(FULL_MASK, position + (own_row + 63) / HEADS < last_tile * K_ROWS + 64);
+    if (half && last_tile == 0) {
+      step<true, 64>(at, item, 0, o, p, top, sum, scale_log2);
+    } else {
+      step<true, 128>(at, item, 0, o, p, top, sum, scale_log2);
+      for (int tile = 1; tile <= last_tile - half; tile++)
+        step<false, 128>(at, item, tile, o, p, top, sum, scale_log2);
+      if (half) step<false, 64>(at, item, last_tile, o, p, top, sum, scale_log2);
+    }
     int last = (at.count - 1) % 2;
     wait_barrier(at.barriers + V_FULL + last * 8, (at.count - 1) / 2 % 2);
-    pin(o);
-    begin_wgmma();
-    start_values(o, p, base + V_AT + last * TILE_BYTES);
-    wait_wgmma<0>();
-    pin(o);
+    if (half)
+      add_last_values<64>(o, p, base + V_AT + last * TILE_BYTES);
+    else
+      add_last_values<128>(o, p, base + V_AT + last * TILE_BYTES);
     if (at.lane == 0) arrive(at.barriers + V_FREE + last * 8);
     store(o, sum, shared + O_AT, out + (item.start + item.first) * out_stride + item.head * HEAD_SIZE, out_stride,
           own_row, num_rows);
