@@ -15,6 +15,7 @@ from kernels.launch.prefill_tma import TmaPlan, arranged, takes
 
 KINDS = ("tma", "wgmma", "mma")
 L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
+SHORT_PROMPT = 256  # new tokens up to which heads that share a kv head share thread blocks (prefill_tma.cu, PACK)
 SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
 
 
@@ -41,7 +42,7 @@ def paged_prefill(
     longest = max(max_query_len, tables.shape[1] * s.block_size)
     kind = kind or fastest(s, pointers[2:4], longest)
     if kind == "tma":
-        chosen = plan or TmaPlan()
+        chosen = plan or TmaPlan(pack=max_query_len <= SHORT_PROMPT)
         launch = arranged(s, pointers, tables.shape[1], num_seqs, max_query_len, scale, chosen)
     else:
         launch = _arranged(kind, s, pointers, tables.shape[1], num_seqs, max_query_len, scale)

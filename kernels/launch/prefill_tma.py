@@ -74,11 +74,16 @@ def arranged(
     if plan.stays:
         grid, counter = min(grid, multiprocessors(device)), next_counter(device)
     room = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
-    group = min(pairs, max(8, plan.l2_share // room))
+    group = evenly(pairs, max(8, plan.l2_share // room))
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group))
     rows = rows_of_memory(device, origin, s.head_size, s.block_size)
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
     return kernel, (grid,), (NUM_THREADS,), arguments, shared_bytes
+
+
+def evenly(pairs: int, most: int) -> int:
+    """The size of groups of at most `most` pairs: as few as possible, all alike, so that no small one is left over."""
+    return -(-pairs // -(-pairs // most))
 
 
 def origin_of(pointer: int) -> int:

@@ -26,10 +26,8 @@ KNOWN = {
     (GQA, 1, 16384): (4725, 3982),
 }  # fmt: skip
 PLANS = {
-    "standard": TmaPlan(), "no halves": TmaPlan(halves=False), "packed": TmaPlan(pack=True),
-    "40 MB": TmaPlan(l2_share=40 << 20), "packed, 40 MB": TmaPlan(pack=True, l2_share=40 << 20),
+    "standard": TmaPlan(), "packed": TmaPlan(pack=True), "16 MB": TmaPlan(l2_share=16 << 20),
     "no pingpong": TmaPlan(pingpong=False), "not lazy": TmaPlan(lazy=False),
-    "an item a block": TmaPlan(stays=False), "neither": TmaPlan(False, False),
 }  # fmt: skip
 CASES = (
     (Shape(8, 2, 128, 16), [700, 1, 33, 290], [700, 1, 20, 129]), (Shape(14, 2, 64, 16), [161] * 4, [161] * 4),

@@ -48,14 +48,17 @@ DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) 
   int* item_numbers = (int*)(shared + ITEMS_AT);
   int lane = threadIdx.x % 32, count = 0, items = 0, index = blockIdx.x;
   while (index < num_items) {
-    int drawn = draw_item(counter, num_items, lane);  // used when this item's copies are under way
     Item item = item_of(b, index);
+    int drawn = item.end_tile ? 0 : draw_item(counter, num_items, lane);
     if (item.end_tile) {
       int row = row_of_box(b, item, 0, lane);
       publish_item(item_numbers, barriers, index, items++, lane);
       for (int tile = 0; tile < item.end_tile; tile++, count++) {
         int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
-        if (tile + 1 < item.end_tile) next = row_of_box(b, item, tile + 1, lane);
+        if (tile + 1 < item.end_tile)
+          next = row_of_box(b, item, tile + 1, lane);
+        else
+          drawn = draw_item(counter, num_items, lane);  // not earlier: the longest items go to whoever is free first
         wait_barrier(barriers + K_FREE + stage * 8, parity);
         copy_tile(base + K_AT + stage * TILE_BYTES, b.rows, b.k_row + row, barriers + K_FULL + stage * 8, lane);
         wait_barrier(barriers + V_FREE + stage * 8, parity);

@@ -12,7 +12,7 @@ from kernels.engine.architecture import Architecture  # noqa: E402
 from kernels.engine.assemble import Options  # noqa: E402
 from kernels.engine.plain_attention import PlainAttention  # noqa: E402
 from kernels.ladder.batch import flatten, ladder_batch  # noqa: E402
-from kernels.ladder.draw import draw  # noqa: E402
+from kernels.ladder.draw import draw, table  # noqa: E402
 from kernels.ladder.rows import read_rows, write_rows  # noqa: E402
 from kernels.ladder.tokens import attentive_weights, compare, requests, serve  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
@@ -125,6 +125,14 @@ def test_a_folder_without_rows_is_one_line(tmp_path: Path) -> None:
         read_rows(tmp_path / "times.csv")
 
 
-def test_the_page_names_every_source() -> None:
+def test_the_page_names_every_source_and_shows_the_kept_times() -> None:
     page = (Path(kernels.ladder.__file__).parent / "README.md").read_text()
     assert all(source in page for source in SOURCES)
+    kept = Path(kernels.__file__).parent / "results" / "ladder"
+    _, rows = read_rows(kept / "times.csv")
+    times: dict[str, dict[str, float]] = {}
+    for row in rows:
+        times.setdefault(row["load"], {})[row["step"]] = float(row["median_us"])
+    assert table(times) in page
+    assert table(times) in (kept / "ladder.md").read_text()
+    assert all(row["right"] == "True" for name in ("right.csv", "tokens.csv") for row in read_rows(kept / name)[1])

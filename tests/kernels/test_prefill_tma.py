@@ -5,7 +5,7 @@ import pytest
 from kernels.launch import prefill_attention
 from kernels.launch.attention import Shapes
 from kernels.launch.prefill_attention import fastest
-from kernels.launch.prefill_tma import BLOCK_SIZES, TmaPlan, constants, origin_of, packed, takes
+from kernels.launch.prefill_tma import BLOCK_SIZES, TmaPlan, constants, evenly, origin_of, packed, takes
 
 BASE = 0x7F12 << 32  # an address such as allocators give
 PLANS = (TmaPlan(), TmaPlan(pingpong=False, lazy=False), TmaPlan(pack=True))
@@ -29,6 +29,12 @@ def test_it_compiles_without_spills_and_without_products_that_wait(plan, head_si
 def test_heads_share_an_item_only_in_powers_of_two() -> None:
     assert [packed(group, TmaPlan(pack=True)) for group in (1, 2, 4, 7, 8, 16)] == [1, 2, 4, 1, 8, 1]
     assert packed(4, TmaPlan(pack=False)) == 1
+
+
+def test_groups_are_alike_and_not_too_large() -> None:
+    assert [evenly(pairs, most) for pairs, most in ((40, 12), (160, 48), (7, 8), (640, 305), (9, 8), (1, 8))] == [
+        10, 40, 7, 214, 5, 1,
+    ]  # fmt: skip
 
 
 def test_caches_must_be_rows_of_one_map_of_memory() -> None:
