@@ -21,6 +21,7 @@ FILE_READERS = {
     "wmt": {"_target_": "traces.wmt.WmtCsv"},
     "chat": {"_target_": "traces.chat.ChatCsv"},
     "mooncake": {"_target_": "traces.mooncake.MooncakeJsonl"},
+    "agent_sessions": {"_target_": "traces.agent_sessions.AgentSessions"},
 }
 
 
