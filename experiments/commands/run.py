@@ -16,6 +16,7 @@ from experiments.commands.chosen_classes import check_choice, check_targets
 from experiments.commands.console import wide_console
 from experiments.commands.one_line import one_line
 from experiments.commands.working_folder import put_last
+from experiments.runs.choices import understood
 from experiments.runs.identity import run_id
 from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> None:
         check_choice(argument)
     register_models()
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = ["testbed run", *argv]
+    sys.argv = ["testbed run", *understood(argv)]
     with redirect_stderr(cast(TextIO, OneError(sys.stderr))):
         hydra_run()
 
