@@ -6,19 +6,28 @@ A name that is nowhere is refused here, with the name that was perhaps meant.
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
 from hydra.core.config_store import ConfigStore
 
-from experiments.runs.known_choices import CUSTOM, GROUPS, HIDDEN, did_you_mean, files_of, names_of, plug_ins_of
+from experiments.runs.known_choices import (
+    ANY_SERVER,
+    CUSTOM,
+    GROUPS,
+    HIDDEN,
+    did_you_mean,
+    files_of,
+    names_of,
+    plug_ins_of,
+)
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB, ModelSpec
 
 FOLDER_FLAGS = ("--config-dir", "-cd")
 PLAIN = re.compile(r"[\w.-]+")
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-ANY_SERVER = "h200"
 SERVER_SIZES = (1, 2, 4, 8)
 
 
@@ -51,7 +60,7 @@ def understood(arguments: Sequence[str]) -> list[str]:
 def own_folders(arguments: Sequence[str]) -> list[Path]:
     """The folders that --config-dir names."""
     found = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
         if flag in FOLDER_FLAGS:
             found.append(Path(value if equals else following))
@@ -98,14 +107,14 @@ def _serve(model: str, folders: Sequence[Path]) -> None:
     node = {"defaults": [ANY_SERVER, "_self_"], "num_gpus": num_gpus}
     ConfigStore.instance().store(name=name, node=node, group="server", provider="experiments.runs.choices")
     print(
-        f"testbed: note: {model} has no server of its own (server/{name}.yaml), so it runs on {num_gpus} x {ANY_SERVER}; "
-        "server=... or gpu=... chooses another",
+        f"testbed: note: {model} has no server of its own (server/{name}.yaml), so it runs on {num_gpus} x "
+        f"{ANY_SERVER}; server=... or gpu=... chooses another",
         file=sys.stderr,
     )
 
 
 def _fewest(path: Path) -> int:
-    """The fewest GPUs that hold a model's weights with room for its longest sequence; the most there are, if none do."""
+    """The fewest GPUs that hold a model's weights and its longest sequence; the most there are, if none do."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         model = ModelSpec(**{key: value for key, value in values.items() if not key.startswith("_")})

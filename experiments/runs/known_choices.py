@@ -16,6 +16,8 @@ GROUPS = (
     "system", "protocol",
 )  # fmt: skip
 CUSTOM = "custom"
+MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
+ANY_SERVER = "h200"  # of a model that has none, and under gpu=NAME: its other values suit any GPU
 HIDDEN = "of-"  # server/of-NAME: the server that belongs to a model, taken where none is named
 ENTRY_POINTS = "testbed.{}"
 

@@ -109,7 +109,7 @@ class Sessions(ArrivalProcess):
 
     replays = True
 
-    def __init__(self, at_once: int, start_gap_s: float = 0.0, max_think_s: float | None = None) -> None:
+    def __init__(self, at_once: int = 16, start_gap_s: float = 10.0, max_think_s: float | None = None) -> None:
         if at_once < 1:
             raise InputError(f"arrivals.at_once is {at_once}; it must be at least 1 session")
         self.at_once = at_once

@@ -4,6 +4,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from experiments.paper.figures.mooncake_prefix_cache import ORDERS
 from experiments.paper.style import RC, new_figure
@@ -19,8 +20,11 @@ def draw(table: pd.DataFrame) -> Figure:
         for axes, (quantity, scale, label) in zip(panels, (*labels, ("p90_ttft_s", 1, "p90 TTFT (s)")), strict=True):
             curves(axes, table, quantity, scale)
             axes.set(xlabel=f"Pool (blocks of {size} tokens)", ylabel=label)
-        for axes in panels[1:]:
-            axes.set_ylim(0, None)
+        for axes in panels[1:]:  # a pool that holds all sessions answers fifty times as soon as a small one
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ORDERS))
         return figure
 
@@ -33,4 +37,4 @@ def curves(axes: Axes, table: pd.DataFrame, quantity: str, scale: float) -> None
         if curve.notna().any():
             axes.plot(range(len(sizes)), scale * curve, line, color=color, label=label, marker="o", markersize=3)
     axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
-    axes.minorticks_off()
+    axes.tick_params(which="minor", bottom=False, left=False)
