@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.commands.chosen_classes import check_choice, check_targets
 from experiments.commands.console import wide_console
+from experiments.commands.empty_folders import remove_empty
 from experiments.commands.one_line import one_line
 from experiments.commands.working_folder import put_last
 from experiments.runs.choices import understood
@@ -48,8 +49,7 @@ def hydra_run(config: DictConfig) -> None:
         check_targets(HydraConfig.get())
         _run_point(config, folder)
     except (Exception, SystemExit) as error:
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        remove_empty(folder)
         raise InputError(one_line(error)) from error
 
 

@@ -26,6 +26,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GIB, ModelSpec
 
 FOLDER_FLAGS = ("--config-dir", "-cd")
+VALUE_FLAGS = (*FOLDER_FLAGS, "--config-path", "-cp", "--config-name", "-cn", "--package", "-p")
 PLAIN = re.compile(r"[\w.-]+")
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 SERVER_SIZES = (1, 2, 4, 8)
@@ -62,6 +63,8 @@ def own_folders(arguments: Sequence[str]) -> list[Path]:
     found = []
     for argument, following in pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
+        if flag in VALUE_FLAGS and (not equals and (not following or following.startswith("-"))):
+            raise InputError(f"{flag} needs a value; see testbed run --help")
         if flag in FOLDER_FLAGS:
             found.append(Path(value if equals else following))
     for folder in found:
@@ -103,9 +106,11 @@ def _serve(model: str, folders: Sequence[Path]) -> None:
     name, path = f"{HIDDEN}{model}", files_of("model", folders).get(model)
     if path is None or name in files_of("server", folders):
         return
-    num_gpus = _fewest(path)
+    num_gpus, sound = _fewest(path)
     node = {"defaults": [ANY_SERVER, "_self_"], "num_gpus": num_gpus}
     ConfigStore.instance().store(name=name, node=node, group="server", provider="experiments.runs.choices")
+    if not sound:
+        return
     print(
         f"testbed: note: {model} has no server of its own (server/{name}.yaml), so it runs on {num_gpus} x "
         f"{ANY_SERVER}; server=... or gpu=... chooses another",
@@ -113,14 +118,14 @@ def _serve(model: str, folders: Sequence[Path]) -> None:
     )
 
 
-def _fewest(path: Path) -> int:
-    """The fewest GPUs that hold a model's weights and its longest sequence; the most there are, if none do."""
+def _fewest(path: Path) -> tuple[int, bool]:
+    """The fewest GPUs that hold a model and its longest sequence, or the most there are; and whether one can say."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         model = ModelSpec(**{key: value for key, value in values.items() if not key.startswith("_")})
         gpu = yaml.safe_load(files_of("gpu")[ANY_SERVER].read_text(encoding="utf-8"))
         needed = model.weight_bytes + model.max_len * model.kv_bytes_per_token
         room = 0.95 * gpu["memory_bytes"] - GIB
-        return next((size for size in SERVER_SIZES if size * room > needed), SERVER_SIZES[-1])
+        return next((size for size in SERVER_SIZES if size * room > needed), SERVER_SIZES[-1]), True
     except (TypeError, ValueError, AttributeError, yaml.YAMLError):  # Hydra or the class will say what is wrong with it
-        return 1
+        return 1, False

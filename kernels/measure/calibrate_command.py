@@ -7,18 +7,10 @@ CuPy and an NVIDIA GPU; what can be known to be wrong without them is said at on
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from kernels.measure.arguments import Arguments
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
-
-
-class Arguments(argparse.ArgumentParser):
-    """A parser whose errors are one line, like all others."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is."""
-        raise InputError(f"{message}; see {self.prog} --help")
 
 
 def parser() -> Arguments:
