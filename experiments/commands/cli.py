@@ -25,6 +25,7 @@ COMMANDS = {
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
     "calibrate": ("kernels.measure.calibrate_command", "measure a GPU into a cost profile"),
     "bench-kernels": ("kernels.measure.bench_kernels", "check and time the CUDA kernels"),
+    "completion": ("experiments.commands.completion", "tab completion for bash"),
     "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."
