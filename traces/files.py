@@ -73,7 +73,7 @@ def _column(path: str, header: list[str], name: str, lines: list[list[str]]) -> 
 
 def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
     """A column of token counts; each must be a whole number of at least 1."""
-    values = _numbers(texts)
+    values = numbers(texts)
     sound = (values >= 1) & (values <= MAX_LEN) & (values == np.floor(values))
     require(path, column, texts, sound, "a whole number of tokens, at least 1")
     return values.astype(np.int64)
@@ -81,7 +81,7 @@ def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
 
 def seconds(path: str, column: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """A column of times in seconds."""
-    values = _numbers(texts)
+    values = numbers(texts)
     require(path, column, texts, np.isfinite(values), "a time in seconds")
     return values
 
@@ -94,7 +94,8 @@ def require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool
         raise InputError(f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted}; mend or remove the line")
 
 
-def _numbers(texts: Sequence[str]) -> NDArray[np.float64]:
+def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Texts as numbers; what is none becomes NaN."""
     try:
         return np.array(texts, dtype=np.float64)
     except ValueError:

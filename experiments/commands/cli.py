@@ -23,11 +23,13 @@ COMMANDS = {
     "compare": ("experiments.commands.compare", "finished runs side by side, simulated or on a GPU"),
     "report": ("experiments.commands.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
-    "calibrate": ("kernels.measure.calibrate", "measure a GPU into a cost profile"),
+    "calibrate": ("kernels.measure.calibrate_command", "measure a GPU into a cost profile"),
     "bench-kernels": ("kernels.measure.bench_kernels", "check and time the CUDA kernels"),
+    "completion": ("experiments.commands.completion", "tab completion for bash"),
     "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."
+HELP = ("-h", "--help")
 
 
 def main() -> None:
@@ -39,8 +41,11 @@ def dispatch(argv: list[str]) -> int:
     """Run a subcommand; the exit code. --debug, anywhere, lets tracebacks through."""
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in HELP:
         print(help_text())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(version_text())
         return 0
     try:
         prepare_working_folder()
@@ -72,15 +77,30 @@ def help_text() -> str:
             *lines,
             "",
             "testbed COMMAND --help explains a command. --debug shows the traceback of an error.",
+            "testbed --version says which testbed this is.",
         ]
     )
 
 
+def version_text() -> str:
+    """The installed version, and where the code lies."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("kvcache-testbed")
+    except PackageNotFoundError:
+        installed = "of a source tree that is not installed"
+    return f"testbed {installed}, Python {sys.version.partition(' ')[0]}"
+
+
 def _call(name: str, argv: list[str]) -> int:
     if name not in COMMANDS or not _exists(COMMANDS[name][0]):
+        from experiments.runs.known_choices import did_you_mean
         from testbed.core.errors import InputError
 
-        raise InputError(f"no such command; choose from {', '.join(COMMANDS)}")
+        raise InputError(f"no such command{did_you_mean(name, COMMANDS)}; choose from {', '.join(COMMANDS)}")
+    if name == "run" and not set(HELP).isdisjoint(argv):
+        return import_module("experiments.commands.run_help").main(argv) or 0
     return import_module(COMMANDS[name][0]).main(argv) or 0
 
 

@@ -22,7 +22,7 @@ from testbed.core.errors import InputError
 
 ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
 
-BEYOND = ("mooncake",)
+BEYOND = ("mooncake", "agent_sessions")
 BESIDE = ("seeds", "alternatives")  # how far the scorecard can be trusted; kept on disk, apart from `all`
 
 

@@ -14,8 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.commands.chosen_classes import check_choice, check_targets
 from experiments.commands.console import wide_console
+from experiments.commands.empty_folders import remove_empty
 from experiments.commands.one_line import one_line
 from experiments.commands.working_folder import put_last
+from experiments.runs.choices import understood
 from experiments.runs.identity import run_id
 from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
@@ -47,8 +49,7 @@ def hydra_run(config: DictConfig) -> None:
         check_targets(HydraConfig.get())
         _run_point(config, folder)
     except (Exception, SystemExit) as error:
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        remove_empty(folder)
         raise InputError(one_line(error)) from error
 
 
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> None:
         check_choice(argument)
     register_models()
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = ["testbed run", *argv]
+    sys.argv = ["testbed run", *understood(argv)]
     with redirect_stderr(cast(TextIO, OneError(sys.stderr))):
         hydra_run()
 

@@ -15,7 +15,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import CostModel
-from testbed.memory.policy import PoolSpec
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
 
@@ -43,6 +43,10 @@ def build(config: DictConfig) -> Setup:
     model, server = make_machine(config)
     pool = make_pool(config, model, server)
     policy = make(config.policy, pool)
+    if not isinstance(policy, MemoryPolicy):
+        raise InputError(
+            f"{type(policy).__name__} is no memory policy: it must be a testbed.memory.policy.MemoryPolicy"
+        )
     cost = make_cost(config, model, server)
     scheduler = make(config.scheduler, policy, make(config.preemption, cost))
     workload = make_workload(config)

@@ -16,6 +16,9 @@ POOLS_OF = "kv_memory_of"
 def make_machine(config: DictConfig) -> tuple[ModelSpec, ServerSpec]:
     """The model and its server; pools that were given for another machine are refused."""
     model, node = make(config.model), config.server.copy()
+    pools = node.get("kv_memory_gib")
+    if pools is not None and not isinstance(pools, Mapping):
+        raise InputError(f"server.kv_memory_gib is {pools!r}; give GiB by model: server.kv_memory_gib.{model.name}=12")
     with open_dict(node):
         given_for = node.pop(POOLS_OF, None)
         node.pop("num_blocks", None)  # the pool's, whose blocks are the policy's

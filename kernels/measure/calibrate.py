@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -175,23 +174,15 @@ def file_name(profile: dict[str, Any]) -> str:
     return f"{device}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of `calibrate`; several models may be given as NAME or NAME:TP."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, nargs="+", help="model name of the configuration, or NAME:TP")
-    parser.add_argument("--tp", type=int, default=1, help="tensor-parallel degree")
-    parser.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
-    parser.add_argument("--all-reduce", help="profile whose all-reduces to take, if this machine has one GPU only")
-    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring")
-    options = parser.parse_args(arguments)
+def measure(models: Sequence[tuple[str, int]], options: argparse.Namespace) -> None:
+    """Verify the kernels, then write one profile for each model and its tensor-parallel degree."""
     require_gpu()
     reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
     if not verify(options.rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
-    for entry in options.model:
+    for name, num_gpus in models:
         started = time.monotonic()
-        name, _, degree = entry.partition(":")
-        model, num_gpus = read_model(name), int(degree or options.tp)
+        model = read_model(name)
         precompile(variants(model, num_gpus), architecture("{}{}".format(*torch.cuda.get_device_capability())))
         profile = calibrate(model, num_gpus, reduced)
         path = options.out / file_name(profile) if options.out.is_dir() else options.out
@@ -204,4 +195,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    from kernels.measure.calibrate_command import main
+
     main()

@@ -22,7 +22,12 @@ def read_profile(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.json")))
         raise InputError(f"no profile {path}: neither a file nor one of {known}")
-    profile: dict[str, Any] = json.loads(file.read_text())
+    try:
+        profile: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: not a profile, which is a JSON file ({error})") from error
+    if not isinstance(profile, dict):
+        raise InputError(f"{file}: not a profile, which is a JSON object with 'format': {FORMAT}")
     if profile.get("format") != FORMAT:
         raise InputError(f"{file.name}: profile format {profile.get('format')}, this version reads {FORMAT}")
     return profile

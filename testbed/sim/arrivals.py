@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import simpy
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Request, Rows
+from testbed.core.sessions import SessionWorkload, in_likely_order
 from testbed.sim.engine import Engine, ProcessGenerator
 
 SLOTS_AT_ONCE = 1 << 20
@@ -96,6 +98,38 @@ class Replay(ArrivalProcess):
                 "arrivals=replay needs a trace with time stamps: this one has none; choose arrivals=poisson"
             )
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
+
+
+class Sessions(ArrivalProcess):
+    """A closed loop: the next request of a session goes out its think time after the last answer has ended.
+
+    `at_once` sessions are open at any time while the trace has more; the first ones start start_gap_s apart. Longer
+    think times than max_think_s, if given, are cut to it: a person who was away for a day.
+    """
+
+    replays = True
+
+    def __init__(self, at_once: int = 16, start_gap_s: float = 10.0, max_think_s: float | None = None) -> None:
+        if at_once < 1:
+            raise InputError(f"arrivals.at_once is {at_once}; it must be at least 1 session")
+        self.at_once = at_once
+        self.start_gap_s = start_gap_s
+        self.max_think_s = max_think_s
+
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        raise InputError("arrivals=sessions has no times of its own; they depend on when answers end")
+
+    def workload(self, rows: Rows, num_seqs: int, beam: bool) -> SessionWorkload:
+        """The rows of a whole trace that says which of them wait for others."""
+        if rows.turns is None:
+            raise InputError(
+                "arrivals=sessions needs a trace that says which request waits for which answer: trace=agent_sessions"
+            )
+        if self.max_think_s is not None:
+            rows = replace(rows, turns=rows.turns.within(self.max_think_s))
+        rows = in_likely_order(rows, self.at_once, self.start_gap_s)
+        unknown = np.zeros(len(rows), np.int64)
+        return SessionWorkload(rows, unknown, num_seqs, beam, self.at_once, round(self.start_gap_s * PS))
 
 
 def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_s: float) -> Column:
