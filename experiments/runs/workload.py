@@ -1,19 +1,21 @@
 """The workload of a config: rows of the trace at the times of the arrival process, neither taken on trust."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from omegaconf import DictConfig
 
 from experiments.runs.config_checks import LAST_S
-from experiments.runs.make import make
+from experiments.runs.given import Given
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
 
 
-def make_workload(config: DictConfig) -> Workload:
+def make_workload(config: DictConfig, given: Given) -> Workload:
     """Timed rows; the trace and the arrival process draw from separate streams of the seed."""
-    trace, arrivals, options = make(config.trace), make(config.arrivals), config.workload
+    if isinstance(given.objects.get("trace"), Workload):
+        return cast(Workload, given.objects["trace"])
+    trace, arrivals, options = given.make("trace"), given.make("arrivals"), config.workload
     if getattr(arrivals, "replays", False):
         rows = _whole_trace(trace, config.seed, options.max_len)
         check_stamps(rows, getattr(arrivals, "speedup", 1.0))
