@@ -49,7 +49,7 @@ def memory_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, 
 
 
 def free_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
-    """Of the pool: findable blocks that nobody holds, the largest run that one sequence could get, and all that is free.
+    """Of the pool: findable blocks of nobody, the largest run that one sequence could get, all that is free.
 
     Where every free slot is as good as any other, as in a paged pool, `free` is all of `external` in the split above.
     """

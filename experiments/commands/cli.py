@@ -10,6 +10,7 @@ from experiments.commands.working_folder import prepare_working_folder
 COMMANDS = {
     "run": ("experiments.commands.run", "one simulation, or with -m a sweep; Hydra overrides as arguments"),
     "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
+    "capacity": ("experiments.commands.capacity", "the highest rate at which requests keep their objectives"),
     "bench": ("experiments.commands.bench", "how fast the simulator is"),
     "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can name"),
     "import-profile": (
@@ -22,6 +23,7 @@ COMMANDS = {
     "check": ("experiments.commands.check", "hold a memory policy to the contract: my_module:MyPolicy"),
     "report": ("experiments.commands.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
+    "timeline": ("experiments.commands.timeline", "requests, iterations and pool of a run, for Perfetto"),
     "calibrate": ("kernels.measure.calibrate", "measure a GPU into a cost profile"),
     "bench-kernels": ("kernels.measure.bench_kernels", "check and time the CUDA kernels"),
     "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),

@@ -73,7 +73,7 @@ def build(config: DictConfig, objects: Mapping[str, Any] | None = None) -> Setup
         bool(config.fast_forward),
         values["stop_at_latency"],
         slo_of(values),
-        describe(values, model, server, pool, policy, cost),
+        describe(values, model, server, pool, scheduler, cost, objects or ()),
     )
 
 

@@ -1,8 +1,9 @@
 """What a run was, in a few words: every summary and every table of runs begins with it."""
 
+import inspect
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,9 +13,11 @@ from experiments.runs.identity import simulator_hash
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.sched.scheduler import Scheduler
 
 RUN = "run"
 DISTRIBUTION = "kvcache-testbed"
+PLAIN = (bool, int, float, str)
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,13 +26,16 @@ def describe(
     model: ModelSpec,
     server: ServerSpec,
     pool: PoolSpec,
-    policy: MemoryPolicy,
+    scheduler: Scheduler,
     cost: CostModel,
+    objects: Collection[str],
 ) -> dict[str, Any]:
     """Model, server, GPU, pool (slots, blocks, GiB), policy, scheduler, source of prices; the rest behind them.
 
     pool_blocks and block_size (tokens) are None where the policy has no blocks; pool_gib is over all GPUs together.
+    Parts that came as `objects` are told by what they have, the others by the config's values.
     """
+    policy = scheduler.policy
     block_size = block_size_of(policy)
     return {
         "model": model.name,
@@ -40,8 +46,8 @@ def describe(
         "pool_blocks": None if block_size is None else pool.num_slots // block_size,
         "block_size": block_size,
         "pool_gib": round(pool.num_slots * model.kv_bytes_per_token / GIB, 4),
-        "policy": told(values["policy"]),
-        "scheduler": told(values["scheduler"]),
+        "policy": has(policy) if "policy" in objects else told(values["policy"]),
+        "scheduler": has(scheduler) if "scheduler" in objects else told(values["scheduler"]),
         "cost": cost_source(values["cost"], cost),
         "preemption": told(values["preemption"]),
         "trace": told(values["trace"]),
@@ -64,6 +70,12 @@ def told(node: Any) -> str:
     name = str(node.get("_target_", "")).rpartition(".")[2]
     parameters = (f"{key}={told(value)}" for key, value in node.items() if not str(key).startswith("_"))
     return f"{name}({', '.join(parameters)})"
+
+
+def has(part: object) -> str:
+    """The same of an object, as far as it keeps the plain parameters of its constructor under their names."""
+    names = [name for name in inspect.signature(type(part)).parameters if isinstance(getattr(part, name, None), PLAIN)]
+    return f"{type(part).__qualname__}({', '.join(f'{name}={getattr(part, name)}' for name in names)})"
 
 
 def cost_source(node: Mapping[str, Any], cost: CostModel) -> str:

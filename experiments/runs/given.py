@@ -39,9 +39,11 @@ class Given:
         if group not in self.objects:
             return make(self.config[group], *first)
         given, kind = self.objects[group], KINDS[group]
-        made = given if is_made(given) else call(given, self.config[group], *first)
+        if isinstance(given, type) and not issubclass(given, kind):
+            raise InputError(_no_kind(group, given))
+        made: Any = given if is_made(given) else call(given, self.config[group], *first)
         if not isinstance(made, kind):
-            raise InputError(f"{group} is {_name(given)}, which is no {kind.__module__}.{kind.__qualname__}")
+            raise InputError(_no_kind(group, given))
         if group == "policy" and is_made(given) and made.usage().allocated:
             raise InputError(f"policy is a {_name(given)} whose pool is in use; give a new one, or the class")
         return made
@@ -50,6 +52,11 @@ class Given:
 def is_made(given: Any) -> bool:
     """Whether it is an object already, and not a class or function that makes one."""
     return given is not None and (isinstance(given, tuple(KINDS.values())) or not callable(given))
+
+
+def _no_kind(group: str, given: Any) -> str:
+    kind = KINDS[group]
+    return f"{group} is {_name(given)}, which is no {kind.__module__}.{kind.__qualname__}"
 
 
 def _name(given: Any) -> str:

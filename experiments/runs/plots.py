@@ -1,12 +1,13 @@
 """The plots of a run folder: memory over time by kind, latency CDF, batch size over time."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from numpy.typing import NDArray
 
 from experiments.paper.style import KIND_COLORS, KIND_LABELS, RC, new_figure, save
@@ -47,9 +48,31 @@ def all_free(spans: Table) -> bool:
     return not (np.any(np.asarray(spans["rounding"])) or np.any(np.asarray(spans["scattered"])))
 
 
-def draw_memory(grid: Grid, num_slots: int, free: bool = False) -> Figure:
+def draw_together(requests: Table, spans: Table, num_slots: int) -> Figure:
+    """The three plots beside each other."""
+    with mpl.rc_context(RC):
+        figure = new_figure(9.6, 2.4, Shown)
+        parts = figure.subfigures(1, 3)
+        grid = over_time(spans)
+        draw_memory(grid, num_slots, all_free(spans), parts[0])
+        draw_batch(grid, parts[1])
+        draw_latency(requests, parts[2])
+    return figure
+
+
+class Shown(Figure):
+    """A figure that a notebook shows by itself."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        with mpl.rc_context(RC):
+            self.savefig(content, format="png", dpi=150)
+        return content.getvalue()
+
+
+def draw_memory(grid: Grid, num_slots: int, free: bool = False, figure: FigureBase | None = None) -> FigureBase:
     """The pool by kind, stacked; `free` says that what is not held is free and no fragmentation."""
-    figure = new_figure()
+    figure = figure or new_figure()
     axes = figure.subplots()
     labels = [*list(KIND_LABELS.values())[:-1], FREE if free else KIND_LABELS["external"]]
     used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
@@ -60,9 +83,9 @@ def draw_memory(grid: Grid, num_slots: int, free: bool = False) -> Figure:
     return figure
 
 
-def draw_latency(requests: Table) -> Figure:
+def draw_latency(requests: Table, figure: FigureBase | None = None) -> FigureBase:
     """Share of requests answered within a normalized latency."""
-    figure = new_figure()
+    figure = figure or new_figure()
     axes = figure.subplots()
     values = np.sort(np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"]))
     values = values[~np.isnan(values)]
@@ -73,9 +96,9 @@ def draw_latency(requests: Table) -> Figure:
     return figure
 
 
-def draw_batch(grid: Grid) -> Figure:
+def draw_batch(grid: Grid, figure: FigureBase | None = None) -> FigureBase:
     """Requests that run, wait and are swapped out."""
-    figure = new_figure()
+    figure = figure or new_figure()
     axes = figure.subplots()
     for name in ("running", "waiting", "swapped"):
         if grid[name].any() or name == "running":

@@ -20,7 +20,7 @@ VARIABLE = "TESTBED_SWEEP_NOTES"
 
 @contextmanager
 def notes() -> Iterator[Path]:
-    """The folder, while the sweep lasts; if it is stopped, points that have begun and are not complete leave nothing."""
+    """The folder, while the sweep lasts; where it is stopped, points that are not complete leave nothing."""
     folder = Path.cwd() / f".testbed-sweep-{os.getpid()}"
     folder.mkdir()
     os.environ[VARIABLE] = str(folder)
