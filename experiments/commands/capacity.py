@@ -21,8 +21,8 @@ def main(argv: list[str]) -> None:
         description="The highest rate (requests/s) at which a share of the requests keeps slo.ttft_s and slo.tpot_s, "
         "looked for by the bisection that the figures use. Runs are kept, and not run again.",
     )
-    this.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="those of testbed run; slo.ttft_s=... (s to the "
-                      "first token), slo.tpot_s=... (s for each later one), or both")  # fmt: skip
+    help_text = "those of testbed run; slo.ttft_s=... (s to the first token), slo.tpot_s=... (s a later token), or both"
+    this.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help=help_text)
     for flag, default, unit, text in NUMBERS:
         this.add_argument(flag, type=float, default=default, metavar=unit, help=text)
     this.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="run folders (default: runs)")

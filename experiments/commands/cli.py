@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
+from experiments.commands.stopping import EXIT_TERMINATED, Terminated, stop_cleanly
 from experiments.commands.working_folder import prepare_working_folder
 
 COMMANDS = {
@@ -33,6 +34,7 @@ USAGE = "usage: testbed [--debug] COMMAND ..."
 
 def main() -> None:
     """Entry point of the console command."""
+    stop_cleanly()
     sys.exit(dispatch(sys.argv[1:]))
 
 
@@ -46,9 +48,10 @@ def dispatch(argv: list[str]) -> int:
     try:
         prepare_working_folder()
         return _call(argv[0], argv[1:])
-    except KeyboardInterrupt:
-        print("testbed: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:
+        terminated = isinstance(stopped, Terminated)
+        print(f"testbed: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+        return EXIT_TERMINATED if terminated else 130
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -69,7 +69,7 @@ def asked(overrides: Sequence[str], options: Mapping[str, Any]) -> Asked:
 def _object(key: str, value: Any, own: Own) -> Any:
     if key == "trace" and own.workload is not None:
         return own.workload
-    if key == "scheduler" and is_made(value):
+    if key == "scheduler" and isinstance(value, KINDS[key]):
         raise InputError("scheduler is an object already; give its class, which is made with the policy of the run")
     return value
 

@@ -1,7 +1,7 @@
 """The Chrome trace event format ("Trace Event Format", JSON object form), which Perfetto reads too.
 
-Requests are nested B and E events on lanes, iterations X events, the pool and the queues C events. `ts` and `dur` are in
-microseconds of simulated time, six decimals of which are whole picoseconds.
+Requests are nested B and E events on lanes, iterations X events, the pool and the queues C events. `ts` and `dur` are
+in microseconds of simulated time, six decimals of which are whole picoseconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ def metadata(num_lanes: int) -> Iterator[Event]:
 
 
 def requests(lives: Sequence[Life]) -> list[Event]:
-    """A request, and inside it its phases; lane by lane, so that what ends comes before what begins at the same time."""
+    """A request, and inside it its phases; lane by lane, so that one ends before the next begins at the same time."""
     by_lane: dict[int, list[Life]] = {}
     for life, lane in zip(lives, lanes(lives), strict=True):
         by_lane.setdefault(lane, []).append(life)
