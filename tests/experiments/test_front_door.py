@@ -173,7 +173,10 @@ def test_capacity_is_where_the_share_is_lost():
         ({"trace": pd.DataFrame({"prompt_len": [1.5], "output_len": [1]})}, "whole numbers"),
         ({"trace": pd.DataFrame({"prompt_len": [1], "output_len": [1], "arrival_s": [None]})}, "arrival_s"),
         ({"scheduler": 3}, "scheduler is int"),
-        ({"scheduler": ChunkedPrefill(Paged(PoolSpec(64, 32)), Swap(), 64, 4)}, "give its class"),
+        (
+            {"scheduler": ChunkedPrefill(Paged(PoolSpec(64, 32)), Swap(), max_num_batched_tokens=64, max_num_seqs=4)},
+            "give its class",
+        ),
         ({"slo": {"ttft_s": 0}}, "slo.ttft_s is 0"),
         ({"seed": 1.5}, "seed"),
         ({"policy": "null"}, "without a policy"),
