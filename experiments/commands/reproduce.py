@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.commands.arguments import Parser, at_least_one
 from experiments.commands.console import wide_console
-from experiments.paper import alternatives, seeds
+from experiments.paper import alternatives, embedded_lengths, seeds
 from experiments.paper.scorecard import card_table, scorecard
 from experiments.paper.studies.study import Row, Study, Task
 from experiments.paper.style import save
@@ -47,6 +47,8 @@ def main(argv: list[str]) -> None:
     card = alternatives.marked(seeds.with_intervals(card, options.out), options.out)
     write_text(options.out / "scorecard.csv", card.to_csv(index=False))
     console.print(card_table(card))
+    for remark in embedded_lengths.remarks(card, dict(lab.lengths), options.figures):
+        console.print(remark, highlight=False, soft_wrap=True)
     console.print(f"figures, tables and scorecard.csv: {options.out}", highlight=False, soft_wrap=True)
 
 
