@@ -7,13 +7,16 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, FigureBase
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from experiments.paper.style import KIND_COLORS, KIND_LABELS, RC, new_figure, save
 
 MAX_POINTS = 600
 FREE = "Free"
+MARGINS = (0.16, 0.2, 0.97, 0.83)  # left, bottom, right and top, as shares of the figure
 Table = Mapping[str, Any]
 Grid = dict[str, NDArray[np.float64]]
 
@@ -60,6 +63,15 @@ def draw_together(requests: Table, spans: Table, num_slots: int) -> Figure:
     return figure
 
 
+def one_plot() -> Figure:
+    """A figure with margins of its own: to find them by trial, as for other figures, takes longer than to draw it."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(3.4, 2.2))
+        FigureCanvasAgg(figure)
+        figure.subplots_adjust(*MARGINS)
+    return figure
+
+
 class Shown(Figure):
     """A figure that a notebook shows by itself."""
 
@@ -72,7 +84,7 @@ class Shown(Figure):
 
 def draw_memory(grid: Grid, num_slots: int, free: bool = False, figure: FigureBase | None = None) -> FigureBase:
     """The pool by kind, stacked; `free` says that what is not held is free and no fragmentation."""
-    figure = figure or new_figure()
+    figure = figure or one_plot()
     axes = figure.subplots()
     labels = [*list(KIND_LABELS.values())[:-1], FREE if free else KIND_LABELS["external"]]
     used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
@@ -85,20 +97,23 @@ def draw_memory(grid: Grid, num_slots: int, free: bool = False, figure: FigureBa
 
 def draw_latency(requests: Table, figure: FigureBase | None = None) -> FigureBase:
     """Share of requests answered within a normalized latency."""
-    figure = figure or new_figure()
+    figure = figure or one_plot()
     axes = figure.subplots()
     values = np.sort(np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"]))
     values = values[~np.isnan(values)]
     if len(values):
         axes.step(values, np.arange(1, len(values) + 1) / len(values) * 100, where="post")
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if values[-1] < 1000 * values[0] else (1,)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(xlabel="Normalized latency (s/token)", ylabel="Requests (%)", ylim=(0, 100))
     return figure
 
 
 def draw_batch(grid: Grid, figure: FigureBase | None = None) -> FigureBase:
     """Requests that run, wait and are swapped out."""
-    figure = figure or new_figure()
+    figure = figure or one_plot()
     axes = figure.subplots()
     for name in ("running", "waiting", "swapped"):
         if grid[name].any() or name == "running":
