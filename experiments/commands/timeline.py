@@ -42,10 +42,12 @@ def timeline(folder: Path, start_s: float = 0.0, stop_s: float | None = None) ->
     end_ps = min(stop_ps, setup.window_ps[1] if setup.window_ps else UNBOUNDED)
     recorder = PhaseRecorder()
     simulate(
-        recorder.noted(setup.workload), setup.scheduler, setup.cost, setup.model.max_len, stop_ps=end_ps,
+        setup.workload, setup.scheduler, setup.cost, setup.model.max_len, stop_ps=end_ps,
         recorder=recorder, fast_forward=setup.fast_forward, beams=setup.beams,
     )  # fmt: skip
     if start_ps >= recorder.end_ps:
         raise InputError(f"nothing to show from {start_s:g} s on: the run ends at {recorder.end_ps / PS:g} s")
     spans = recorder.spans.columns()
-    return chrome_trace(recorder.lives(), spans, setup.pool.num_slots, setup.description, start_ps, stop_ps)
+    return chrome_trace(
+        recorder.lives(setup.workload), spans, setup.pool.num_slots, setup.description, start_ps, stop_ps
+    )

@@ -30,7 +30,6 @@ WORDS = {  # groups that the command line names otherwise
     "system": "+system={}",
     "protocol": "+protocol={}",
     "eviction": "eviction@policy.eviction={}",
-    "gpu": "gpu@server.gpu={}",
 }
 ABSENT = object()
 SPECS = (ModelSpec, ServerSpec, GpuSpec)

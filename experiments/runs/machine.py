@@ -39,9 +39,9 @@ def _check_pools(model: ModelSpec, server: ServerSpec, given_for: Mapping[str, A
     )
 
 
-def make_cost(config: DictConfig, model: ModelSpec, server: ServerSpec, given: Given) -> CostModel:
+def make_cost(config: DictConfig, model: ModelSpec, server: ServerSpec, given: Given | None = None) -> CostModel:
     """The prices; those measured on another GPU than the server's are refused."""
-    cost: CostModel = given.make("cost", model, server)
+    cost: CostModel = (given or Given(config, {})).make("cost", model, server)
     origin = getattr(cost, "fingerprint", None) or {}
     check_device(origin, server.gpu, "the server")
     if "source" in config.cost and "from" in origin:

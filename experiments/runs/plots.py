@@ -48,7 +48,7 @@ def over_time(spans: Table) -> Grid:
 
 def all_free(spans: Table) -> bool:
     """Whether whatever is not held is free, and as good as any other: always so in a paged pool."""
-    return not (np.any(np.asarray(spans["rounding"])) or np.any(np.asarray(spans["scattered"])))
+    return all(name in spans and not np.any(np.asarray(spans[name])) for name in ("rounding", "scattered"))
 
 
 def draw_together(requests: Table, spans: Table, num_slots: int) -> Figure:
@@ -66,7 +66,7 @@ def draw_together(requests: Table, spans: Table, num_slots: int) -> Figure:
 def one_plot() -> Figure:
     """A figure with margins of its own: to find them by trial, as for other figures, takes longer than to draw it."""
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(3.4, 2.2))
+        figure = Figure(figsize=(3.3, 2.2))
         FigureCanvasAgg(figure)
         figure.subplots_adjust(*MARGINS)
     return figure
@@ -99,7 +99,8 @@ def draw_latency(requests: Table, figure: FigureBase | None = None) -> FigureBas
     """Share of requests answered within a normalized latency."""
     figure = figure or one_plot()
     axes = figure.subplots()
-    values = np.sort(np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"]))
+    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
+    values = np.sort((finish - arrival) / output_len)
     values = values[~np.isnan(values)]
     if len(values):
         axes.step(values, np.arange(1, len(values) + 1) / len(values) * 100, where="post")

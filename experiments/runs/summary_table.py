@@ -21,7 +21,7 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, rates, batch = summary["requests"], summary["throughput"], summary["batch"]
     preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
     return [
-        *_what_it_was(summary[RUN]),
+        *(_what_it_was(summary[RUN]) if RUN in summary else []),
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
         ("simulated time", f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations"),
         ("throughput", f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} tokens/s"),

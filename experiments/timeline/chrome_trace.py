@@ -10,6 +10,7 @@ from typing import Any
 from experiments.runs.run_tables import Columns
 from experiments.timeline.lanes import lanes
 from experiments.timeline.phases import Life
+from testbed.core.request import Request
 
 REQUESTS, ITERATIONS, POOL = 1, 2, 3
 PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
@@ -61,7 +62,9 @@ def nested(life: Life, lane: int) -> Iterator[Event]:
     """One request's events, in order."""
     place = {"pid": REQUESTS, "tid": lane}
     r, first, last = life.request, life.phases[0], life.phases[-1]
-    told = {"prompt_tokens": r.prompt_len, "output_tokens": r.output_len, "num_seqs": r.num_seqs}
+    told = {"prompt_tokens": r.prompt_len, "num_seqs": r.num_seqs}
+    if isinstance(r, Request):  # of one that was cut off nobody has seen the end
+        told["output_tokens"] = r.output_len
     name = f"request {r.request_id}"
     yield {"ph": "B", "cat": "request", "name": name, "ts": us(first.start_ps), **place, "args": told}
     for phase in life.phases:
