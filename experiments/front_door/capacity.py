@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.front_door.options import asked
 from experiments.front_door.sweep import measured
 from experiments.paper.studies.knee import sustained_rate
+from experiments.runs.build import slo_of
+from experiments.runs.identity import plain
 from testbed.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,8 +63,10 @@ def capacity(
         raise InputError(f"precision is {precision}; it must be above 0")
     if options.get("rate") is not None:
         raise InputError("rate is what capacity looks for; say where to begin by low and high")
-    known: dict[float, tuple[float, float]] = {}
     slo = {key: value for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s)) if value is not None}
+    if not slo_of(plain(asked(overrides, {**options, **slo}).config)):
+        raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
+    known: dict[float, tuple[float, float]] = {}
 
     def holds(rate: float) -> bool:
         rate = float(f"{rate:.4g}")
@@ -78,8 +83,6 @@ def capacity(
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     """Share inside and goodput, where there were requests to judge by, and not too many."""
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
-    if slo["ttft_s"] is None and slo["tpot_s"] is None:
-        raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
     if slo["share_inside"] is None:
         raise InputError(f"at {rate:g} requests/s none comes in time; the objectives may be out of reach, or raise "
                          "arrivals.duration_s")  # fmt: skip
