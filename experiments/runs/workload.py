@@ -11,8 +11,9 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
 
 
-def make_workload(config: DictConfig, given: Given) -> Workload:
+def make_workload(config: DictConfig, given: Given | None = None) -> Workload:
     """Timed rows; the trace and the arrival process draw from separate streams of the seed."""
+    given = given or Given(config, {})
     if isinstance(given.objects.get("trace"), Workload):
         return cast(Workload, given.objects["trace"])
     trace, arrivals, options = given.make("trace"), given.make("arrivals"), config.workload
