@@ -5,11 +5,13 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
+from experiments.commands.stopping import EXIT_TERMINATED, Terminated, stop_cleanly
 from experiments.commands.working_folder import prepare_working_folder
 
 COMMANDS = {
     "run": ("experiments.commands.run", "one simulation, or with -m a sweep; Hydra overrides as arguments"),
     "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
+    "capacity": ("experiments.commands.capacity", "the highest rate at which requests keep their objectives"),
     "bench": ("experiments.commands.bench", "how fast the simulator is"),
     "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can name"),
     "import-profile": (
@@ -23,6 +25,7 @@ COMMANDS = {
     "compare": ("experiments.commands.compare", "finished runs side by side, simulated or on a GPU"),
     "report": ("experiments.commands.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
+    "timeline": ("experiments.commands.timeline", "requests, iterations and pool of a run, for Perfetto"),
     "calibrate": ("kernels.measure.calibrate_command", "measure a GPU into a cost profile"),
     "bench-kernels": ("kernels.measure.bench_kernels", "check and time the CUDA kernels"),
     "completion": ("experiments.commands.completion", "tab completion for bash"),
@@ -34,6 +37,7 @@ HELP = ("-h", "--help")
 
 def main() -> None:
     """Entry point of the console command."""
+    stop_cleanly()
     sys.exit(dispatch(sys.argv[1:]))
 
 
@@ -50,9 +54,10 @@ def dispatch(argv: list[str]) -> int:
     try:
         prepare_working_folder()
         return _call(argv[0], argv[1:])
-    except KeyboardInterrupt:
-        print("testbed: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:
+        terminated = isinstance(stopped, Terminated)
+        print(f"testbed: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+        return EXIT_TERMINATED if terminated else 130
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -71,3 +71,12 @@ def test_the_bench_is_called_as_it_is():
 def test_every_file_and_folder_named_exists():
     for path in re.findall(r"`((?:testbed|tests|experiments|traces|kernels)(?:/[\w./]*)?)`", README):
         assert (Path(__file__).parents[2] / path).exists(), path
+
+
+def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) <= 10
+    exec(compile(code.replace("duration_s=600", "duration_s=60"), "README.md", "exec"), {"__name__": "__main__"})
+    assert float(capsys.readouterr().out.splitlines()[-1]) > 0.5
+    assert (tmp_path / "run.png").stat().st_size > 10_000
