@@ -39,7 +39,7 @@ class ProfileCost(CostModel):
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
         self._model = model
-        self._layers = Layers(profile, model, server)
+        self._layers = Layers(profile, model, server, choices)
         self._attention = Attention(profile, choices, model.num_layers)
         self._copy = table(profile, "block_copy", SizedTable)
         self._out = table(profile, "swap", lambda points: _swaps(points, choices.swap, "out"))
