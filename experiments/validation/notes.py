@@ -23,6 +23,11 @@ def notes(log: Log, config: DictConfig, replayed: Replayed, blocks_given: bool) 
             f"the log does not say how many KV blocks there were; taken: {blocks:,} of {size} tokens, what "
             f"{config.server.memory_utilization:g} of {config.server.name} leaves; say server.num_blocks=N"
         )
+    if null_blocks := int(config.get("null_blocks", 0)):
+        told = (
+            f"{blocks + null_blocks:,} blocks are the server's number; it keeps {null_blocks} for itself (null_blocks)"
+        )
+        yield f"{told}, so {blocks:,} hold tokens"
     if replayed.preemptions:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
     if log.workload is None and "prefix_cache" in str(config.policy._target_):

@@ -106,6 +106,7 @@ def test_what_the_log_does_not_say_is_told(testbed, tmp_path, profile, own_log):
     assert code == 0
     assert "does not say how many KV blocks there were; taken: " in said
     assert "say server.num_blocks=N" in said
+    assert "blocks are the server's number; it keeps 1 for itself (null_blocks)" in said
     assert "no token ids (--workload)" in said
     assert "meta.json says max_num_seqs 7, simulated with 128; say scheduler.max_num_seqs=7" in said
     assert "running_mean" in said
