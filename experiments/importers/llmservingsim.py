@@ -177,7 +177,8 @@ def _add_what_is_missing(found: Imported) -> None:
         "CUDA graphs: it measures eagerly; batches are padded to the sizes that vLLM captures by default, up to "
         f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)"
     )
-    found.notes.append("missing: block copies and swaps; a run that needs them is refused")
+    found.notes.append("missing: swaps; the data sheet's link to the host stands in for them, without latency")
+    found.notes.append("missing: block copies; a run that needs them is refused")
     if found.num_gpus > 1:
         found.notes.append("missing: all-reduces; a ring over the data sheet's links stands in for them")
     if found.gpu is None:

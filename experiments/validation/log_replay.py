@@ -44,12 +44,16 @@ class Log:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A simulated run of a log: times in seconds as in the log, and its spans of iterations."""
+    """A simulated run of a log: times in seconds as in the log, and its spans of iterations.
+
+    preemptions are all of them, swaps those to the host.
+    """
 
     times: Times
     requests: pd.DataFrame
     spans: pd.DataFrame
     preemptions: int
+    swaps: int
     num_blocks: int
     block_size: int
 
@@ -87,7 +91,8 @@ def replay(log: Log, config: DictConfig) -> Replayed:
     times = Times(*columns, log.served.rows.output_len)
     totals = recorder.totals
     size = int(config.policy.get("block_size", 1))
-    return Replayed(times, table, spans(recorder), totals.swaps + totals.recomputes, setup.pool.num_slots // size, size)
+    preempted = totals.swaps + totals.recomputes, totals.swaps
+    return Replayed(times, table, spans(recorder), *preempted, setup.pool.num_slots // size, size)
 
 
 def gpu_of(profile: dict[str, Any]) -> GpuSpec:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from experiments.runs.identity import content_hash
 from experiments.validation.log_replay import PROFILE_COST, Log, Replayed
 from testbed.cost.profile import read_profile
+from testbed.cost.sections import has
 from traces.vllm_log import beside
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -34,7 +35,11 @@ def notes(log: Log, config: DictConfig, replayed: Replayed, blocks_given: bool) 
         yield "no token ids (--workload): no prompt finds another's blocks"
     yield from _limits(log, config)
     if config.cost._target_ == PROFILE_COST:
-        yield from _fitted(log, read_profile(str(config.cost.path)))
+        profile = read_profile(str(config.cost.path))
+        yield from _fitted(log, profile)
+        if replayed.swaps and not has(profile, "swap"):
+            rate = config.server.gpu.host_bandwidth / 1e9
+            yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
 
 
 def _limits(log: Log, config: DictConfig) -> Iterator[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import testbed.cost
 from testbed.core.errors import InputError
-from testbed.core.specs import ModelSpec
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.unequal_lengths import Lengths, UnequalLengths
@@ -123,6 +123,21 @@ def test_a_section_is_named_only_when_it_is_needed():
         cost.decode(Work(1, 16, 16))
     with pytest.raises(InputError, match="no section prefill_attention"):
         cost.iteration(Work(prefill=((16, 0),)))
+
+
+def test_swaps_that_nobody_measured_go_by_the_data_sheet():
+    gpu = GpuSpec("toy", 10**9, 1e12, 1e14, host_bandwidth=1e9, link_bandwidth=1e10)
+    model = ModelSpec(**EXAMPLE["model"])
+    cost = ProfileCost(model, ServerSpec("toy", gpu, 1), EXAMPLE)
+    both = (Moved("device", "host", 16, 3), Moved("host", "device", 16, 1))
+    assert cost.iteration(Work(moves=both)) == 64 * model.kv_bytes_per_token * 1000
+    assert "not measured" in cost.fingerprint["swap"]
+    measured_ones = profile_with(
+        swap=measured("method direction block_size num_blocks", [["fused", way, 16, 1, 7.0] for way in ("out", "in")])
+    )
+    there = ProfileCost(model, ServerSpec("toy", gpu, 1), measured_ones)
+    assert "swap" not in there.fingerprint
+    assert there.iteration(Work(moves=both[1:])) == 7 * 10**6
 
 
 def test_software_is_told_or_the_profiles():
