@@ -33,9 +33,8 @@ def test_one_section_is_added_and_the_rest_of_a_profile_stays(monkeypatch: pytes
     monkeypatch.setattr(calibrate, "fingerprint", lambda: {"device": shipped["fingerprint"]["device"], "now": True})
     monkeypatch.setattr(calibrate, "Pools", lambda size: size)
     monkeypatch.setattr(calibrate, "warm_up", lambda: None)
-    monkeypatch.setattr(
-        calibrate, "mixed_attention", lambda *told: swept.append(told) or [[16, 0, 0, 0, 1.0, 1.0, 1.0]]
-    )
+    point = [16, 0, 0, 0, 1.0, 1.0, 1.0]
+    monkeypatch.setattr(calibrate, "mixed_attention", lambda *told: swept.append(told) or [point])
     profile = calibrate.with_mixed_section({**shipped, "sections": there})
     assert {name: body for name, body in profile["sections"].items() if name != "mixed_attention"} == there
     assert profile["sections"]["mixed_attention"]["points"] == [point]
