@@ -1,16 +1,14 @@
 """What a reader of a validation should know of the server that was simulated."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from experiments.runs.identity import content_hash
-from experiments.validation.log_replay import PROFILE_COST, Log, Replayed
-from testbed.cost.profile import read_profile
-from testbed.cost.sections import has
+from experiments.validation.log_replay import Log, Replayed
 from traces.vllm_log import beside
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -34,12 +32,10 @@ def notes(log: Log, config: DictConfig, replayed: Replayed, blocks_given: bool) 
     if log.workload is None and "prefix_cache" in str(config.policy._target_):
         yield "no token ids (--workload): no prompt finds another's blocks"
     yield from _limits(log, config)
-    if config.cost._target_ == PROFILE_COST:
-        profile = read_profile(str(config.cost.path))
-        yield from _fitted(log, profile)
-        if replayed.swaps and not has(profile, "swap"):
-            rate = config.server.gpu.host_bandwidth / 1e9
-            yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
+    yield from _fitted(log, replayed.measured)
+    if replayed.swaps and "swap" in replayed.measured:
+        rate = config.server.gpu.host_bandwidth / 1e9
+        yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
 
 
 def _limits(log: Log, config: DictConfig) -> Iterator[str]:
@@ -52,9 +48,9 @@ def _limits(log: Log, config: DictConfig) -> Iterator[str]:
             yield f"meta.json says {key} {told[key]}, simulated with {here}; say scheduler.{key}={told[key]}"
 
 
-def _fitted(log: Log, profile: dict[str, Any]) -> Iterator[str]:
+def _fitted(log: Log, measured: Mapping[str, Any]) -> Iterator[str]:
     """Whether the profile's software times come from this very log."""
-    fitted = profile["fingerprint"].get("software_fitted_on", {})
+    fitted = measured.get("software_fitted_on", {})
     if content_hash(log.path) in fitted.values():
         yield "the profile's software times were fitted on this very log: its errors are of a fit, not of a prediction"
     elif fitted:
