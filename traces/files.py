@@ -46,6 +46,7 @@ def _open(path: str) -> TextIO:
 
 def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, list[str]]:
     """The named columns of a CSV with a header line, as text; an optional one is left out where the file has none."""
+    csv.field_size_limit(MAX_LEN)  # content ids of one prompt are one field
     with open_text(path) as file:
         lines = list(csv.reader(file))
     while lines and not lines[-1]:

@@ -18,6 +18,7 @@ COMMANDS = {
         "experiments.commands.import_profile",
         "layer times of LLMServingSim or AIConfigurator as a profile",
     ),
+    "compare-profiles": ("experiments.commands.compare_profiles", "how far one profile is off another, by section"),
     "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
     "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
     "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),

@@ -8,7 +8,7 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,6 +28,7 @@ from kernels.measure.mixed_batches import mixed_attention
 from kernels.measure.overheads import overheads
 from kernels.measure.shards import shard_shape
 from kernels.measure.timing import warm_up
+from kernels.verify.random_batches import Shape
 from kernels.verify.verify_attention import verify
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
@@ -77,11 +78,28 @@ def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
                                         "one extent per sequence; block size without meaning"),
         "prefill_attention": section(PER_LAYER, ("num_seqs", "new_tokens", "past_tokens"),
                                      sweeps.prefill_attention(pools, shapes[16], longest), "block size 16"),
-        "mixed_attention": section(PER_LAYER, MIXED_AXES,
-                                   mixed_attention(Pools(PROMPT_BYTES), pools, shapes[16], longest),
-                                   "block size 16, ragged lengths; both kernels in one stream"),
+        "mixed_attention": mixed_section(pools, shapes[16], longest),
         "cache_write": section(PER_LAYER, ("num_tokens",), sweeps.cache_write(pools, shapes[16]), "block size 16"),
     }  # fmt: skip
+
+
+def mixed_section(pools: Pools, shape: Shape, longest: int) -> dict[str, Any]:
+    """Prompts beside decodes."""
+    points = mixed_attention(Pools(PROMPT_BYTES), pools, shape, longest)
+    return section(PER_LAYER, MIXED_AXES, points, "block size 16, ragged lengths; both kernels in one stream")
+
+
+def with_mixed_section(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """A measured profile with that section measured now, on the same device; its other sections stay as they are."""
+    here, there = fingerprint(), profile["fingerprint"]
+    if here["device"] != there["device"]:
+        raise SystemExit(f"the profile was measured on {there['device']}, this is {here['device']}")
+    model = ModelSpec(**profile["model"])
+    shape = shard_shape(model, profile["num_gpus"], 16)
+    warm_up()
+    added = {"mixed_attention": mixed_section(Pools(POOL_BYTES), shape, min(model.max_len, 16_384))}
+    told = {**there, "mixed_attention": here}
+    return {**profile, "fingerprint": told, "sections": {**profile["sections"], **added}}
 
 
 def move_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
@@ -184,7 +202,11 @@ def measure(models: Sequence[tuple[str, int]], options: argparse.Namespace) -> N
         started = time.monotonic()
         model = read_model(name)
         precompile(variants(model, num_gpus), architecture("{}{}".format(*torch.cuda.get_device_capability())))
-        profile = calibrate(model, num_gpus, reduced)
+        if options.add_mixed:
+            asked = {"fingerprint": fingerprint(), "model": asdict(model), "num_gpus": num_gpus}
+            profile = with_mixed_section(read_profile(file_name(asked).removesuffix(".json")))
+        else:
+            profile = calibrate(model, num_gpus, reduced)
         path = options.out / file_name(profile) if options.out.is_dir() else options.out
         path.write_text(dump(profile))
         fit, seconds = profile["fit"], time.monotonic() - started

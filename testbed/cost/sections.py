@@ -9,6 +9,7 @@ from testbed.core.errors import InputError
 
 PROFILES = Path(__file__).parent / "profiles"
 FORMAT = 1
+BETWEEN = ("line", "next")
 PS_PER_US = 10**6
 Rows = list[tuple[tuple[Any, ...], int]]
 T = TypeVar("T")
@@ -56,6 +57,15 @@ def missing(profile: Mapping[str, Any], section: str) -> NoReturn:
 def included(profile: Mapping[str, Any], section: str) -> bool:
     """Whether another section says that its times hold this one's already."""
     return any(section in body.get("includes", ()) for body in profile["sections"].values())
+
+
+def jumps(profile: Mapping[str, Any], section: str) -> bool:
+    """Whether a section's times jump from one measured count to the next, instead of going in a line between them."""
+    between = profile["sections"].get(section, {}).get("between", "line")
+    if between not in BETWEEN:
+        name = profile["model"]["name"]
+        raise InputError(f"section {section} of {name}: between is {between!r}, not one of {', '.join(BETWEEN)}")
+    return bool(between == "next")
 
 
 def table(profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]) -> T | Callable[..., NoReturn]:

@@ -51,7 +51,7 @@ RUN = {
     "a profile that is none": ("cost=profile cost.path=nope", "no profile nope"),
     "a profile that is no JSON": ("cost=profile cost.path=lengths.csv", "lengths.csv: not a profile"),
     "a class in a file with mistakes": ("policy=syntax_mistake:Policy", "syntax_mistake"),
-    "a class that is no policy": ("policy=not_a_policy:Policy", "policy is Policy, which is no testbed.memory.policy.MemoryPolicy"),
+    "a class that is no policy": ("policy=not_a_policy:Policy", "which is no testbed.memory.policy.MemoryPolicy"),
     "a group in the wrong place": ("policy=prefix_caching eviction=arc", "eviction@policy.eviction"),
     "a file for a folder": ("hydra.run.dir=lengths.csv", "lengths.csv"),
     "a closed loop of lengths": ("trace=csv trace.path=lengths.csv arrivals=sessions", "trace=agent_sessions"),
