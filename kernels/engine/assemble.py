@@ -45,7 +45,7 @@ class Options:
     seed: int = 0
     parallel: Sampler | None = None
     clock: Clock | None = None
-    stop_s: float = float("inf")
+    window_s: tuple[float, float] | None = None
     graphs: int = 0
     registered: int = 0
 
@@ -71,7 +71,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     if options.graphs and options.device != "cpu":
         _capture(runner, options.graphs, max_len)
     clock = options.clock or RealClock()
-    return Engine(scheduler, runner, clock, timer, max_len, options.stop_s)
+    return Engine(scheduler, runner, clock, timer, max_len, options.window_s)
 
 
 def layout_of(policy: MemoryPolicy, num_kv_heads: int) -> Layout:
