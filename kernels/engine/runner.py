@@ -15,6 +15,7 @@ from kernels.engine.shadow import NoShadow
 from kernels.engine.speaker import Said, Speaker
 from kernels.engine.streams import Streams
 from kernels.engine.tables import Tables
+from kernels.engine.upload import upload
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.sched.beams import Replacement
@@ -136,13 +137,11 @@ class Runner:
 
     def _forward(self, batch: Ragged) -> Tensor:
         self.timer.launched()
-        device = self.network.weights.embedding.device
-        tokens, positions, wanted = (
-            torch.from_numpy(a).to(device) for a in (batch.tokens, batch.positions, batch.wanted)
-        )
+        arrays = {"tokens": batch.tokens, "positions": batch.positions, "wanted": batch.wanted}
         with torch.inference_mode():
+            there = upload(arrays, self.network.weights.embedding.device)
             self.attention.open(batch)
-            return self.network.logits(tokens, positions, wanted, self.attention)
+            return self.network.logits(**there, attention=self.attention)
 
 
 def live_tables(residents: Residents) -> Iterator[tuple[Sequence, list]]:

@@ -28,6 +28,8 @@ def read_work(row: Mapping[str, Any]) -> Work:
             cell = row[PREFIX + name]
             values[name] = tuple(tuple(one) for one in json.loads(cell)) if name in LISTS else int(cell)
         except (KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{PREFIX}{name} is missing or unreadable ({error}): is it a table of a GPU run?") from None
+            raise InputError(
+                f"{PREFIX}{name} is missing or unreadable ({error}): is it a table of a GPU run?"
+            ) from None
     values["moves"] = tuple(Moved(*one) for one in values["moves"])
     return Work(**values)

@@ -82,5 +82,3 @@ def test_work_survives_the_table():
     assert read_work(dict(zip(WORK_COLUMNS, work_cells(Work()), strict=True))) == Work()
     with pytest.raises(InputError, match="work_decode_seqs is missing"):
         read_work({})
-
-
