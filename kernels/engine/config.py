@@ -1,7 +1,7 @@
 """Reads a resolved config (a run folder's config.yaml, or the same as JSON) and makes its objects, without Hydra.
 
 Beside the keys of a simulated run it knows `engine`: weights ("random" or a Hugging Face folder), device, dtype, debug,
-graphs, out; and `requests`, a table of requests with its own times, in place of trace and arrivals.
+graphs, warm, out; and `requests`, a table of requests with its own times, in place of trace and arrivals.
 """
 
 import csv
@@ -28,7 +28,7 @@ from testbed.memory.policy import PoolSpec, host
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULTS: dict[str, Any] = {
     "weights": "random", "device": "cuda", "dtype": "float16", "debug": False, "graphs": 256, "out": "engine-run",
-    "temperature": 1.0, "top_p": 1.0,
+    "warm": [64, 512, 2048], "temperature": 1.0, "top_p": 1.0,
 }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def make_run(config: dict[str, Any], weights: Weights | None = None) -> Run:
     chosen = Options(
         options["device"], DTYPES[options["dtype"]], options["debug"], seed,
         TopP(options["temperature"], options["top_p"], seed), window_s=tuple(window_s) if window_s else None,
-        graphs=options["graphs"], registered=prefix if policy.shares else 0,
+        graphs=options["graphs"], warm=tuple(options["warm"]), registered=prefix if policy.shares else 0,
     )  # fmt: skip
     engine = assemble(scheduler, pool, arch, weights, chosen)
     window_ps = (round(window_s[0] * PS), round(window_s[1] * PS)) if window_s else None

@@ -14,7 +14,7 @@ from kernels.launch.network_ops import CARRIED, GAIN, SHIFT
 
 
 class FusedMaths(Maths):
-    """See Maths; ReLU is part of its product's own kernel. A bound operation runs on the stream that it was bound on."""
+    """See Maths; ReLU is part of its product's own kernel. What is bound runs on the stream of that moment."""
 
     def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
         """See Maths."""

@@ -46,7 +46,10 @@ class Engine:
 
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""
+        requests = [r for r in requests if r.arrival_ps < self.stop_s * PS]
+        self.runner.streams.prepare(r.incoming for r in requests)
         arrivals = iter(requests)
+        self.clock.restart()
         upcoming = self._submit_arrived(arrivals, next(arrivals, None))
         while (start_s := self.clock.now()) < self.stop_s:
             self._pass_marks(start_s)

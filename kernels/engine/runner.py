@@ -18,6 +18,7 @@ from kernels.engine.tables import Tables
 from kernels.engine.upload import upload
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.slots import Extent, ceil_div
 from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.residents import Residents
@@ -26,12 +27,13 @@ from testbed.sched.residents import Residents
 class Runner:
     """Everything between a plan and its results.
 
-    `shadow` checks who owns what, or nothing. `forward` gives the logits of an iteration's wanted rows.
+    `shadow` checks who owns what, or nothing. `forward` gives the logits of an iteration's wanted rows. longest is the
+    longest prompt to warm up with, in tokens.
     """
 
     def __init__(
         self, residents: Residents, network: Network, attention: Attention, moves: Moves, layout: Layout,
-        speaker: Speaker, timer: HostTimer, shadow: NoShadow,
+        speaker: Speaker, timer: HostTimer, shadow: NoShadow, longest: int = 1,
     ) -> None:  # fmt: skip
         self.residents = residents
         self.network = network
@@ -43,6 +45,7 @@ class Runner:
         self.streams: Streams = speaker.streams
         self.tables = Tables(residents.policy, layout)
         self.forward: Callable[[Ragged], Tensor] = self._forward
+        self.longest = longest // layout.block_size * layout.block_size
         self._late: dict[int, SequenceGroup] = {}
 
     def run(self, plan: Plan, lengths: dict[int, int], meanwhile: Callable[[], None]) -> Results:
@@ -121,6 +124,21 @@ class Runner:
         self.shadow.before(batch)
         self.shadow.after(batch, self._forward(batch))
         del self.streams.tokens[-1]
+
+    def warm(self, num_tokens: int) -> None:
+        """Run a batch of prompts of num_tokens tokens that writes nothing: kernels and products are loaded after it."""
+        longest = min(num_tokens, self.longest)
+        lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(num_tokens % longest)
+        seqs = [Sequence(-2 - i, Incoming(-2 - i, 0, length)) for i, length in enumerate(lengths)]
+        for seq, length in zip(seqs, lengths, strict=True):
+            self.streams.tokens[seq.seq_id] = [0] * length
+            size = self.tables.layout.block_size
+            self.tables.pin(seq, self.tables.layout.place([Extent(0, ceil_div(length, size) * size)], "a warm-up"))
+        parts = [Part(seq, length, 0, length, True) for seq, length in zip(seqs, lengths, strict=True)]
+        self._forward(ragged(parts, [], self.streams, self.tables)).argmax(dim=1).tolist()
+        for seq in seqs:
+            del self.streams.tokens[seq.seq_id]
+            self.tables.forget(seq.seq_id)
 
     def _batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[tuple[SequenceGroup, int]]]:
         """The arrays of an iteration; and of each row of its logits, the group and which of its sequences."""

@@ -12,7 +12,7 @@ WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
 LISTS = ("prefill", "copies", "moves", "extra")
 
 
-def work_cells(work: Work) -> list[int | str]:
+def work_cells(work: Work) -> list[Any]:
     """The cells of WORK_COLUMNS: numbers, and lists as JSON."""
     return [
         json.dumps(value, separators=(",", ":")) if name in LISTS else value
@@ -28,8 +28,6 @@ def read_work(row: Mapping[str, Any]) -> Work:
             cell = row[PREFIX + name]
             values[name] = tuple(tuple(one) for one in json.loads(cell)) if name in LISTS else int(cell)
         except (KeyError, ValueError, TypeError) as error:
-            raise InputError(
-                f"{PREFIX}{name} is missing or unreadable ({error}): is it a table of a GPU run?"
-            ) from None
+            raise InputError(f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?") from None
     values["moves"] = tuple(Moved(*one) for one in values["moves"])
     return Work(**values)

@@ -1,4 +1,4 @@
-"""A run of the engine leaves a simulated run's folder: same columns, same keys, same counts where the plans are the same."""
+"""A run of the engine leaves a simulated run's folder: same columns and keys, and equal counts for equal plans."""
 
 import csv
 import gzip
@@ -72,7 +72,8 @@ def test_packed_tables_are_the_same_bytes_every_time(tmp_path):
     run = make_run(run_config(tmp_path))
     run.carry_out(tmp_path / "a", packed=True)
     text = gzip.decompress((tmp_path / "a" / "requests.csv.gz").read_bytes()).decode()
-    assert text.startswith("request_id,arrival_s,first_token_s,finish_s") and len(text.splitlines()) == 4
+    assert text.startswith("request_id,arrival_s,first_token_s,finish_s")
+    assert len(text.splitlines()) == 4
 
 
 def test_work_survives_the_table():
