@@ -7,6 +7,7 @@ import json
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
 from test_engine_config import run_config  # noqa: E402
