@@ -1,5 +1,6 @@
 """Which runs are paired, and their configs: those of `testbed run`, resolved."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ class Stage:
     models: dict[str, ModelSpec]
     pool_gib: dict[str, float]
     engine: Node
+    cost: Callable[[str, str], Node]  # the prices of a model with a decode kernel
     rates: float = 1.0  # times the rates of the pairs
     longest: int | None = None  # tokens of prompt and output together; None: the model's
     warm: tuple[int, ...] = ()  # sizes of prompt batches that a process runs once, before anything is measured
@@ -55,7 +57,7 @@ class Pair:
                 "max_num_seqs": 256,
             },
             "preemption": {"_target_": f"testbed.sched.preemption.{self.preemption}"},
-            "cost": cost(f"h200-{self.model}-tp1", self.kernel),
+            "cost": stage.cost(self.model, self.kernel),
             "beams": {"_target_": "testbed.sched.beams.SyntheticBeams"},
             "seed": 0,
             "workload": {"max_len": stage.longest or self.max_len, "num_seqs": 1, "beam": False},
@@ -93,10 +95,16 @@ def server(model: str, pool_gib: float) -> Node:
     }  # fmt: skip
 
 
-def cost(profile: str, kernel: str) -> Node:
+def measured(model: str, kernel: str) -> Node:
     """Measured prices, and nothing told beside them."""
     choices = {"_target_": "testbed.cost.profile.Choices", "block_size": 16, "kernel": kernel, "spread": "ragged"}
-    return {"_target_": "testbed.cost.profile.ProfileCost", "path": profile, "choices": choices}
+    return {"_target_": "testbed.cost.profile.ProfileCost", "path": f"h200-{model}-tp1", "choices": choices}
+
+
+def guessed(model: str, kernel: str) -> Node:
+    """A data sheet's prices, for models that nobody has measured."""
+    efficiencies = {"_target_": "testbed.cost.analytic.Efficiencies"}
+    return {"_target_": "testbed.cost.analytic.AnalyticCost", "efficiencies": efficiencies}
 
 
 PAGED = {"_target_": "testbed.memory.paged.paged.Paged", "block_size": 16, "watermark": 0.01}
@@ -146,7 +154,12 @@ def device() -> Stage:
     engine = {"device": "cuda", "dtype": "float16", "graphs": 128, "out": "engine-run"}
     models = {name: read_model(name) for name in ("opt-13b", "llama-3-8b")}
     return Stage(
-        30.0, models, {"opt-13b": 12.0, "llama-3-8b": 16.0}, engine, warm=(*range(16, 512, 16), *range(512, 2561, 128))
+        30.0,
+        models,
+        {"opt-13b": 12.0, "llama-3-8b": 16.0},
+        engine,
+        measured,
+        warm=(*range(16, 512, 16), *range(512, 2561, 128)),
     )
 
 
@@ -157,5 +170,13 @@ def rehearsal() -> Stage:
     engine = {"device": "cpu", "dtype": "float32", "graphs": 0, "out": "engine-run"}
     gib = {spec.name: 4096 * spec.kv_bytes_per_token / 2**30 for spec in (opt, llama)}
     return Stage(
-        1.0, {"opt-13b": opt, "llama-3-8b": llama}, gib, engine, rates=4.0, longest=200, warm=(16, 200), batches=(1, 4)
+        1.0,
+        {"opt-13b": opt, "llama-3-8b": llama},
+        gib,
+        engine,
+        guessed,
+        rates=4.0,
+        longest=200,
+        warm=(16, 200),
+        batches=(1, 4),
     )
