@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.commands.progress import watched
 from experiments.runs.build import Setup, build
+from experiments.runs.engine_run import run_on_gpu
 from experiments.runs.identity import plain
 from experiments.runs.overload import Overloaded, WatchfulRecorder
 from experiments.runs.whole_files import write_json, write_text, write_with
@@ -57,7 +58,9 @@ def run(setup: Setup, *, show: bool = False) -> Run:
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
-    """Simulate a config and write its folder; summary.json comes last, so that its presence means: complete."""
+    """Run a config and write its folder; summary.json comes last, so that its presence means: complete."""
+    if config.get("engine") is not None:
+        return run_on_gpu(config, folder)
     setup = build(config)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Workload
 from testbed.core.specs import GIB, ModelSpec
+from testbed.cost.model import CostModel
 from testbed.memory.policy import PoolSpec, host
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -80,16 +81,16 @@ def make(node: dict[str, Any], *first: Any) -> Any:
     return _find(node["_target_"])(*first, **values)
 
 
-def make_run(config: dict[str, Any], weights: Weights | None = None) -> Run:
+def make_run(config: dict[str, Any], weights: Weights | None = None, cost: CostModel | None = None) -> Run:
     """Everything that a config says; its cost model and beam model are the simulator's, and left alone.
 
-    weights: those of the config's model, where they are in memory already.
+    weights: those of the config's model, where they are in memory already. cost: for a preemption rule that asks.
     """
     options = engine_options(config)
     spec: ModelSpec = make(config["model"])
     pool = make_pool(config, spec)
     policy = make(config["policy"], pool)
-    scheduler = make(config["scheduler"], policy, make(config["preemption"]))
+    scheduler = make(config["scheduler"], policy, make(config["preemption"], *([] if cost is None else [cost])))
     requests = make_requests(config)
     prefix = max((r.prefix for r in requests), default=0)
     if prefix and policy.shares:

@@ -37,7 +37,7 @@ def write_run(
     write_csv(folder / f"requests{suffix}", *request_table(records))
     write_csv(folder / f"iterations{suffix}", *iteration_table(records))
     if records.beams:
-        write_csv(folder / "beams.csv", BEAMS, records.beams)
+        write_csv(folder / "beams.csv", BEAMS, beam_table(records))
     summary = summarize(records.recorder, num_slots, window_ps) | about
     write_json(folder / "timing.json", {"wall_s": summary["simulated_s"]})
     write_json(folder / SUMMARY, summary)
@@ -65,6 +65,18 @@ def iteration_table(records: Records) -> tuple[list[str], list[list[Any]]]:
         for span, one in zip(spans, records.iterations, strict=True)
     ]
     return [*map(_seconds_name, fields), *MEASURED, *WORK_COLUMNS], rows
+
+
+def beam_table(records: Records) -> list[tuple[Any, ...]]:
+    """Rows of beams.csv, a search after another; where nobody is replaced at a search's last step, a line says so."""
+    widths = {row.request_id: row for row in records.requests if row.num_seqs > 1 and row.finish_ps != NOT_YET}
+    last = {(request_id, step) for request_id, step, *_ in records.beams}
+    ends = [
+        (request_id, row.output_len, "", "")
+        for request_id, row in widths.items()
+        if row.output_len > 1 and (request_id, row.output_len) not in last
+    ]
+    return sorted([*records.beams, *ends], key=lambda line: line[:2])
 
 
 def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
