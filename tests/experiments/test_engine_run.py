@@ -15,20 +15,13 @@ MODEL = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "num_kv_heads": 2, 
          "vocab_size": 61}  # fmt: skip
 SMALL = [f"model.{name}={value}" for name, value in MODEL.items()]
 BYTES = 2 * 2 * 16  # of a token's K and V
-ON_A_CPU = (
-    "engine=gpu",
-    "engine.device=cpu",
-    "engine.dtype=float32",
-    "engine.graphs=0",
-    "engine.warm=[]",
-    "+engine.x=1",
-)
+ON_CPU = "engine=gpu", "engine.device=cpu", "engine.dtype=float32", "engine.graphs=0", "engine.warm=[]"
 
 
 def test_the_same_config_simulated_and_carried_out(tmp_path):
     pool = f"server.kv_memory_gib={{opt-13b: {74 * BYTES / 2**30}}}"
     simulated = tiny_run(tmp_path / "simulated", *SMALL, pool, "swap_space_gib=0")
-    real = tiny_run(tmp_path / "real", *SMALL, pool, "swap_space_gib=0", *ON_A_CPU[:-1], "engine.debug=true")
+    real = tiny_run(tmp_path / "real", *SMALL, pool, "swap_space_gib=0", *ON_CPU, "engine.debug=true")
     ours, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (real, simulated))
     assert ours["requests"] == theirs["requests"] == {"arrived": 7, "finished": 7, "rejected": 0}
     assert ours.keys() - theirs.keys() == {"engine"}
@@ -37,7 +30,7 @@ def test_the_same_config_simulated_and_carried_out(tmp_path):
 
 def test_what_the_engine_does_not_know_is_refused(tmp_path, capsys):
     tail = ("server=h200", "server.num_gpus=2", "~server.kv_memory_gib")
-    for more, message in (((*ON_A_CPU,), "engine.x is unknown"), ((*ON_A_CPU[:-1], *tail), "runs on one GPU")):
+    for more, message in (((*ON_CPU, "+engine.x=1"), "engine.x is unknown"), ((*ON_CPU, *tail), "runs on one GPU")):
         folder = f"hydra.run.dir={tmp_path / 'x'}"
         assert dispatch(["run", *SMALL, *more, folder, "outputs=summary", "arrivals.duration_s=1"]) != 0
         assert message in capsys.readouterr().err

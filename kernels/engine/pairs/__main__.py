@@ -7,7 +7,6 @@ FOLDER/pairs.tar.gz holds a run folder for each pair, and the software times of 
 """
 
 import argparse
-import gc
 import sys
 import tarfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 from kernels.engine.config import architecture, engine_options, make_run, make_weights
+from kernels.engine.pairs.memory import free, undisturbed
 from kernels.engine.pairs.plan import PAIRS, Pair, Stage, device, rehearsal
 from kernels.engine.pairs.software import measure_software
 from kernels.engine.weights import Weights
@@ -86,10 +86,8 @@ def prepared(pair: Pair, stage: Stage, runs: Path) -> Weights:
 def run_pair(pair: Pair, stage: Stage, weights: Weights | None, runs: Path, begun: float) -> None:
     """One run, its folder, a line of what came out."""
     run = make_run(pair.config(stage), weights)
-    free()
-    gc.freeze()
-    summary = run.carry_out(runs / pair.name, packed=True)
-    gc.unfreeze()
+    with undisturbed():
+        summary = run.carry_out(runs / pair.name, packed=True)
     work = [one for one in run.engine.records.iterations if one.gpu_s]
     busy = sum(one.gpu_s for one in work) / max(1e-9, sum(one.duration_s for one in work))
     latency, rates, batch = summary["normalized_latency_s_per_token"], summary["throughput"], summary["batch"]
@@ -100,13 +98,6 @@ def run_pair(pair: Pair, stage: Stage, weights: Weights | None, runs: Path, begu
         f"{batch['mean_per_iteration'] or 0:.2f}, {summary['preemptions']}, GPU busy {busy:.3f}",
         flush=True,
     )
-
-
-def free() -> None:
-    """Give the GPU's memory back."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 from kernels.engine.architecture import Architecture
 from kernels.engine.assemble import Options, assemble
 from kernels.engine.config import DTYPES
+from kernels.engine.pairs.memory import free, undisturbed
 from kernels.engine.pairs.plan import Stage
 from kernels.engine.records import Iteration
 from kernels.engine.run_folder import write_csv
@@ -30,16 +31,19 @@ def measure_software(arch: Architecture, weights: Weights, options: dict[str, An
     """Median decode iterations of the stage's batch sizes, as a table."""
     context = stage.longest or CONTEXT
     longest = context + NUM_STEPS + 1
-    pool = PoolSpec((max(stage.batches) + 1) * longest, longest)
     rows = []
     for batch in stage.batches:
-        warm = stage.warm if batch == stage.batches[0] else ()
-        chosen = Options(options["device"], DTYPES[options["dtype"]], graphs=options["graphs"], warm=warm)
+        pool, warm = PoolSpec((batch + 1) * longest, longest), stage.warm if batch == stage.batches[0] else ()
         scheduler = MixedPrefill(Paged(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=batch)
+        graphs = min(batch, options["graphs"])
+        chosen = Options(options["device"], DTYPES[options["dtype"]], graphs=graphs, warm=warm)
         engine = assemble(scheduler, pool, arch, weights, chosen)
-        engine.serve(Request(i, 0, context, NUM_STEPS + 1) for i in range(batch))
+        with undisturbed():
+            engine.serve(Request(i, 0, context, NUM_STEPS + 1) for i in range(batch))
         rows.append(summary(batch, engine.records.iterations))
         print("software", *rows[-1], flush=True)
+        del engine, scheduler
+        free()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_csv(path, FIELDS, rows)
 
