@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels.engine.gpu_timer import HostTimer
 from kernels.engine.layout import Layout
 from kernels.engine.network import Network
+from kernels.engine.parts import parts_of
 from kernels.engine.plain_attention import Attention
 from kernels.engine.pool_moves import Moves
 from kernels.engine.ragged import Part, Ragged, ragged
@@ -55,7 +56,8 @@ class Runner:
         """
         self.prepare(plan)
         groups = self.stepping(plan)
-        batch, owners = self._batch(plan, groups)
+        prompts, decodes, owners = parts_of(plan, groups, self.residents)
+        batch = ragged(prompts, decodes, self.streams, self.tables)
         if batch.parts:
             self.shadow.before(batch)
             logits = self.forward(batch)
@@ -139,19 +141,6 @@ class Runner:
         for seq in seqs:
             del self.streams.tokens[seq.seq_id]
             self.tables.forget(seq.seq_id)
-
-    def _batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[tuple[SequenceGroup, int]]]:
-        """The arrays of an iteration; and of each row of its logits, the group and which of its sequences."""
-        prompts, owners = [], []
-        for chunk in plan.chunks:
-            whole = chunk.stored + chunk.new == chunk.group.prefill_len
-            prompts.append(Part(chunk.seq, chunk.new, chunk.stored, chunk.seq.stored, whole))
-            if whole:
-                owners.append((chunk.group, chunk.group.sequences.index(chunk.seq)))
-        members = [(group, i) for group in groups for i in range(len(group.sequences))]
-        stored = [(group.sequences[i], group.sequences[i].stored) for group, i in members]
-        decodes = [Part(seq, 1, at, at, True) for seq, at in stored]
-        return ragged(prompts, decodes, self.streams, self.tables), owners + members
 
     def _forward(self, batch: Ragged) -> Tensor:
         self.timer.launched()
