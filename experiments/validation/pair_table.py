@@ -43,7 +43,8 @@ def section(pairs: list[Pair]) -> str:
             *errors(pairs),
             "",
             "Where time goes: measured / priced duration of decodes alone and of iterations with prompts; and",
-            "which share of the measured time the GPU works, and the host.",
+            "which share of the time the GPU works, and the host. Medians of the host's work in iterations with",
+            "prompts, and of the whole iteration, say whether launching them holds the GPU up.",
             "",
             *blame(pairs),
             "",
@@ -78,8 +79,12 @@ def blame(pairs: list[Pair]) -> list[str]:
         ratios = [f"{_over(part):.3f}" if len(part) else "-" for part in both]
         total = table["duration_s"].sum() or 1.0
         busy, host = (f"{100 * table[name].sum() / total:.1f}%" for name in ("gpu_s", "host_s"))
-        rows.append([pair.about, len(both[0]), ratios[0], len(both[1]), ratios[1], busy, host])
-    names = ["decodes", "measured / priced", "with prompts", "measured / priced", "GPU works", "host works"]
+        medians = " / ".join(f"{1e3 * both[1][name].median():.1f}" for name in ("host_s", "duration_s"))
+        rows.append([pair.about, len(both[0]), ratios[0], len(both[1]), ratios[1], medians, busy, host])
+    names = [
+        "decodes", "measured / priced", "with prompts", "measured / priced", "their host / whole, ms", "GPU works",
+        "host works",
+    ]  # fmt: skip
     return _table(["pair", *names], rows)
 
 

@@ -32,7 +32,7 @@ def test_what_the_runs_leave_is_simulated_and_compared(tmp_path, capsys):
     validation.main(arguments)
     text = table.read_text()
     assert text.startswith("# Kept\n\n## The simulation beside it\n\n`python -m")
-    assert "old" not in text
+    assert "\nold\n" not in text
     assert text.count("| ShareGPT, paged at 80%") == 3
     validation.main(arguments)
     assert table.read_text() == text  # the same rows give the same table
