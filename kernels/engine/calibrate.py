@@ -5,6 +5,7 @@ python -m kernels.engine.calibrate --models opt-13b,llama-3-8b --out FOLDER
 `testbed calibrate` measures layers as torch runs them, operation by operation, and one kind of work at a time. Here all
 layers of the real model run after each other as they do in an iteration, fused and with RoPE, the largest token counts
 first and without a pause: so under load, at the clock that the power limit leaves, which each section's note names.
+An iteration with a prompt is launched kernel by kernel, not as a graph: `launched_singly` is what that costs.
 Batches of decodes are padded to the sizes of CUDA graphs (cuda_graph_sizes). Attention, moves and the rest stay.
 """
 
@@ -17,23 +18,31 @@ import torch
 from torch import Tensor
 
 from kernels.engine.architecture import of_spec
+from kernels.engine.assemble import Options, assemble
 from kernels.engine.fused_maths import FusedMaths
 from kernels.engine.graphs import BUCKETS
 from kernels.engine.network import Network, Pass
 from kernels.engine.pairs.memory import free
 from kernels.engine.plain_attention import Attention
 from kernels.engine.ragged import Ragged
+from kernels.engine.runner import Runner
+from kernels.engine.upload import upload
 from kernels.engine.weights import random_weights
 from kernels.measure.calibrate import PER_LAYER, dump, section
 from kernels.measure.fingerprint import fingerprint
 from kernels.measure.sweeps import REPLAYS, Point, point
-from kernels.measure.timing import Timing, time_graph, warm_up
+from kernels.measure.timing import Timing, time_graph, time_stream, warm_up
 from testbed.core.shapes import read_model
 from testbed.cost.sections import read_profile
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
 TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128))
 ROWS = (*GRAPHS, 192, 256)
+PROMPTS, DECODES, CONTEXT = (8, 48, 112, 240, 496, 1008, 2032), 16, 400
 
 
 class NoAttention(Attention):
@@ -62,6 +71,7 @@ def main() -> None:
         profile = calibrate(name)
         (options.out / f"h200-{name}-tp1.json").write_text(dump(profile), encoding="utf-8")
         print(name, profile["sections"]["linear"]["note"], flush=True)
+        print(name, "launched singly", profile["sections"]["launched_singly"]["points"], flush=True)
         free()
 
 
@@ -78,6 +88,12 @@ def calibrate(name: str) -> dict[str, Any]:
         "linear": section(PER_LAYER, ("num_tokens",), linear, note),
         "output_head": section("once per iteration", ("num_rows",), head_points(network), "norm, product, argmax"),
         "once_per_iteration": section("once per iteration", ("num_tokens",), embedding_points(network), "embedding"),
+        "launched_singly": section(
+            "once per iteration with a prompt",
+            ("num_tokens",),
+            singly_points(network),
+            "beyond the same work as a graph",
+        ),
     }
     profile.pop("fit", None)  # it was of other sections
     return profile | {"fingerprint": fingerprint(), "cuda_graph_sizes": GRAPHS}
@@ -133,6 +149,33 @@ def embedding_points(network: Network) -> list[Point]:
 
         points.append(point(count, timing=time_graph([embed], REPLAYS)))
     return points
+
+
+def singly_points(network: Network) -> list[Point]:
+    """What the GPU takes longer where a prompt and some decodes are launched kernel by kernel, by tokens."""
+    pool = PoolSpec((1 << 12) + 16, 1 << 12)
+    scheduler = MixedPrefill(Paged(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=256)
+    engine = assemble(scheduler, pool, network.arch, network.weights, Options("cuda", torch.float16))
+    points = []
+    for prompt in PROMPTS:
+        batch = engine.runner.idle_batch([prompt], [CONTEXT] * DECODES)
+        alone, graph = together(engine.runner, batch)
+        extra = Timing(*(max(0.0, one - graph.median_us) for one in (alone.median_us, alone.low_us, alone.high_us)))
+        points.append(point(prompt + DECODES, timing=extra))
+    return points
+
+
+def together(runner: Runner, batch: Ragged) -> tuple[Timing, Timing]:
+    """Times of a forward pass, launched kernel by kernel and as one graph."""
+    arrays = {"tokens": batch.tokens, "positions": batch.positions, "wanted": batch.wanted}
+    there = upload(arrays, runner.network.weights.embedding.device)
+    runner.attention.open(batch)
+
+    def forward() -> None:
+        with torch.inference_mode():
+            runner.network.logits(**there, attention=runner.attention)
+
+    return time_stream(forward, 2 * REPLAYS), time_graph([forward], REPLAYS)
 
 
 def _divided(timing: Timing, parts: int) -> Timing:

@@ -131,16 +131,22 @@ class Runner:
         """Run a batch of prompts of num_tokens tokens that writes nothing: kernels and products are loaded after it."""
         longest = min(num_tokens, self.longest)
         lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(num_tokens % longest)
-        seqs = [Sequence(-2 - i, Incoming(-2 - i, 0, length)) for i, length in enumerate(lengths)]
-        for seq, length in zip(seqs, lengths, strict=True):
+        self._forward(self.idle_batch(lengths, [])).argmax(dim=1).tolist()
+
+    def idle_batch(self, prompts: list[int], decodes: list[int]) -> Ragged:
+        """Prompts and decodes of so many tokens, all stored already and nobody's: they read the pool and write nothing."""
+        parts, layout = [], self.tables.layout
+        for i, length in enumerate([*prompts, *decodes]):
+            seq, new = Sequence(-2 - i, Incoming(-2 - i, 0, length)), length if i < len(prompts) else 1
+            slots = ceil_div(length, layout.block_size) * layout.block_size
             self.streams.tokens[seq.seq_id] = [0] * length
-            size = self.tables.layout.block_size
-            self.tables.pin(seq, self.tables.layout.place([Extent(0, ceil_div(length, size) * size)], "a warm-up"))
-        parts = [Part(seq, length, 0, length, True) for seq, length in zip(seqs, lengths, strict=True)]
-        self._forward(ragged(parts, [], self.streams, self.tables)).argmax(dim=1).tolist()
-        for seq in seqs:
-            del self.streams.tokens[seq.seq_id]
-            self.tables.forget(seq.seq_id)
+            self.tables.pin(seq, layout.place([Extent(0, slots)], "a batch of nobody"))
+            parts.append(Part(seq, new, length - new, length, True))
+        batch = ragged(parts[: len(prompts)], parts[len(prompts) :], self.streams, self.tables)
+        for part in parts:
+            del self.streams.tokens[part.seq.seq_id]
+            self.tables.forget(part.seq.seq_id)
+        return batch
 
     def _forward(self, batch: Ragged) -> Tensor:
         self.timer.launched()

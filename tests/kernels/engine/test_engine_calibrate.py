@@ -41,3 +41,23 @@ def test_padded_batches_cost_what_their_graph_costs(monkeypatch):
     write = ProfileCost(read_model("opt-13b"), None, "h200-opt-13b-tp1")._layers._write
     assert cost._layers.price(33, 33) - write(33) == (40 * 40 + 33 + 5) * 10**6
     assert cost.iteration(Work(3, 300, 100)) > 0
+
+
+def test_an_iteration_with_a_prompt_pays_for_single_launches():
+    made = read_profile("h200-opt-13b-tp1")
+    plain = ProfileCost(read_model("opt-13b"), None, made)
+    made["sections"]["launched_singly"] = {"axes": ["num_tokens"], "points": [[1, 900.0, 0, 0], [512, 100.0, 0, 0]]}
+    cost = ProfileCost(read_model("opt-13b"), None, made)
+    prompt, decode = Work(3, 300, 100, prefill=((1, 0),)), Work(3, 300, 100)
+    assert cost.iteration(decode) == plain.iteration(decode)
+    assert cost.iteration(prompt) - plain.iteration(prompt) == pytest.approx(900e6, rel=0.02)
+
+
+def test_a_batch_of_nobody_is_what_was_asked_for():
+    runner = tiny.engine(debug=False).runner
+    batch = runner.idle_batch([5], [9, 9])
+    assert [part.context_len for part in batch.parts] == [5, 9, 9]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 4, 8, 8]
+    before = runner.moves.pools.device.clone()
+    assert runner.forward(batch).shape == (3, 61)
+    assert torch.equal(before, runner.moves.pools.device)
