@@ -134,7 +134,7 @@ class Runner:
         self._forward(self.idle_batch(lengths, [])).argmax(dim=1).tolist()
 
     def idle_batch(self, prompts: list[int], decodes: list[int]) -> Ragged:
-        """Prompts and decodes of so many tokens, all stored already and nobody's: they read the pool and write nothing."""
+        """Prompts and decodes of so many tokens, all stored already: they read the pool and write nothing."""
         parts, layout = [], self.tables.layout
         for i, length in enumerate([*prompts, *decodes]):
             seq, new = Sequence(-2 - i, Incoming(-2 - i, 0, length)), length if i < len(prompts) else 1
