@@ -29,8 +29,8 @@ RATIOS: dict[str, Callable[[Summary], float | None]] = {
 KINDS = ("token_states", "reserved", "internal", "external")
 
 
-def section(pairs: list[Pair]) -> str:
-    """The whole section in Markdown."""
+def section(pairs: list[Pair], prices: str) -> str:
+    """The whole section in Markdown; `prices` says which profiles were used."""
     device = (pairs[0].real["engine"]["fingerprint"] or {}).get("device", "a CPU: a rehearsal, no measurement")
     date = (pairs[0].real["engine"]["fingerprint"] or {}).get("date", "")
     return "\n".join(
@@ -39,6 +39,7 @@ def section(pairs: list[Pair]) -> str:
             "`python -m experiments.validation.pairs`,",
             "which made this section. Arrivals in a fixed window without drain. Errors are simulated / measured - 1;",
             "preemptions are counts, simulated / measured; mean batch and shares of memory are differences.",
+            f"Prices: {prices}, and the software time measured before the pairs.",
             "",
             *errors(pairs),
             "",

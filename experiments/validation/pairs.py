@@ -41,7 +41,8 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"{options.runs} holds no run of a pair: run python -m kernels.engine.pairs on a GPU first")
     about = {pair.name: pair.about for pair in PAIRS}
     pairs = [simulated(options.runs / name, about[name], options.profiles, options.out) for name in names]
-    text = section(pairs)
+    prices = "the profiles that ship" if options.profiles is None else f"the profiles in {options.profiles.as_posix()}"
+    text = section(pairs, prices)
     print(text)
     replace_section(options.table, text)
 
