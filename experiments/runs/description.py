@@ -16,6 +16,7 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.scheduler import Scheduler
 
 RUN = "run"
+ID = "id"
 DISTRIBUTION = "kvcache-testbed"
 PLAIN = (bool, int, float, str)
 ROOT = Path(__file__).parents[2]

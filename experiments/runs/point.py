@@ -11,19 +11,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.commands.progress import watched
 from experiments.runs.build import Setup, build
-from experiments.runs.description import RUN
+from experiments.runs.description import ID, RUN
+from experiments.runs.engine_run import run_on_gpu
 from experiments.runs.identity import plain, run_id
 from experiments.runs.overload import Overloaded, WatchfulRecorder
-from experiments.runs.whole_files import whole_folder, write_json, write_text
+from experiments.runs.whole_files import SUMMARY, whole_folder, write_json, write_text
 from testbed.metrics import summarize
 from testbed.sim.recorder import Recorder
 from testbed.sim.simulation import simulate
 
-SUMMARY = "summary.json"
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
 COUNTERS = "counters"
-ID = "id"
 COLUMNS = Path(__file__).with_name("COLUMNS.md")
 FILES = {
     "config.yaml", "requests.csv", "iterations.csv", "timing.json", "memory.png", "latency_cdf.png", "batch.png",
@@ -64,7 +63,9 @@ def run(setup: Setup, *, show: bool = False) -> Run:
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
-    """Simulate a config and write its folder, as a whole or not at all, in place of an older run's files."""
+    """Run a config and write its folder, as a whole or not at all, in place of an older run's files."""
+    if config.get("engine") is not None:
+        return run_on_gpu(config, folder)
     setup = build(config)
     result = run(setup, show=show)
     summary = {**result.summary, RUN: {**result.summary[RUN], ID: run_id(config)}}

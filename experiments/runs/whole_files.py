@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+SUMMARY = "summary.json"  # comes last, so that its presence means: complete
+
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:

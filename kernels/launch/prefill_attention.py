@@ -7,6 +7,7 @@ import numpy as np
 from kernels.launch import arrays, checks
 from kernels.launch.attention import check_attention, check_tables, log2_scale
 from kernels.launch.compile import load, require_gpu
+from kernels.launch.launch import Launch
 
 L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
 SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
@@ -22,6 +23,17 @@ def paged_prefill(
     context_lens: int32 [num_seqs], the new tokens included; caches and block_tables as in `paged_decode`.
     hopper: which kernel, None for the faster one that can run here.
     """
+    bind_paged_prefill(
+        out, q, k_cache, v_cache, block_tables, query_starts, context_lens, max_query_len=max_query_len, scale=scale,
+        hopper=hopper, check_ids=check_ids,
+    )(arrays.stream_pointer(q))  # fmt: skip
+
+
+def bind_paged_prefill(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, query_starts: Any, context_lens: Any, *,
+    max_query_len: int, scale: float | None = None, hopper: bool | None = None, check_ids: bool = False,
+) -> Launch:  # fmt: skip
+    """As paged_prefill; its caches' pointers may be replaced."""
     s = check_attention(out, q, k_cache, v_cache)
     num_seqs = arrays.view("context_lens", context_lens).shape[0]
     tables = check_tables(block_tables, context_lens, num_seqs)
@@ -46,9 +58,8 @@ def paged_prefill(
         grid, threads = (tiles * pairs,), (256,)
     else:
         grid, threads = (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs), (128,)
-    with arrays.stream_of(q):
-        arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
-        kernel(grid, threads, arguments, shared_mem=shared_bytes)
+    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
+    return Launch(kernel, grid, threads, arguments, shared_bytes)
 
 
 def has_wgmma(head_size: int) -> bool:

@@ -20,8 +20,8 @@ def parser() -> Arguments:
     this.add_argument("--tp", type=int, default=1, help="tensor-parallel degree (default: 1)")
     this.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
     this.add_argument("--all-reduce", help="profile whose all-reduces to take, if this machine has one GPU only")
-    this.add_argument("--add-mixed", action="store_true", help="measure mixed_attention alone, and keep everything else "
-                      "of the shipped profile")  # fmt: skip
+    this.add_argument("--add-mixed", action="store_true", help="measure mixed_attention alone, and keep the "
+                      "rest of the shipped profile")  # fmt: skip
     this.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring (default: 1)")
     return this
 

@@ -33,10 +33,15 @@ class Layers:
         self._linear, self._write = curve("linear", model.num_layers), curve("cache_write", model.num_layers)
         self._head = curve("output_head", 1)
         self._once = curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else None
+        self._singly = curve("launched_singly", 1) if has(profile, "launched_singly") else None
         told = choices.cuda_graph_sizes
         self._sizes = sorted(profile.get("cuda_graph_sizes", ()) if told is None else told)
         self._reduce = AllReduce(profile, server)
         self.price = cache(self._price)
+
+    def singly(self, num_tokens: int) -> int:
+        """What an iteration with a prompt takes beyond its kernels, because they are launched one by one."""
+        return self._singly(num_tokens) if self._singly else 0
 
     def _price(self, num_tokens: int, num_rows: int) -> int:
         padded = self._padded(num_tokens)

@@ -55,6 +55,7 @@ class ProfileCost(CostModel):
     def iteration(self, work: Work) -> int:
         num_tokens, software = work.num_tokens, self._software
         price = self._layers.price(num_tokens, work.decode_seqs + len(work.prefill)) if num_tokens else 0
+        price += self._layers.singly(num_tokens) if work.prefill else 0
         price += software.iteration_ps + num_tokens * software.token_ps if num_tokens else 0
         price += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:

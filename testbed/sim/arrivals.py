@@ -1,16 +1,13 @@
-"""When requests arrive: time stamps for a trace's rows, and the SimPy processes that submit them."""
+"""When requests arrive: time stamps for a trace's rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-import simpy
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Column, Request, Rows
+from testbed.core.request import PS, Column, Rows
 from testbed.core.sessions import SessionWorkload, in_likely_order
-from testbed.sim.engine import Engine, ProcessGenerator
 
 SLOTS_AT_ONCE = 1 << 20
 MAX_SLOTS = 10**9
@@ -141,26 +138,3 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
         start = times[-1][-1]
     seconds = np.concatenate(times)
     return np.rint(seconds[seconds < duration_s] * PS).astype(np.int64)
-
-
-class Arrival(simpy.Event):
-    """Happens after `delay`, before anything else that happens then.
-
-    An iteration that ends at the very moment of an arrival must see it, whatever was scheduled first.
-    """
-
-    def __init__(self, env: simpy.Environment, delay: int) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, priority=simpy.events.URGENT, delay=delay)
-
-
-def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
-    """Submit requests at their own times, whatever the engine does."""
-    for request in requests:
-        delay = request.arrival_ps - int(env.now)
-        if delay > 0:
-            yield Arrival(env, delay)
-        engine.submit(request)
-    engine.close()

@@ -4,8 +4,8 @@ import simpy
 
 from testbed.core.request import PS, Request
 from testbed.core.sessions import SessionWorkload
-from testbed.sim.arrivals import Arrival
 from testbed.sim.engine import Engine
+from testbed.sim.open_loop import Arrival
 
 
 class ClosedLoop:

@@ -10,11 +10,11 @@ from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.arrivals import open_loop
 from testbed.sim.audit import check_stored
 from testbed.sim.closed_loop import ClosedLoop
 from testbed.sim.engine import Engine
 from testbed.sim.meter import Meter, PlainMeter, SpanMeter
+from testbed.sim.open_loop import open_loop
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
 
