@@ -10,21 +10,23 @@ from testbed.sim.recorder import Recorder
 from testbed.sim.rows import PackedRows
 from testbed.sim.sharing import mean_ratio
 from testbed.sim.totals import Measures, Totals
+from testbed.slo import Slo, goodput
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
+PERCENTILES = (50, 90, 95, 99)
 
 
 def spread(values: Floats) -> dict[str, float | None]:
     """Mean and percentiles; all None where there are no values."""
     if not len(values):
-        return dict.fromkeys(("mean", "p50", "p90", "p99"))
-    p50, p90, p99 = (float(p) for p in np.percentile(values, [50, 90, 99]))
-    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
+        return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
+    found = np.percentile(values, PERCENTILES).tolist()
+    return {"mean": float(values.mean()), **{f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}}
 
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
-    """Seconds of every served request: normalized latency (per output token), TTFT, and TPOT of longer outputs."""
+    """Seconds of every served request: end to end, that per output token, TTFT, and TPOT of longer outputs."""
     columns = log.columns()
     served = columns["finish_ps"] >= 0
     arrival, first, finish, output_len = (
@@ -33,6 +35,7 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
     longer = output_len > 1
     return {
         "normalized_latency_s_per_token": (finish - arrival) / PS / output_len,
+        "e2e_s": (finish - arrival) / PS,
         "ttft_s": (first - arrival) / PS,
         "tpot_s": (finish - first)[longer] / PS / (output_len[longer] - 1),
     }
@@ -46,10 +49,13 @@ def memory_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, 
 
 
 def free_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
-    """Of the pool: findable blocks that nobody holds, and the largest run that one sequence could get."""
+    """Of the pool: findable blocks of nobody, the largest run that one sequence could get, all that is free.
+
+    Where every free slot is as good as any other, as in a paged pool, `free` is all of `external` in the split above.
+    """
     by_iteration = _free(totals.per_iteration, num_slots, totals.iterations)
     by_time = _free(totals.over_time, num_slots, elapsed_ps)
-    names = "cached", "largest_free"
+    names = "cached", "largest_free", "free"
     return {name: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, name in enumerate(names)}
 
 
@@ -62,7 +68,9 @@ def saving(totals: Totals) -> dict[str, float | None]:
     }
 
 
-def summarize(recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | None = None) -> dict[str, Any]:
+def summarize(
+    recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | None = None, slo: Slo | None = None
+) -> dict[str, Any]:
     """What summary.json holds; batch and memory are averages over the window, or over the whole run."""
     totals, end_ps = recorder.totals, recorder.end_ps
     averaged, elapsed_ps = _window(recorder, window_ps)
@@ -70,6 +78,7 @@ def summarize(recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | N
     return {
         "requests": {"arrived": totals.arrived, "finished": totals.finished, "rejected": totals.rejected},
         **{name: spread(values) for name, values in latencies(recorder.requests).items()},
+        "slo": goodput(recorder.requests, slo or Slo(), seconds),
         "throughput": {
             "requests_per_s": _ratio(totals.finished, seconds),
             "output_tokens_per_s": _ratio(totals.generated, seconds),
@@ -110,8 +119,8 @@ def _split(sums: Measures, whole: int) -> list[float | None]:
 
 def _free(sums: Measures, num_slots: int, times: int) -> list[float | None]:
     whole = num_slots * times
-    largest_free = whole - _held(sums) - sums.rounding - sums.scattered
-    return [_ratio(part, whole) for part in (sums.cached, largest_free)]
+    free = whole - _held(sums) - sums.rounding
+    return [_ratio(part, whole) for part in (sums.cached, free - sums.scattered, free)]
 
 
 def _ratio(part: float, whole: float) -> float | None:

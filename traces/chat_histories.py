@@ -21,10 +21,15 @@ class ChatHistories(ChatFitted):
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
         """The rows of these turns, with the content of their prompts."""
-        prompts = np.minimum(talks.prompt_len[turns], self.max_prompt)
-        outputs = np.minimum(talks.output_len[turns], self.max_output)
-        talk = np.searchsorted(talks.starts, turns, side="right") - 1
-        room = self.max_prompt // TOKENS_PER_ID + 1
-        num_ids = -(-prompts // TOKENS_PER_ID)
-        ids = [tuple(range(t * room, t * room + n)) for t, n in zip(talk.tolist(), num_ids.tolist(), strict=True)]
-        return Rows(prompts, outputs, prompt_ids=ids, tokens_per_id=TOKENS_PER_ID)
+        return rows_with_content(talks, turns, self.max_prompt, self.max_output)
+
+
+def rows_with_content(talks: Conversations, turns: Column, max_prompt: int, max_output: int) -> Rows:
+    """The rows of these turns, cut; a turn's prompt begins with those of the turns before it."""
+    prompts = np.minimum(talks.prompt_len[turns], max_prompt)
+    outputs = np.minimum(talks.output_len[turns], max_output)
+    talk = np.searchsorted(talks.starts, turns, side="right") - 1
+    room = max_prompt // TOKENS_PER_ID + 1
+    num_ids = -(-prompts // TOKENS_PER_ID)
+    ids = [tuple(range(t * room, t * room + n)) for t, n in zip(talk.tolist(), num_ids.tolist(), strict=True)]
+    return Rows(prompts, outputs, prompt_ids=ids, tokens_per_id=TOKENS_PER_ID)

@@ -46,6 +46,7 @@ def _open(path: str) -> TextIO:
 
 def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, list[str]]:
     """The named columns of a CSV with a header line, as text; an optional one is left out where the file has none."""
+    csv.field_size_limit(MAX_LEN)  # content ids of one prompt are one field
     with open_text(path) as file:
         lines = list(csv.reader(file))
     while lines and not lines[-1]:
@@ -73,7 +74,7 @@ def _column(path: str, header: list[str], name: str, lines: list[list[str]]) -> 
 
 def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
     """A column of token counts; each must be a whole number of at least 1."""
-    values = _numbers(texts)
+    values = numbers(texts)
     sound = (values >= 1) & (values <= MAX_LEN) & (values == np.floor(values))
     require(path, column, texts, sound, "a whole number of tokens, at least 1")
     return values.astype(np.int64)
@@ -81,7 +82,7 @@ def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
 
 def seconds(path: str, column: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """A column of times in seconds."""
-    values = _numbers(texts)
+    values = numbers(texts)
     require(path, column, texts, np.isfinite(values), "a time in seconds")
     return values
 
@@ -94,7 +95,8 @@ def require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool
         raise InputError(f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted}; mend or remove the line")
 
 
-def _numbers(texts: Sequence[str]) -> NDArray[np.float64]:
+def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Texts as numbers; what is none becomes NaN."""
     try:
         return np.array(texts, dtype=np.float64)
     except ValueError:

@@ -3,6 +3,7 @@
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,6 +13,7 @@ from rich.table import Table
 from experiments.commands.arguments import Parser, at_least_one
 from experiments.commands.cache_speed import cache_speed
 from experiments.commands.console import wide_console
+from experiments.commands.progress import spoken
 from experiments.runs.build import build
 from experiments.runs.lab import Lab, length_file
 from experiments.runs.point import run
@@ -28,6 +30,7 @@ BEAMS = (
 )
 SMALL_BATCH, LARGE_BATCH = 30, 1000
 CACHE_SIZES = (1_000, 10_000, 100_000)
+NUM_MEASUREMENTS = 8 + len(CACHE_SIZES)
 T = TypeVar("T")
 
 
@@ -55,28 +58,31 @@ def main(argv: list[str]) -> None:
     this.add_argument("--requests", type=at_least_one, default=1_000_000, metavar="N", help="of the long run")
     options = this.parse_args(argv)
     lengths = (length_file(options.lengths),) if options.lengths else ()
-    hour = [measure("1 req/s, an hour", (*HOUR, "arrivals.rate=1"), lengths, options.repeats)]
-    hour.append(measure("2 req/s, an hour", (*HOUR, "arrivals.rate=2"), lengths, options.repeats))
-    slow = measure("1 req/s, an hour, step by step", (*HOUR, "arrivals.rate=1", "fast_forward=false"), lengths, 1)
+    began = count(1)
+
+    def measure(what: str, overrides: Sequence[str], repeats: int) -> Speed:
+        speeds = each_alone(f"{next(began)}/{NUM_MEASUREMENTS}", what, one_run, (what, overrides, lengths), repeats)
+        return min(speeds, key=lambda speed: speed.wall_s)
+
+    hour = [measure("1 req/s, an hour", (*HOUR, "arrivals.rate=1"), options.repeats)]
+    hour.append(measure("2 req/s, an hour", (*HOUR, "arrivals.rate=2"), options.repeats))
+    slow = measure("1 req/s, an hour, step by step", (*HOUR, "arrivals.rate=1", "fast_forward=false"), 1)
     growing = [
         measure(
             f"1 req/s, {n:,} requests",
             ("+system=vllm", "cost=analytic", "arrivals.rate=1", f"arrivals.duration_s={n}"),
-            lengths,
             again,
         )
         for n, again in ((7_000, options.repeats), (options.requests, 1))
     ]
-    batches = [
-        measure(f"batch of {n:,}", batch_setting(n), lengths, options.repeats) for n in (SMALL_BATCH, LARGE_BATCH)
-    ]
-    beams = measure("beam width 6, 15 minutes of Alpaca at 8 req/s", BEAMS, lengths, options.repeats)
+    batches = [measure(f"batch of {n:,}", batch_setting(n), options.repeats) for n in (SMALL_BATCH, LARGE_BATCH)]
+    beams = measure("beam width 6, 15 minutes of Alpaca at 8 req/s", BEAMS, options.repeats)
     show([*hour, slow, *growing, *batches, beams])
     print(f"step by step takes {slow.wall_s / hour[0].wall_s:.0f} times as long")
     print(f"time per request, {options.requests:,} against 7,000 requests: {_ratio(growing):.2f}x")
     print(f"time per request, batch of {LARGE_BATCH:,} against {SMALL_BATCH}: {_ratio(batches):.2f}x")
     for num_blocks in CACHE_SIZES:
-        print_cache_speed(num_blocks, options.repeats)
+        print_cache_speed(f"{next(began)}/{NUM_MEASUREMENTS}", num_blocks, options.repeats)
 
 
 def batch_setting(max_num_seqs: int) -> Sequence[str]:
@@ -92,26 +98,21 @@ def batch_setting(max_num_seqs: int) -> Sequence[str]:
     )
 
 
-def measure(what: str, overrides: Sequence[str], lengths: tuple[tuple[str, str], ...], repeats: int) -> Speed:
-    """The fastest of some runs."""
-    speeds = each_alone(what, one_run, (what, overrides, lengths), repeats)
-    return min(speeds, key=lambda speed: speed.wall_s)
-
-
-def each_alone(what: str, work: Callable[..., T], arguments: tuple[Any, ...], repeats: int) -> list[T]:
-    """What some repetitions of the work return, each in a process of its own."""
-    print(f"measuring {what}", file=sys.stderr)
-    results = []
-    for _ in range(repeats):
-        with get_context("spawn").Pool(1) as pool:
-            results.append(pool.apply(work, arguments))
+def each_alone(place: str, what: str, work: Callable[..., T], arguments: tuple[Any, ...], repeats: int) -> list[T]:
+    """What some repetitions of the work return, each in a process of its own; where it is goes to standard error."""
+    results: list[T] = []
+    print(f"{place}: measuring {what}", file=sys.stderr, flush=True)
+    with spoken(lambda: f"{place}: {what}, run {len(results) + 1} of {repeats}"):
+        for _ in range(repeats):
+            with get_context("spawn").Pool(1) as pool:
+                results.append(pool.apply(work, arguments))
     return results
 
 
-def print_cache_speed(num_blocks: int, repeats: int) -> None:
+def print_cache_speed(place: str, num_blocks: int, repeats: int) -> None:
     """The fastest of some replays on a prefix cache, least recently used first."""
     what = f"prefix cache of {num_blocks:,} blocks"
-    speed = min(each_alone(what, cache_speed, (num_blocks,), repeats), key=lambda speed: speed.cpu_s)
+    speed = min(each_alone(place, what, cache_speed, (num_blocks,), repeats), key=lambda speed: speed.cpu_s)
     print(f"{what}: {speed.per_second:,.0f} look-ups and evictions/s, {speed.lookups_per_second:,.0f} look-ups alone")
 
 

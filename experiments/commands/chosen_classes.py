@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.commands.listing import GROUPS
-from experiments.runs.lab import CONF
+from experiments.runs.known_choices import CONF, CUSTOM, GROUPS
 from testbed.core.errors import InputError
-
-CUSTOM = "custom"
 
 
 def check_choice(argument: str) -> None:

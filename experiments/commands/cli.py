@@ -5,17 +5,20 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
+from experiments.commands.stopping import EXIT_TERMINATED, Terminated, stop_cleanly
 from experiments.commands.working_folder import prepare_working_folder
 
 COMMANDS = {
     "run": ("experiments.commands.run", "one simulation, or with -m a sweep; Hydra overrides as arguments"),
     "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
+    "capacity": ("experiments.commands.capacity", "the highest rate at which requests keep their objectives"),
     "bench": ("experiments.commands.bench", "how fast the simulator is"),
     "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can name"),
     "import-profile": (
         "experiments.commands.import_profile",
         "layer times of LLMServingSim or AIConfigurator as a profile",
     ),
+    "compare-profiles": ("experiments.commands.compare_profiles", "how far one profile is off another, by section"),
     "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
     "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
     "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),
@@ -23,15 +26,19 @@ COMMANDS = {
     "compare": ("experiments.commands.compare", "finished runs side by side, simulated or on a GPU"),
     "report": ("experiments.commands.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
-    "calibrate": ("kernels.measure.calibrate", "measure a GPU into a cost profile"),
+    "timeline": ("experiments.commands.timeline", "requests, iterations and pool of a run, for Perfetto"),
+    "calibrate": ("kernels.measure.calibrate_command", "measure a GPU into a cost profile"),
     "bench-kernels": ("kernels.measure.bench_kernels", "check and time the CUDA kernels"),
+    "completion": ("experiments.commands.completion", "tab completion for bash"),
     "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."
+HELP = ("-h", "--help")
 
 
 def main() -> None:
     """Entry point of the console command."""
+    stop_cleanly()
     sys.exit(dispatch(sys.argv[1:]))
 
 
@@ -39,15 +46,19 @@ def dispatch(argv: list[str]) -> int:
     """Run a subcommand; the exit code. --debug, anywhere, lets tracebacks through."""
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in HELP:
         print(help_text())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(version_text())
         return 0
     try:
         prepare_working_folder()
         return _call(argv[0], argv[1:])
-    except KeyboardInterrupt:
-        print("testbed: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:
+        terminated = isinstance(stopped, Terminated)
+        print(f"testbed: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+        return EXIT_TERMINATED if terminated else 130
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -72,15 +83,30 @@ def help_text() -> str:
             *lines,
             "",
             "testbed COMMAND --help explains a command. --debug shows the traceback of an error.",
+            "testbed --version says which testbed this is.",
         ]
     )
 
 
+def version_text() -> str:
+    """The installed version, and where the code lies."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("kvcache-testbed")
+    except PackageNotFoundError:
+        installed = "of a source tree that is not installed"
+    return f"testbed {installed}, Python {sys.version.partition(' ')[0]}"
+
+
 def _call(name: str, argv: list[str]) -> int:
     if name not in COMMANDS or not _exists(COMMANDS[name][0]):
+        from experiments.runs.known_choices import did_you_mean
         from testbed.core.errors import InputError
 
-        raise InputError(f"no such command; choose from {', '.join(COMMANDS)}")
+        raise InputError(f"no such command{did_you_mean(name, COMMANDS)}; choose from {', '.join(COMMANDS)}")
+    if name == "run" and not set(HELP).isdisjoint(argv):
+        return import_module("experiments.commands.run_help").main(argv) or 0
     return import_module(COMMANDS[name][0]).main(argv) or 0
 
 

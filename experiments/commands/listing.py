@@ -1,57 +1,65 @@
 """`testbed list`: everything that a config can name."""
 
 import inspect
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import yaml
-from rich.table import Table
-
 from experiments.commands.arguments import Parser
-from experiments.commands.console import wide_console
 from experiments.commands.one_line import one_line
-from experiments.runs.lab import CONF
-from experiments.runs.model_group import GROUP, MODEL_CLASS
+from experiments.runs.known_choices import GROUPS, HIDDEN, MODEL_CLASS, did_you_mean, files_of, plug_ins_of
+from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 
-GROUPS = ("policy", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "system")
-ENTRY_POINTS = "testbed.{}"
+USES = (
+    "group=NAME", "eviction@policy.eviction=NAME", "gpu=NAME", "+system=NAME", "+protocol=NAME",
+)  # fmt: skip
+Row = tuple[str, str, str]
 
 
 def main(argv: list[str]) -> None:
     """Print the configs of each group, and the classes that installed packages offer."""
+    from rich.table import Table
+
+    from experiments.commands.console import wide_console
+
     this = Parser(
         prog="testbed list",
-        description="What a config can name: built-in choices (group=name), and plug-ins of installed packages, "
-        "which declare an entry point in the group testbed.policy, testbed.scheduler, ... and are used by "
-        "group=custom group._target_=module.Class.",
+        description="What a config can name: built-in choices, those of a folder of your own, and plug-ins of "
+        "installed packages, which declare an entry point in the group testbed.policy, testbed.scheduler, ... All are "
+        "chosen by group=name.",
     )
     this.add_argument("groups", nargs="*", metavar="GROUP", help=f"default: all of {', '.join(GROUPS)}")
-    wanted = this.parse_args(argv).groups or GROUPS
-    unknown = [group for group in wanted if group not in GROUPS]
+    this.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own choices, as testbed run has")
+    options = this.parse_args(argv)
+    folders = [options.config_dir] if options.config_dir else []
+    if folders and not folders[0].is_dir():
+        raise InputError(f"--config-dir {folders[0]}: no such folder")
+    unknown = [group for group in options.groups if group not in GROUPS]
     if unknown:
-        this.error(f"no group {unknown[0]!r}; choose from {', '.join(GROUPS)}")
-    table = Table("group", "name", "class", "about")
-    for group in wanted:
-        for row in [*built_in(group), *plug_ins(group)]:
+        this.error(f"no group {unknown[0]!r}{did_you_mean(unknown[0], GROUPS)}; choose from {', '.join(GROUPS)}")
+    table = Table("group", "name", "class", "about", caption=f"Chosen by {'; '.join(USES)}")
+    for group in options.groups or GROUPS:
+        for row in [*built_in(group, folders), *plug_ins(group)]:
             table.add_row(group, *row)
         table.add_section()
     wide_console().print(table)
 
 
-def built_in(group: str) -> list[tuple[str, str, str]]:
+def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
     """Name, class and first comment line of a group's YAML files; of a model, what its shape's file says."""
-    if group == GROUP:
-        return [(name, MODEL_CLASS, shipped(name).about) for name in model_names()]
-    return [_described(path) for path in sorted((CONF / group).glob("*.yaml")) if not path.stem.startswith("of-")]
+    if group == "model":
+        yield from ((name, MODEL_CLASS, shipped(name).about) for name in model_names())
+    for name, path in files_of(group, folders).items():
+        if not name.startswith(HIDDEN):
+            yield described(path)
 
 
-def plug_ins(group: str) -> list[tuple[str, str, str]]:
-    """Name, class and first docstring line of the entry points for a group."""
-    return [
-        (point.name, point.value.replace(":", "."), _about(point))
-        for point in sorted(entry_points(group=ENTRY_POINTS.format(group)))
-    ]
+def plug_ins(group: str) -> Iterator[Row]:
+    """Name, class and first docstring line of the entry points for a group, with the package that declares each."""
+    for point in plug_ins_of(group):
+        package = f" (package {point.dist.name})" if point.dist else ""
+        yield point.name, point.value.replace(":", "."), f"{_about(point)}{package}"
 
 
 def _about(point: EntryPoint) -> str:
@@ -61,8 +69,10 @@ def _about(point: EntryPoint) -> str:
         return f"cannot be loaded: {one_line(error)}"
 
 
-def _described(path: Path) -> tuple[str, str, str]:
-    text = path.read_text(encoding="utf-8")
-    comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
+def described(path: Path) -> Row:
+    """Name, class and first comment line of one YAML file; only its lines are looked at, so it may have mistakes."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    comments = (line.removeprefix("# ") for line in lines if line.startswith("# "))
     about = next((line for line in comments if not line.startswith("@package")), "")
-    return path.stem, str(yaml.safe_load(text).get("_target_", "")), about
+    target = next((line.partition(":")[2].strip() for line in lines if line.startswith("_target_:")), "")
+    return path.stem, target, about

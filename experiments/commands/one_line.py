@@ -2,9 +2,6 @@
 
 import re
 
-from hydra.errors import HydraException, InstantiationException
-from omegaconf.errors import OmegaConfBaseException
-
 from testbed.core.errors import InputError
 
 EXIT_BAD_INPUT = 2
@@ -13,13 +10,13 @@ EXIT_BAD_INPUT = 2
 def one_line(error: BaseException) -> str:
     """The message of an error, with what it is about in front where the message alone would not say."""
     cause = error.__cause__
-    if isinstance(error, InstantiationException) and cause is not None and not _is_traceback(cause):
+    if _is_a(error, "InstantiationException") and cause is not None and not _is_traceback(cause):
         key, message = _full_key(str(error)), one_line(cause)
         return message if not key or message.startswith(key) else f"{key}: {message}"
     missing = re.search(r"Missing mandatory value: \S+\s+full_key: (\S+)", str(error))
     if missing:
         return f"{missing[1]} is not given; say {missing[1]}=..."
-    if isinstance(error, InputError | HydraException | OmegaConfBaseException):
+    if isinstance(error, InputError) or _is_a(error, "HydraException") or _is_a(error, "OmegaConfBaseException"):
         return _flat(str(error).partition("Config search path")[0])
     if isinstance(error, OSError):
         return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
@@ -28,6 +25,13 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"a plug-in calls sys.exit({error.code!r}); it must raise an error instead"
     return _flat(f"{type(error).__name__}: {error}")
+
+
+def _is_a(error: BaseException, kind: str) -> bool:
+    """Whether it is an exception of Hydra's or OmegaConf's of this name, without the time to import either."""
+    return any(
+        one.__name__ == kind and one.__module__.startswith(("hydra", "omegaconf")) for one in type(error).__mro__
+    )
 
 
 def _is_traceback(cause: BaseException) -> bool:

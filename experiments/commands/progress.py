@@ -1,16 +1,16 @@
-"""A progress bar for runs that last more than a second."""
+"""How far a run is, where it lasts: a bar on a terminal, a line every ten seconds anywhere else."""
 
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from testbed.sim.recorder import Recorder
 
 PATIENCE_S = 1.0
 REFRESH_S = 0.2
+SPEAK_S = 10.0
 
 
 @contextmanager
@@ -19,21 +19,53 @@ def watched(recorder: Recorder, num_requests: int, show: bool) -> Iterator[None]
     if not show:
         yield
         return
+    if sys.stderr.isatty():
+        with beside(lambda done: _bar(recorder, num_requests, done)):
+            yield
+    else:
+        with spoken(lambda: f"simulating: {ended(recorder):,} of {num_requests:,} requests"):
+            yield
+
+
+@contextmanager
+def spoken(text: Callable[[], str], every_s: float | None = None) -> Iterator[None]:
+    """While the body runs, a line to standard error every ten seconds, or every `every_s`."""
+    began = time.monotonic()
+
+    def speak(done: threading.Event) -> None:
+        while not done.wait(every_s or SPEAK_S):
+            print(f"{text()}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+    with beside(speak):
+        yield
+
+
+@contextmanager
+def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """A thread that does something while the body runs, until its event is set."""
     done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(recorder, num_requests, done), daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=work, args=(done,), daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
-        watcher.join()
+        thread.join()
 
 
-def _watch(recorder: Recorder, num_requests: int, done: threading.Event) -> None:
+def ended(recorder: Recorder) -> int:
+    """Requests that are done or were turned away."""
+    return recorder.totals.finished + recorder.totals.rejected
+
+
+def _bar(recorder: Recorder, num_requests: int, done: threading.Event) -> None:
     if done.wait(PATIENCE_S):
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=num_requests)
         while not done.wait(REFRESH_S):
-            progress.update(task, completed=recorder.totals.finished + recorder.totals.rejected)
+            progress.update(task, completed=ended(recorder))

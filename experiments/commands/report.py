@@ -12,8 +12,7 @@ from experiments.compare.finished_run import FinishedRun, read_run
 from experiments.pages.html import details, heading, page, paragraph
 from experiments.report.paper_parts import reproduction
 from experiments.report.run_parts import many_runs, one_run
-from experiments.runs.point import SUMMARY
-from experiments.runs.whole_files import write_text
+from experiments.runs.whole_files import SUMMARY, write_text
 from testbed.core.errors import InputError
 
 CARD = "scorecard.csv"

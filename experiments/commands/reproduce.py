@@ -1,9 +1,9 @@
 """`testbed reproduce`: the paper's experiments, their figures and the scorecard."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import hydra.utils
@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.commands.arguments import Parser, at_least_one
 from experiments.commands.console import wide_console
-from experiments.paper import alternatives, seeds
+from experiments.paper import alternatives, embedded_lengths, seeds
 from experiments.paper.scorecard import card_table, scorecard
 from experiments.paper.studies.study import Row, Study, Task
 from experiments.paper.style import save
@@ -22,7 +22,7 @@ from testbed.core.errors import InputError
 
 ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
 
-BEYOND = ("mooncake",)
+BEYOND = ("mooncake", "agent_sessions")
 BESIDE = ("seeds", "alternatives")  # how far the scorecard can be trusted; kept on disk, apart from `all`
 
 
@@ -34,9 +34,7 @@ def main(argv: list[str]) -> None:
     lab = Lab(options.out / "runs", tuple(length_file(text) for text in options.lengths))
     options.out.mkdir(parents=True, exist_ok=True)
     console = wide_console()
-    tables = run_studies(studies, lab, options.jobs, options.seeds)
-    for study, table in zip(studies, tables, strict=True):
-        publish(study, table, options.out)
+    tables = run_studies(studies, lab, options.jobs, options.seeds, options.out)
     for name in names:
         if name in BESIDE:
             table = beside(name, partial(perform, lab=lab, jobs=options.jobs), options.seeds)
@@ -49,6 +47,8 @@ def main(argv: list[str]) -> None:
     card = alternatives.marked(seeds.with_intervals(card, options.out), options.out)
     write_text(options.out / "scorecard.csv", card.to_csv(index=False))
     console.print(card_table(card))
+    for remark in embedded_lengths.remarks(card, dict(lab.lengths), options.figures):
+        console.print(remark, highlight=False, soft_wrap=True)
     console.print(f"figures, tables and scorecard.csv: {options.out}", highlight=False, soft_wrap=True)
 
 
@@ -96,11 +96,24 @@ def beside(name: str, work: Callable[[Sequence[Task]], list[list[Row]]], num_see
     return alternatives.compare(names, load, work)
 
 
-def run_studies(studies: Sequence[Study], lab: Lab, jobs: int, num_seeds: int | None) -> list[pd.DataFrame]:
-    """The table of each study; the tasks of all share the cores."""
+def run_studies(studies: Sequence[Study], lab: Lab, jobs: int, num_seeds: int | None, out: Path) -> list[pd.DataFrame]:
+    """The table of each study, published as soon as its own tasks are done; the tasks of all share the cores."""
     tasks = [study.tasks(num_seeds) for study in studies]
-    results = iter(perform([task for part in tasks for task in part], lab, jobs))
-    return [pd.DataFrame([row for rows in islice(results, len(part)) for row in rows]) for part in tasks]
+    owners = [number for number, part in enumerate(tasks) for _ in part]
+    left = Counter(owners)
+    rows: dict[int, list[Row]] = {}
+    tables: dict[int, pd.DataFrame] = {}
+
+    def finished(task: int, found: list[Row]) -> None:
+        study = owners[task]
+        rows[task] = found
+        left[study] -= 1
+        if not left[study]:
+            tables[study] = pd.DataFrame([row for i, owner in enumerate(owners) if owner == study for row in rows[i]])
+            publish(studies[study], tables[study], out)
+
+    perform([task for part in tasks for task in part], lab, jobs, finished)
+    return [tables[number] for number in range(len(studies))]
 
 
 def publish(study: Study, table: pd.DataFrame, out: Path) -> None:

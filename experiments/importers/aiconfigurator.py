@@ -55,7 +55,8 @@ def read(folder: Path, asked: Asked) -> Imported:
         "missing: norms, activation, rotary and position embedding, sampling; nothing stands in for them",
         "missing: software times; none are priced (see testbed fit-software)",
         "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
-        "missing: block copies and swaps; a run that needs them is refused",
+        "missing: swaps; the data sheet's link to the host stands in for them, without latency",
+        "missing: block copies; a run that needs them is refused",
         "its matrix products are short bursts at full clocks, so that long prefill comes out optimistic",
     ]
     return found

@@ -26,7 +26,8 @@ class Imported:
     """The profile of one model's shard on one GPU, from `source`.
 
     notes: one line for each thing that a reader of the profile should know: how far outside its grid the source had
-    to be read, and what it does not hold. gpu is the data sheet, None where nobody has it.
+    to be read, and what it does not hold. gpu is the data sheet, None where nobody has it. graph_sizes: what batches
+    are padded to.
     """
 
     source: str
@@ -37,6 +38,7 @@ class Imported:
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     origin: dict[str, Any] = field(default_factory=dict)
+    graph_sizes: list[int] = field(default_factory=list)
 
     def add(self, name: str, covers: str, axes: Sequence[str], points: Sequence[Point], note: str, **more: Any) -> None:
         """A section; its points end in microseconds."""
@@ -52,6 +54,7 @@ class Imported:
             "model": asdict(self.model),
             "num_gpus": self.num_gpus,
             "gpu": None if self.gpu is None else asdict(replace(self.gpu, device=self.device)),
+            **({"cuda_graph_sizes": self.graph_sizes} if self.graph_sizes else {}),
             "sections": self.sections,
             "fit": None,
         }

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.importers.hf_config import model_of
-from experiments.runs.build import make
 from experiments.runs.lab import CONF, composed
+from experiments.runs.make import make
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, read_model
 from testbed.core.specs import GpuSpec, ModelSpec

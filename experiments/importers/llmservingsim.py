@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ ONCE_BY_TOKENS = ("embedding", "final_layernorm")
 ONCE_BY_ROWS = ("lm_head", "sampler")
 ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
 BEYOND = "beyond it the last piece goes on"
+TILE = 16  # rows of the smallest tile of a matrix product on tensor cores
+GRAPHS = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]  # what vLLM captures by default, where it may take 512
 
 
 def is_here(folder: Path) -> bool:
@@ -112,15 +115,25 @@ def _add_layers(found: Imported, here: Path) -> None:
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
     times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
     note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())
-    found.add("linear", PER_LAYER, ["num_tokens"], _sum(dense, layers, times), note)
+    linear = _sum(dense, layers, times)
+    found.add("linear", PER_LAYER, ["num_tokens"], linear, note, **_between(linear, "linear", found))
     once = _sum(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
     found.add("once_per_iteration", ONCE, ["num_tokens"], once, " + ".join(ONCE_BY_TOKENS))
     head = _sum(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
-    found.add("output_head", ONCE, ["num_rows"], head, " + ".join(ONCE_BY_ROWS))
+    more = _between(head, "output_head", found)
+    found.add("output_head", ONCE, ["num_rows"], head, " + ".join(ONCE_BY_ROWS), **more)
     known = {*times, *ONCE_BY_TOKENS, *ONCE_BY_ROWS}
     if unknown := sorted({*layers, *heads} - known):
         found.notes.append(f"not priced: {', '.join(unknown)}, which this reader does not know")
     found.notes.append(f"linear: up to {once[-1][0]:,} tokens an iteration; {BEYOND}")
+
+
+def _between(points: list[list[float]], name: str, found: Imported) -> dict[str, str]:
+    """Points no further apart than a tile show every stair of the tiles; others are read along a line."""
+    if any(high[0] - low[0] > TILE for low, high in pairwise(points)):
+        return {}
+    found.notes.append(f"{name}: between points it takes what the next one takes (tiles of matrix products)")
+    return {"between": "next"}
 
 
 def _add_attention(found: Imported, here: Path) -> None:
@@ -159,8 +172,13 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
 
 def _add_what_is_missing(found: Imported) -> None:
     found.notes.append("missing: software times; none are priced (see testbed fit-software)")
-    found.notes.append("missing: CUDA-graph sizes (it measures eagerly); batches are not padded")
-    found.notes.append("missing: block copies and swaps; a run that needs them is refused")
+    found.graph_sizes = list(GRAPHS)
+    found.notes.append(
+        "CUDA graphs: it measures eagerly; batches are padded to the sizes that vLLM captures by default, up to "
+        f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)"
+    )
+    found.notes.append("missing: swaps; the data sheet's link to the host stands in for them, without latency")
+    found.notes.append("missing: block copies; a run that needs them is refused")
     if found.num_gpus > 1:
         found.notes.append("missing: all-reduces; a ring over the data sheet's links stands in for them")
     if found.gpu is None:

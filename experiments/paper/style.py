@@ -35,10 +35,10 @@ RC = {
 }
 
 
-def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
+def new_figure(width_in: float = 3.3, height_in: float = 2.2, kind: type[Figure] = Figure) -> Figure:
     """An empty figure of one column's width, without any global state."""
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        figure = kind(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
     return figure
 

@@ -11,7 +11,8 @@ LAST_S = 9_000_000  # s; whole picoseconds in 64 bits end at 9.2 million, and wh
 ABOVE_ZERO = {
     "attention_bandwidth", "block_size", "fp16_flops", "host_bandwidth", "prefill_flops",
     "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs", "max_padded_len",
-    "memory_bandwidth", "num_blocks", "num_gpus", "num_seqs", "stop_at_latency",
+    "memory_bandwidth", "num_blocks", "num_gpus", "num_seqs", "stop_at_latency", "num_layers", "hidden_size",
+    "num_heads", "num_kv_heads", "head_size", "ffn_size", "ffn_matrices", "vocab_size", "dtype_bytes", "memory_bytes",
 }  # fmt: skip
 
 

@@ -9,18 +9,20 @@ from typing import Any, NamedTuple
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.runs.choices import understood
 from experiments.runs.identity import run_id
+from experiments.runs.known_choices import CONF
 from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
 from testbed.core.errors import InputError
 
-CONF = Path(__file__).parents[1] / "conf"
 FILE_READERS = {
     "sharegpt": {"_target_": "traces.csv_lengths.CsvLengths"},
     "alpaca": {"_target_": "traces.csv_lengths.CsvLengths"},
     "wmt": {"_target_": "traces.wmt.WmtCsv"},
     "chat": {"_target_": "traces.chat.ChatCsv"},
     "mooncake": {"_target_": "traces.mooncake.MooncakeJsonl"},
+    "agent_sessions": {"_target_": "traces.agent_sessions.AgentSessions"},
 }
 
 
@@ -86,4 +88,4 @@ def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
     """A config from the tree; composing is slow, so each is composed once."""
     register_models()
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-        return compose(name, overrides=list(overrides))
+        return compose(name, overrides=understood(overrides))

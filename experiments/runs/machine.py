@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
+from experiments.runs.given import Given
 from experiments.runs.make import make
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
@@ -16,6 +17,9 @@ POOLS_OF = "kv_memory_of"
 def make_machine(config: DictConfig) -> tuple[ModelSpec, ServerSpec]:
     """The model and its server; pools that were given for another machine are refused."""
     model, node = make(config.model), config.server.copy()
+    pools = node.get("kv_memory_gib")
+    if pools is not None and not isinstance(pools, Mapping):
+        raise InputError(f"server.kv_memory_gib is {pools!r}; give GiB by model: server.kv_memory_gib.{model.name}=12")
     with open_dict(node):
         given_for = node.pop(POOLS_OF, None)
         node.pop("num_blocks", None)  # the pool's, whose blocks are the policy's
@@ -38,9 +42,9 @@ def _check_pools(model: ModelSpec, server: ServerSpec, given_for: Mapping[str, A
     )
 
 
-def make_cost(config: DictConfig, model: ModelSpec, server: ServerSpec) -> CostModel:
+def make_cost(config: DictConfig, model: ModelSpec, server: ServerSpec, given: Given | None = None) -> CostModel:
     """The prices; those measured on another GPU than the server's are refused."""
-    cost: CostModel = make(config.cost, model, server)
+    cost: CostModel = (given or Given(config, {})).make("cost", model, server)
     origin = getattr(cost, "fingerprint", None) or {}
     check_device(origin, server.gpu, "the server")
     if "source" in config.cost and "from" in origin:

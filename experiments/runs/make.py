@@ -4,7 +4,7 @@ import inspect
 from typing import Any, get_type_hints
 
 import hydra.utils
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 
 from testbed.core.errors import InputError
 
@@ -24,6 +24,17 @@ def make(node: DictConfig | None, *first: Any) -> Any:
     if made is None:
         raise InputError(f"{node._target_} gives None where {_name(node)} needs an object; name a class")
     return made
+
+
+def call(target: Any, node: DictConfig, *first: Any) -> Any:
+    """The same of a class or function at hand; the node has its parameters."""
+    check_types(node, target)
+    check_names(node, target)
+    parameters = {str(key): value for key, value in node.items() if not str(key).startswith("_")}
+    for key, value in parameters.items():
+        if isinstance(value, DictConfig | ListConfig):
+            parameters[key] = hydra.utils.instantiate(value, _convert_="all")
+    return target(*first, **parameters)
 
 
 def check_types(node: DictConfig, target: Any) -> None:

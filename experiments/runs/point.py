@@ -11,17 +11,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.commands.progress import watched
 from experiments.runs.build import Setup, build
-from experiments.runs.identity import plain
+from experiments.runs.description import ID, RUN
+from experiments.runs.engine_run import run_on_gpu
+from experiments.runs.identity import plain, run_id
 from experiments.runs.overload import Overloaded, WatchfulRecorder
-from experiments.runs.whole_files import write_json, write_text, write_with
+from experiments.runs.whole_files import SUMMARY, whole_folder, write_json, write_text
 from testbed.metrics import summarize
 from testbed.sim.recorder import Recorder
 from testbed.sim.simulation import simulate
 
-SUMMARY = "summary.json"
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
 COUNTERS = "counters"
+COLUMNS = Path(__file__).with_name("COLUMNS.md")
+FILES = {
+    "config.yaml", "requests.csv", "iterations.csv", "timing.json", "memory.png", "latency_cdf.png", "batch.png",
+    "report.html", COLUMNS.name, SUMMARY,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,36 +56,43 @@ def run(setup: Setup, *, show: bool = False) -> Run:
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began
-    summary = summarize(recorder, setup.pool.num_slots, setup.window_ps)
+    summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
     counters = dict(setup.scheduler.policy.counters())
     extra = {STOPPED: overloaded, PROFILE: getattr(setup.cost, "fingerprint", None), COUNTERS: counters}
-    return Run(recorder, {**summary, **extra}, wall_s)
+    return Run(recorder, {RUN: dict(setup.description), **summary, **extra}, wall_s)
 
 
 def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
-    """Simulate a config and write its folder; summary.json comes last, so that its presence means: complete."""
+    """Run a config and write its folder, as a whole or not at all, in place of an older run's files."""
+    if config.get("engine") is not None:
+        return run_on_gpu(config, folder)
     setup = build(config)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / SUMMARY).unlink(missing_ok=True)
     result = run(setup, show=show)
-    write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config)), resolve=True))
-    if config.outputs == "full":
-        write_everything(folder, setup, result)
-    write_json(folder / "timing.json", {"wall_s": result.wall_s})
-    write_json(folder / SUMMARY, result.summary)
-    return result.summary
+    summary = {**result.summary, RUN: {**result.summary[RUN], ID: run_id(config)}}
+    with whole_folder(folder, SUMMARY, is_ours) as new:
+        write_text(new / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config)), resolve=True))
+        if config.outputs == "full":
+            write_everything(new, setup, result)
+        write_json(new / "timing.json", {"wall_s": result.wall_s})
+        write_json(new / SUMMARY, summary)
+    return summary
 
 
 def write_everything(folder: Path, setup: Setup, result: Run) -> None:
-    """The tables of requests and of iteration spans, and the plots drawn from them."""
+    """The tables of requests and of iteration spans, what their columns mean, and the plots drawn from them."""
     from experiments.runs import plots
     from experiments.runs import run_tables as tables
 
-    requests = tables.requests(result.recorder)
-    spans = tables.spans(result.recorder)
-    for name, table in (("requests", requests), ("iterations", spans)):
-        write_with(folder / f"{name}.csv", lambda path, table=table: table.to_csv(path, index=False))
+    requests, spans = tables.request_columns(result.recorder), tables.span_columns(result.recorder)
+    tables.write_csv(folder / "requests.csv", requests)
+    tables.write_csv(folder / "iterations.csv", spans)
+    write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
     plots.draw_all(folder, requests, spans, setup.pool.num_slots)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of this name belongs to a run, and so not to the run that comes after it."""
+    return name in FILES or name.startswith(("memory_map.", "timeline."))
 
 
 def complete(folder: Path) -> dict[str, Any] | None:
@@ -91,7 +104,13 @@ def complete(folder: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and keys_of_every_summary() <= value.keys() else None
 
 
+def holds(folder: Path, config: DictConfig) -> dict[str, Any] | None:
+    """The summary in a folder that holds this very run, complete; else None."""
+    summary = complete(folder)
+    return summary if summary is not None and summary[RUN].get(ID) == run_id(config) else None
+
+
 @cache
 def keys_of_every_summary() -> frozenset[str]:
     """What a run without any request writes, every run does."""
-    return frozenset(summarize(Recorder(), num_slots=1)) | {STOPPED, PROFILE, COUNTERS}
+    return frozenset(summarize(Recorder(), num_slots=1)) | {RUN, STOPPED, PROFILE, COUNTERS}

@@ -13,7 +13,19 @@ def make_pool(config: DictConfig, model: ModelSpec, server: ServerSpec) -> PoolS
     layer_bytes = model.kv_bytes_per_token // model.num_layers
     tiers = host(host_slots, server.gpu.host_bandwidth)
     num_slots = _slots_of_blocks(config, model, server) or server.kv_slots(model)
+    num_slots -= _null_slots(config, num_slots)
     return PoolSpec(num_slots, model.max_len, tiers, layer_bytes, model.num_layers, server.num_gpus)
+
+
+def _null_slots(config: DictConfig, num_slots: int) -> int:
+    """Slots of the blocks that the server counts and never gives to a sequence (config.null_blocks; vLLM V1: one)."""
+    null_blocks, block_size = config.get("null_blocks", 0), config.policy.get("block_size")
+    if type(null_blocks) is not int:
+        raise InputError(f"null_blocks is {null_blocks!r}; it must be a whole number of blocks")
+    slots = null_blocks * (block_size or 0)
+    if slots >= num_slots:
+        raise InputError(f"null_blocks is {null_blocks}, and the pool has no more than these; give it more blocks")
+    return slots
 
 
 def _slots_of_blocks(config: DictConfig, model: ModelSpec, server: ServerSpec) -> int | None:

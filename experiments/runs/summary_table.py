@@ -4,6 +4,8 @@ from typing import Any
 
 from rich.table import Table
 
+from experiments.runs.description import RUN
+
 
 def summary_table(summary: dict[str, Any]) -> Table:
     """A run's summary for people."""
@@ -17,25 +19,54 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, rates, batch = summary["requests"], summary["throughput"], summary["batch"]
-    memory, preemptions, counters = summary["memory"], summary["preemptions"], summary["counters"]
+    preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
     return [
+        *(_what_it_was(summary[RUN]) if RUN in summary else []),
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
         ("simulated time", f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations"),
         ("throughput", f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} tokens/s"),
         ("normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")),
         ("time to first token", _spread(summary["ttft_s"], "s")),
         ("time per output token", _spread(summary["tpot_s"], "s")),
+        ("end to end", _spread(summary["e2e_s"], "s")),
+        *([("inside the objectives", _goodput(slo))] if (slo["ttft_s"], slo["tpot_s"]) != (None, None) else []),
         (
             "batched requests",
             f"{number(batch['mean_per_iteration'])} per iteration, {number(batch['mean_over_time'])} over time",
         ),
-        (
-            "memory per iteration",
-            ", ".join(f"{name} {percent(part['per_iteration'])}" for name, part in memory.items()),
-        ),
+        ("memory per iteration", _memory(summary)),
         ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
         *([("counted by the policy", _counted(counters))] if counters else []),
     ]
+
+
+def _what_it_was(run: dict[str, Any]) -> list[tuple[str, str]]:
+    blocks = f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens" if run["pool_blocks"] else ""
+    return [
+        ("model, server", f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})"),
+        ("KV pool", f"{run['pool_slots']:,} slots{blocks}, {number(run['pool_gib'])} GiB"),
+        ("policy", run["policy"]),
+        ("scheduler", f"{run['scheduler']}, {run['preemption']}"),
+        ("prices", run["cost"]),
+        ("workload", f"{run['trace']}, {run['arrivals']}, seed {run['seed']}"),
+    ]
+
+
+def _memory(summary: dict[str, Any]) -> str:
+    """The pool by kind; where all that is not held is free memory, as in a paged pool, it is called so."""
+    shares = {name: part["per_iteration"] for name, part in summary["memory"].items()}
+    free, cached = (summary["memory_free"][name]["per_iteration"] for name in ("free", "cached"))
+    largest = summary["memory_free"]["largest_free"]["per_iteration"]
+    if free is not None and free == shares["external"] == largest:
+        del shares["external"]
+        shares |= {"cached": cached, "free": free - cached} if cached else {"free": free}
+    return ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for name, share in shares.items())
+
+
+def _goodput(slo: dict[str, float | None]) -> str:
+    limits = [f"{name} {number(slo[key])} s" for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")) if slo[key]]
+    inside, rate = percent(slo["share_inside"]), number(slo["goodput_requests_per_s"])
+    return f"{inside} of the requests, {rate} req/s ({', '.join(limits)})"
 
 
 def _counted(counters: dict[str, float]) -> str:

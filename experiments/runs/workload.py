@@ -1,19 +1,27 @@
 """The workload of a config: rows of the trace at the times of the arrival process, neither taken on trust."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from omegaconf import DictConfig
 
 from experiments.runs.config_checks import LAST_S
-from experiments.runs.make import make
+from experiments.runs.given import Given
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
+from testbed.sim.arrivals import Sessions
 
 
-def make_workload(config: DictConfig) -> Workload:
+def make_workload(config: DictConfig, given: Given | None = None) -> Workload:
     """Timed rows; the trace and the arrival process draw from separate streams of the seed."""
-    trace, arrivals, options = make(config.trace), make(config.arrivals), config.workload
+    given = given or Given(config, {})
+    if isinstance(given.objects.get("trace"), Workload):
+        return cast(Workload, given.objects["trace"])
+    trace, arrivals, options = given.make("trace"), given.make("arrivals"), config.workload
+    if isinstance(arrivals, Sessions):
+        if config.stop_at_latency is not None:
+            raise InputError("stop_at_latency counts arrivals beforehand, which a closed loop has not; set it to null")
+        return arrivals.workload(_whole_trace(trace, config.seed, options.max_len), options.num_seqs, options.beam)
     if getattr(arrivals, "replays", False):
         rows = _whole_trace(trace, config.seed, options.max_len)
         check_stamps(rows, getattr(arrivals, "speedup", 1.0))
@@ -31,7 +39,7 @@ def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
     try:
         return checked_rows(trace, trace.rows(None, seed, max_len))
     except InputError as error:
-        raise InputError(f"arrivals=replay needs a trace file with time stamps: {error}") from error
+        raise InputError(f"arrivals=replay and arrivals=sessions need a whole trace file: {error}") from error
 
 
 def checked_rows(trace: Any, rows: Any) -> Rows:

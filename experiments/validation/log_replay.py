@@ -1,6 +1,6 @@
 """Runs what a log says was asked, on the server that a config describes; GPU and model are the profile's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -44,14 +44,20 @@ class Log:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A simulated run of a log: times in seconds as in the log, and its spans of iterations."""
+    """A simulated run of a log: times in seconds as in the log, and its spans of iterations.
+
+    preemptions are all of them, swaps those to the host. measured says who measured the prices, nothing where they are
+    not a profile's.
+    """
 
     times: Times
     requests: pd.DataFrame
     spans: pd.DataFrame
     preemptions: int
+    swaps: int
     num_blocks: int
     block_size: int
+    measured: Mapping[str, Any]
 
 
 def server_config(overrides: Sequence[str]) -> DictConfig:
@@ -87,7 +93,16 @@ def replay(log: Log, config: DictConfig) -> Replayed:
     times = Times(*columns, log.served.rows.output_len)
     totals = recorder.totals
     size = int(config.policy.get("block_size", 1))
-    return Replayed(times, table, spans(recorder), totals.swaps + totals.recomputes, setup.pool.num_slots // size, size)
+    return Replayed(
+        times,
+        table,
+        spans(recorder),
+        totals.swaps + totals.recomputes,
+        totals.swaps,
+        setup.pool.num_slots // size,
+        size,
+        getattr(setup.cost, "fingerprint", {}),
+    )
 
 
 def gpu_of(profile: dict[str, Any]) -> GpuSpec:

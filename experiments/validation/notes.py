@@ -1,15 +1,14 @@
 """What a reader of a validation should know of the server that was simulated."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from experiments.runs.identity import content_hash
-from experiments.validation.log_replay import PROFILE_COST, Log, Replayed
-from testbed.cost.profile import read_profile
+from experiments.validation.log_replay import Log, Replayed
 from traces.vllm_log import beside
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -23,13 +22,20 @@ def notes(log: Log, config: DictConfig, replayed: Replayed, blocks_given: bool) 
             f"the log does not say how many KV blocks there were; taken: {blocks:,} of {size} tokens, what "
             f"{config.server.memory_utilization:g} of {config.server.name} leaves; say server.num_blocks=N"
         )
+    if null_blocks := int(config.get("null_blocks", 0)):
+        told = (
+            f"{blocks + null_blocks:,} blocks are the server's number; it keeps {null_blocks} for itself (null_blocks)"
+        )
+        yield f"{told}, so {blocks:,} hold tokens"
     if replayed.preemptions:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
     if log.workload is None and "prefix_cache" in str(config.policy._target_):
         yield "no token ids (--workload): no prompt finds another's blocks"
     yield from _limits(log, config)
-    if config.cost._target_ == PROFILE_COST:
-        yield from _fitted(log, read_profile(str(config.cost.path)))
+    yield from _fitted(log, replayed.measured)
+    if replayed.swaps and "swap" in replayed.measured:
+        rate = config.server.gpu.host_bandwidth / 1e9
+        yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
 
 
 def _limits(log: Log, config: DictConfig) -> Iterator[str]:
@@ -42,9 +48,9 @@ def _limits(log: Log, config: DictConfig) -> Iterator[str]:
             yield f"meta.json says {key} {told[key]}, simulated with {here}; say scheduler.{key}={told[key]}"
 
 
-def _fitted(log: Log, profile: dict[str, Any]) -> Iterator[str]:
+def _fitted(log: Log, measured: Mapping[str, Any]) -> Iterator[str]:
     """Whether the profile's software times come from this very log."""
-    fitted = profile["fingerprint"].get("software_fitted_on", {})
+    fitted = measured.get("software_fitted_on", {})
     if content_hash(log.path) in fitted.values():
         yield "the profile's software times were fitted on this very log: its errors are of a fit, not of a prediction"
     elif fitted:

@@ -1,6 +1,6 @@
 """The engine from the command line.
 
-python -m kernels.engine CONFIG [--out FOLDER]      serve a workload; raw rows go to the folder
+python -m kernels.engine CONFIG [--out FOLDER]      serve a workload; the folder holds what a simulated run's does
 python -m kernels.engine generate --model FOLDER "a prompt" "another"
 """
 
@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kernels.engine.config import make_run, read_config
+from kernels.engine.config import engine_options, make_run, read_config
 from kernels.engine.generate import generate
 from testbed.core.errors import InputError
 
@@ -24,20 +24,13 @@ def main(arguments: list[str]) -> None:
 def _serve(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("python -m kernels.engine", description="Serve a workload on a GPU.")
     parser.add_argument("config", type=Path, help="a run's config.yaml, or the same as .json")
-    parser.add_argument("--out", type=Path, help="folder of the raw rows; default: the config's engine.out")
+    parser.add_argument("--out", type=Path, help="the run's folder; default: the config's engine.out")
     options = parser.parse_args(arguments)
     config = read_config(options.config)
-    run = make_run(config)
-    records = run.engine.serve(run.requests)
-    about = {"config": config}
-    if config.get("engine", {}).get("device", "cuda") != "cpu":
-        from kernels.measure.fingerprint import fingerprint
-
-        about["fingerprint"] = fingerprint()
-    out = options.out or run.out
-    records.write(out, about)
-    answered = len(records.requests) - len(records.rejections)
-    print(f"{answered} of {len(run.requests)} requests answered in {len(records.iterations)} iterations; rows in {out}")
+    folder = options.out or Path(engine_options(config)["out"])
+    summary = make_run(config).carry_out(folder)
+    counts = ", ".join(f"{value} {name}" for name, value in summary["requests"].items())
+    print(f"requests: {counts}; {summary['iterations']} iterations; run folder: {folder}")
 
 
 def _generate(arguments: list[str]) -> None:

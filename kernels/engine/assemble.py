@@ -36,7 +36,8 @@ class Options:
 
     debug checks every slot at every step; seed decides prompts without content and draws; parallel samples where a
     request asks for several sequences. graphs is the largest batch of decodes that
-    is captured as a CUDA graph, 0 for none; registered is the provider's prefix.
+    is captured as a CUDA graph, 0 for none; warm lists the sizes of
+    prompt batches that run once beforehand; registered is the provider's prefix.
     """
 
     device: str = "cpu"
@@ -45,8 +46,9 @@ class Options:
     seed: int = 0
     parallel: Sampler | None = None
     clock: Clock | None = None
-    stop_s: float = float("inf")
+    window_s: tuple[float, float] | None = None
     graphs: int = 0
+    warm: tuple[int, ...] = ()
     registered: int = 0
 
 
@@ -62,16 +64,19 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     residents = scheduler.residents
     parts = _cuda_parts if options.device != "cpu" else _plain_parts
     network, attention, moves, timer = parts(arch, weights, pools, layout, residents)
-    runner = Runner(residents, network, attention, moves, layout, speaker, timer, NoShadow())
+    max_len = min(spec.max_len, pool.max_len)
+    longest = min(max_len, pool.num_slots)
+    runner = Runner(residents, network, attention, moves, layout, speaker, timer, NoShadow(), longest)
     if options.debug:
         runner.shadow = Shadow(residents, pools, runner.tables, speaker.streams, host_slots)
     if options.registered:
         runner.register_prefix(options.registered)
-    max_len = min(spec.max_len, pool.max_len)
     if options.graphs and options.device != "cpu":
         _capture(runner, options.graphs, max_len)
+    for num_tokens in options.warm:
+        runner.warm(num_tokens)
     clock = options.clock or RealClock()
-    return Engine(scheduler, runner, clock, timer, max_len, options.stop_s)
+    return Engine(scheduler, runner, clock, timer, max_len, options.window_s)
 
 
 def layout_of(policy: MemoryPolicy, num_kv_heads: int) -> Layout:

@@ -16,6 +16,10 @@ class Clock(ABC):
         """Return once it is `when`."""
 
     @abstractmethod
+    def restart(self) -> None:
+        """The run begins now."""
+
+    @abstractmethod
     def iteration_ended(self) -> None:
         """An iteration has run; a clock of its own takes notice."""
 
@@ -24,6 +28,10 @@ class RealClock(Clock):
     """The machine's; it begins when it is made."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """See Clock."""
         self._start = time.perf_counter()
 
     def now(self) -> float:
@@ -54,6 +62,10 @@ class StepClock(Clock):
     def sleep_until(self, when: float) -> None:
         """See Clock."""
         self._now = max(self._now, when)
+
+    def restart(self) -> None:
+        """See Clock."""
+        self._now = 0.0
 
     def iteration_ended(self) -> None:
         """See Clock."""

@@ -1,7 +1,7 @@
 """Reads a resolved config (a run folder's config.yaml, or the same as JSON) and makes its objects, without Hydra.
 
 Beside the keys of a simulated run it knows `engine`: weights ("random" or a Hugging Face folder), device, dtype, debug,
-graphs, out; and `requests`, a table of requests with its own times, in place of trace and arrivals.
+graphs, warm, out; and `requests`, a table of requests with its own times, in place of trace and arrivals.
 """
 
 import csv
@@ -17,27 +17,50 @@ import torch
 from kernels.engine.architecture import Architecture, of_folder, of_spec
 from kernels.engine.assemble import Options, assemble
 from kernels.engine.gpu_engine import Engine
+from kernels.engine.run_folder import write_run
 from kernels.engine.sampling import TopP
-from kernels.engine.weights import load_weights, random_weights
+from kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Workload
 from testbed.core.specs import GIB, ModelSpec
+from testbed.cost.model import CostModel
 from testbed.memory.policy import PoolSpec, host
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULTS: dict[str, Any] = {
     "weights": "random", "device": "cuda", "dtype": "float16", "debug": False, "graphs": 256, "out": "engine-run",
-    "temperature": 1.0, "top_p": 1.0,
+    "warm": [64, 512, 2048], "temperature": 1.0, "top_p": 1.0,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that can begin: engine, its requests in order of arrival, and where its rows go."""
+    """A run that can begin: engine, its requests in order of arrival, and what its summary is an average over."""
 
     engine: Engine
     requests: list[Request]
-    out: Path
+    num_slots: int
+    window_ps: tuple[int, int] | None
+    config: dict[str, Any]
+    device: str
+
+    def carry_out(self, folder: Path, packed: bool = False) -> dict[str, Any]:
+        """Serve all requests and write the run's folder; returns the summary."""
+        records = self.engine.serve(self.requests)
+        about = {
+            "stopped_at_latency": None,
+            "cost_profile": None,
+            "counters": dict(self.engine.scheduler.policy.counters()),
+            "engine": self._about(),
+        }
+        return write_run(folder, records, self.num_slots, self.window_ps, about, self.config, packed)
+
+    def _about(self) -> dict[str, Any]:
+        if self.device == "cpu":
+            return {"kind": "cpu", "fingerprint": None}
+        from kernels.measure.fingerprint import fingerprint
+
+        return {"kind": "gpu", "fingerprint": fingerprint()}
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -58,30 +81,39 @@ def make(node: dict[str, Any], *first: Any) -> Any:
     return _find(node["_target_"])(*first, **values)
 
 
-def make_run(config: dict[str, Any]) -> Run:
-    """Everything that a config says; its cost model and beam model are the simulator's, and left alone."""
+def make_run(config: dict[str, Any], weights: Weights | None = None, cost: CostModel | None = None) -> Run:
+    """Everything that a config says; its cost model and beam model are the simulator's, and left alone.
+
+    weights: those of the config's model, where they are in memory already. cost: for a preemption rule that asks.
+    """
     options = engine_options(config)
     spec: ModelSpec = make(config["model"])
-    server = make({key: value for key, value in config["server"].items() if key != "kv_memory_of"})
-    pool = make_pool(spec, server, config.get("swap_space_gib", 0))
+    pool = make_pool(config, spec)
     policy = make(config["policy"], pool)
-    scheduler = make(config["scheduler"], policy, make(config["preemption"]))
+    scheduler = make(config["scheduler"], policy, make(config["preemption"], *([] if cost is None else [cost])))
     requests = make_requests(config)
     prefix = max((r.prefix for r in requests), default=0)
     if prefix and policy.shares:
         policy.register_prefix(prefix)
-    arch, device, dtype = architecture(options, spec), options["device"], DTYPES[options["dtype"]]
-    if options["weights"] == "random":
-        weights = random_weights(arch, config.get("seed", 0), device, dtype)
-    else:
-        weights = load_weights(arch, Path(options["weights"]), device, dtype)
-    sampler = TopP(options["temperature"], options["top_p"], config.get("seed", 0))
-    window = config.get("window_s")
+    arch, seed, window_s = architecture(options, spec), config.get("seed", 0), config.get("window_s")
+    if weights is None:
+        weights = make_weights(options, arch, seed)
     chosen = Options(
-        device, dtype, options["debug"], config.get("seed", 0), sampler, stop_s=window[1] if window else float("inf"),
-        graphs=options["graphs"], registered=prefix if policy.shares else 0,
+        options["device"], DTYPES[options["dtype"]], options["debug"], seed,
+        TopP(options["temperature"], options["top_p"], seed), window_s=tuple(window_s) if window_s else None,
+        graphs=options["graphs"], warm=tuple(options["warm"]), registered=prefix if policy.shares else 0,
     )  # fmt: skip
-    return Run(assemble(scheduler, pool, arch, weights, chosen), requests, Path(options["out"]))
+    engine = assemble(scheduler, pool, arch, weights, chosen)
+    window_ps = (round(window_s[0] * PS), round(window_s[1] * PS)) if window_s else None
+    return Run(engine, requests, pool.num_slots, window_ps, config, options["device"])
+
+
+def make_weights(options: dict[str, Any], arch: Architecture, seed: int) -> Weights:
+    """A folder's weights, or random ones."""
+    device, dtype = options["device"], DTYPES[options["dtype"]]
+    if options["weights"] == "random":
+        return random_weights(arch, seed, device, dtype)
+    return load_weights(arch, Path(options["weights"]), device, dtype)
 
 
 def engine_options(config: dict[str, Any]) -> dict[str, Any]:
@@ -111,14 +143,18 @@ def architecture(options: dict[str, Any], spec: ModelSpec) -> Architecture:
     return arch
 
 
-def make_pool(spec: ModelSpec, server: Any, swap_space_gib: float) -> PoolSpec:
+def make_pool(config: dict[str, Any], spec: ModelSpec) -> PoolSpec:
     """The pools of one GPU, as a simulated run has them."""
+    node = dict(config["server"])
+    num_blocks, _ = node.pop("num_blocks", None), node.pop("kv_memory_of", None)
+    server = make(node)
     if server.num_gpus != 1:
         raise InputError(f"server.num_gpus is {server.num_gpus}; the engine runs on one GPU")
-    host_slots = int(swap_space_gib * GIB) // spec.kv_bytes_per_token
+    host_slots = int(config.get("swap_space_gib", 0) * GIB) // spec.kv_bytes_per_token
     layer_bytes = spec.kv_bytes_per_token // spec.num_layers
     tiers = host(host_slots, server.gpu.host_bandwidth)
-    return PoolSpec(server.kv_slots(spec), spec.max_len, tiers, layer_bytes, spec.num_layers, 1)
+    num_slots = num_blocks * config["policy"]["block_size"] if num_blocks else server.kv_slots(spec)
+    return PoolSpec(num_slots, spec.max_len, tiers, layer_bytes, spec.num_layers, 1)
 
 
 def make_requests(config: dict[str, Any]) -> list[Request]:

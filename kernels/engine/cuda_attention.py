@@ -1,10 +1,10 @@
 """Attention by the paged kernels, and what attention by any kernels has in common."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from kernels.engine.layout import Ints, Layout, Place
@@ -12,11 +12,14 @@ from kernels.engine.plain_attention import Attention
 from kernels.engine.pools import Pools
 from kernels.engine.ragged import Ragged
 from kernels.engine.upload import upload
-from kernels.launch.attention import Workspace, decode_workspace, paged_decode
-from kernels.launch.cache_ops import write_cache
-from kernels.launch.prefill_attention import paged_prefill
+from kernels.launch import attention, cache_ops
+from kernels.launch.arrays import stream_pointer
+from kernels.launch.attention import Workspace, decode_workspace
+from kernels.launch.launch import Launch
+from kernels.launch.prefill_attention import bind_paged_prefill
 
 SKIP = -1  # a slot that write_cache leaves alone
+Step = Callable[[int, int], None]  # of a layer, on a stream
 Shapes = dict[str, tuple[tuple[int, ...], type]]
 WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # as many partial results as any decode plan needs: 32 x 128 are fewer
 
@@ -24,9 +27,11 @@ WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # as many partial results as any dec
 class CudaAttention(Attention):
     """What both kinds share: prompts in one ragged launch, decodes in another, after all new K and V are written."""
 
-    def __init__(self, pools: Pools, layout: Layout) -> None:
+    def __init__(self, pools: Pools, layout: Layout, planes: Tensor) -> None:
         self.pools = pools
         self.layout = layout
+        self.planes = planes
+        self.pointers = [plane.data_ptr() for plane in planes]
         self.now: dict[str, Tensor] = {}
         self.num_prompt_tokens = 0
         self.longest_prompt = 0
@@ -48,15 +53,20 @@ class CudaAttention(Attention):
         self.longest_prompt = max((part.new for part in batch.parts[:n]), default=0)
         self.longest_context = int(contexts[n:].max(initial=0))
 
-    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
         """See Attention."""
-        self.write(layer, k, v)
-        out, end = torch.empty(q.shape, dtype=q.dtype, device=q.device), self.num_prompt_tokens
+        end, stream = self.num_prompt_tokens, stream_pointer(q)
+        steps = [self.write(k, v)]
         if end:
-            self.prefill(layer, out[:end], q[:end])
+            steps.append(self.prefill(out[:end], q[:end]))
         if end < len(q):
-            self.decode(layer, out[end:], q[end:])
-        return out
+            steps.append(self.decode(out[end:], q[end:]))
+
+        def attend(layer: int) -> None:
+            for step in steps:
+                step(layer, stream)
+
+        return attend
 
     def open_decodes(self, arrays: dict[str, Tensor], longest: int) -> None:
         """The next layers are captured: decodes alone, which read these arrays."""
@@ -90,24 +100,38 @@ class CudaAttention(Attention):
         """Set these arrays for a batch of nobody: nothing is read or written."""
 
     @abstractmethod
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(self, k: Tensor, v: Tensor) -> Step:
         """New K and V to their slots."""
 
     @abstractmethod
-    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
+    def prefill(self, out: Tensor, q: Tensor) -> Step:
         """The prompts' part of the batch."""
 
     @abstractmethod
-    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+    def decode(self, out: Tensor, q: Tensor) -> Step:
         """The decodes' part of the batch."""
+
+    def caches(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's K and V as the kernels of this layout take them."""
+        return self.planes[2 * layer], self.planes[2 * layer + 1]
+
+    def by_layer(self, launch: Launch, k_cache: int) -> Step:
+        """A launch on the caches of the layer that is asked for; k_cache is their place among its arguments."""
+        planes = self.pointers
+
+        def step(layer: int, stream: int) -> None:
+            launch.point(k_cache, planes[2 * layer])
+            launch.point(k_cache + 1, planes[2 * layer + 1])
+            launch(stream)
+
+        return step
 
 
 class PagedAttention(CudaAttention):
     """Block tables, and a slot for each new token."""
 
     def __init__(self, pools: Pools, layout: Layout) -> None:
-        super().__init__(pools, layout)
-        self._planes = pools.blocks(layout.block_size)
+        super().__init__(pools, layout, pools.blocks(layout.block_size))
 
     def arrays(self, batch: Ragged) -> dict[str, Ints]:
         """See CudaAttention."""
@@ -140,27 +164,27 @@ class PagedAttention(CudaAttention):
         host["slots"][:num] = tables[np.arange(num), blocks].astype(np.int64) * size + offsets
         host["decode_contexts"][:num] = batch.positions + 1
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(self, k: Tensor, v: Tensor) -> Step:
         """See CudaAttention."""
-        write_cache(*self._caches(layer), k, v, self.now["slots"])
+        launch = cache_ops.bind_write_cache(*self.caches(0), k, v, self.now["slots"])
+        return self.by_layer(launch, cache_ops.K_CACHE)
 
-    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
+    def prefill(self, out: Tensor, q: Tensor) -> Step:
         """See CudaAttention."""
         now = self.now
-        paged_prefill(
-            out, q, *self._caches(layer), now["prompt_tables"], now["starts"], now["prompt_contexts"],
+        launch = bind_paged_prefill(
+            out, q, *self.caches(0), now["prompt_tables"], now["starts"], now["prompt_contexts"],
             max_query_len=self.longest_prompt,
         )  # fmt: skip
+        return self.by_layer(launch, attention.K_CACHE)
 
-    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+    def decode(self, out: Tensor, q: Tensor) -> Step:
         """See CudaAttention."""
-        paged_decode(
-            out, q, *self._caches(layer), self.now["decode_tables"], self.now["decode_contexts"],
+        launch = attention.bind_paged_decode(
+            out, q, *self.caches(0), self.now["decode_tables"], self.now["decode_contexts"],
             max_context_len=self.longest_context, workspace=self.workspace(q),
         )  # fmt: skip
-
-    def _caches(self, layer: int) -> tuple[Tensor, Tensor]:
-        return self._planes[2 * layer], self._planes[2 * layer + 1]
+        return self.by_layer(launch, attention.K_CACHE)
 
 
 def padded(tables: list[Ints]) -> Ints:

@@ -6,13 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.engine.cuda_attention import SKIP, CudaAttention, Shapes
+from kernels.engine.cuda_attention import SKIP, CudaAttention, Shapes, Step
 from kernels.engine.layout import Ints, Layout, Place
 from kernels.engine.pools import Pools
 from kernels.engine.ragged import Ragged
-from kernels.launch.attention import contiguous_decode
-from kernels.launch.cache_ops import write_cache
-from kernels.launch.prefill_attention import paged_prefill
+from kernels.launch import attention, cache_ops
+from kernels.launch.prefill_attention import bind_paged_prefill
 
 
 class ExtentAttention(CudaAttention):
@@ -23,9 +22,8 @@ class ExtentAttention(CudaAttention):
     """
 
     def __init__(self, pools: Pools, layout: Layout) -> None:
-        super().__init__(pools, layout)
         self.kv_heads, size = pools.spec.num_kv_heads, pools.spec.head_size
-        self._rows = pools.all_rows().view(len(pools.device), -1, 1, 1, size)
+        super().__init__(pools, layout, pools.all_rows().view(len(pools.device), -1, 1, 1, size))
         self._slots = pools.device.view(len(pools.device), -1, self.kv_heads, size)
 
     def arrays(self, batch: Ragged) -> dict[str, Ints]:
@@ -72,29 +70,46 @@ class ExtentAttention(CudaAttention):
         run = torch.arange(longest, dtype=torch.int32, device=self.pools.device.device)
         self.now["row_tables"] = self.now["first_rows"] + run
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """See CudaAttention."""
-        size = k.shape[2]
-        rows = (x.reshape(-1, 1, size) for x in (k, v))
-        write_cache(self._rows[2 * layer], self._rows[2 * layer + 1], *rows, self.now["rows"])
+    def write(self, k: Tensor, v: Tensor) -> Step:
+        """See CudaAttention; each head's row of K and V is brought out of the product's row first."""
+        rows_k, rows_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
+        rows = (x.view(-1, 1, k.shape[2]) for x in (rows_k, rows_v))
+        launch = cache_ops.bind_write_cache(*self.caches(0), *rows, self.now["rows"])
+        write = self.by_layer(launch, cache_ops.K_CACHE)
 
-    def prefill(self, layer: int, out: Tensor, q: Tensor) -> None:
-        """See CudaAttention."""
-        now, (num_tokens, _, size) = self.now, q.shape
-        by_head = q.unflatten(1, (self.kv_heads, -1)).transpose(0, 1).reshape(self.kv_heads * num_tokens, -1, size)
-        attended = torch.empty_like(by_head)
-        paged_prefill(
-            attended, by_head, self._rows[2 * layer], self._rows[2 * layer + 1], now["row_tables"],
-            now["head_starts"], now["head_contexts"], max_query_len=self.longest_prompt,
-        )  # fmt: skip
-        out.copy_(attended.view(self.kv_heads, num_tokens, -1, size).transpose(0, 1).flatten(1, 2))
+        def step(layer: int, stream: int) -> None:
+            rows_k.copy_(k)
+            rows_v.copy_(v)
+            write(layer, stream)
 
-    def decode(self, layer: int, out: Tensor, q: Tensor) -> None:
+        return step
+
+    def prefill(self, out: Tensor, q: Tensor) -> Step:
         """See CudaAttention."""
-        contiguous_decode(
-            out, q, self._slots[2 * layer], self._slots[2 * layer + 1], self.now["extents"],
-            self.now["decode_contexts"], max_context_len=self.longest_context, workspace=self.workspace(q),
+        now, (num_tokens, num_heads, size) = self.now, q.shape
+        shape = self.kv_heads, num_tokens, num_heads // self.kv_heads, size
+        by_head, attended = (torch.empty(shape, dtype=q.dtype, device=q.device) for _ in range(2))
+        queries, answers = (x.unflatten(1, (self.kv_heads, -1)).transpose(0, 1) for x in (q, out))
+        launch = bind_paged_prefill(
+            attended.flatten(0, 1), by_head.flatten(0, 1), *self.caches(0), now["row_tables"], now["head_starts"],
+            now["head_contexts"], max_query_len=self.longest_prompt,
         )  # fmt: skip
+        prefill = self.by_layer(launch, attention.K_CACHE)
+
+        def step(layer: int, stream: int) -> None:
+            by_head.copy_(queries)
+            prefill(layer, stream)
+            answers.copy_(attended)
+
+        return step
+
+    def decode(self, out: Tensor, q: Tensor) -> Step:
+        """See CudaAttention."""
+        launch = attention.bind_contiguous_decode(
+            out, q, self._slots[0], self._slots[1], self.now["extents"], self.now["decode_contexts"],
+            max_context_len=self.longest_context, workspace=self.workspace(q),
+        )  # fmt: skip
+        return self.by_layer(launch, attention.K_CACHE)
 
 
 def written_rows(batch: Ragged, layout: Layout) -> Ints:

@@ -1,32 +1,55 @@
 """The small operations by kernels of one pass each."""
 
-import torch
-import torch.nn.functional as F
+from collections.abc import Callable
+from functools import partial
+
 from torch import Tensor, _addmm_activation
 
-from kernels.engine.maths import Maths
+from kernels.engine.maths import Maths, Norm
 from kernels.engine.weights import Affine
 from kernels.launch import network_ops
+from kernels.launch.arrays import stream_pointer
+from kernels.launch.launch import Launch
+from kernels.launch.network_ops import CARRIED, GAIN, SHIFT
 
 
 class FusedMaths(Maths):
-    """See Maths; ReLU is part of its product's own kernel."""
+    """See Maths; ReLU is part of its product's own kernel. What is bound runs on the stream of that moment."""
 
-    def norm(self, x: Tensor, carried: Tensor | None, norm: Affine, eps: float) -> Tensor:
+    def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
         """See Maths."""
-        y = torch.empty_like(x)
-        network_ops.add_norm(y, x, norm.weight, norm.bias, carried, eps=eps)
-        return y
+        return FusedNorm(y, x, eps)
 
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> None:
+    def turn(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> Callable[[], None]:
         """See Maths."""
-        network_ops.rotate(q, k, positions, table)
+        return partial(network_ops.bind_rotate(q, k, positions, table), stream_pointer(q))
 
-    def activate(self, x: Tensor, up: Affine, gated: bool) -> Tensor:
+    def relu_product(self, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> None:
         """See Maths."""
-        if not gated:
-            return _addmm_activation(up.bias, x, up.weight.t())
-        both = F.linear(x, up.weight, up.bias)
-        y = both.new_empty(len(both), both.shape[1] // 2)
-        network_ops.silu_mul(y, both)
-        return y
+        _addmm_activation(bias, x, weight, out=y)
+
+    def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], None]:
+        """See Maths."""
+        return partial(network_ops.bind_silu_mul(y, x), stream_pointer(y))
+
+
+class FusedNorm:
+    """Checks the vectors of the first norm that carries a bias and of the first that does not; others look alike."""
+
+    def __init__(self, y: Tensor, x: Tensor, eps: float) -> None:
+        self._buffers, self._eps, self._stream = (y, x), eps, stream_pointer(x)
+        self._launches: dict[bool, Launch] = {}
+
+    def __call__(self, norm: Affine, carried: Tensor | None) -> None:
+        """See Norm."""
+        carries = carried is not None
+        launch = self._launches.get(carries)
+        if launch is None:
+            launch = network_ops.bind_add_norm(*self._buffers, norm.weight, norm.bias, carried, eps=self._eps)
+            self._launches[carries] = launch
+        launch.point(GAIN, norm.weight.data_ptr())
+        if norm.bias is not None:
+            launch.point(SHIFT, norm.bias.data_ptr())
+        if carried is not None:
+            launch.point(CARRIED, carried.data_ptr())
+        launch(self._stream)

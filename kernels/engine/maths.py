@@ -1,6 +1,12 @@
-"""The small operations between the matrix products, plainly in torch; `fused` does the same by kernels."""
+"""The small operations between the matrix products, plainly in torch; `fused_maths` does the same by kernels.
+
+Each is bound to its buffers once in a forward pass and then done for every layer: a launch that is checked and packed
+already takes a tenth of the host's time.
+"""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -10,43 +16,68 @@ from kernels.engine.rotary import rotate
 from kernels.engine.weights import Affine
 
 
+class Norm(Protocol):
+    """Adds the bias `carried` to x, and normalizes x into y: LayerNorm where the norm has a shift, else RMSNorm."""
+
+    def __call__(self, norm: Affine, carried: Tensor | None) -> None: ...
+
+
 class Maths(ABC):
-    """x: the residual stream [num_tokens, hidden], changed in place."""
+    """x: the residual stream [num_tokens, hidden], changed in place; at least one token."""
 
     @abstractmethod
-    def norm(self, x: Tensor, carried: Tensor | None, norm: Affine, eps: float) -> Tensor:
-        """Adds the bias `carried` to x, and normalizes: LayerNorm where the norm has a shift, else RMSNorm."""
+    def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
+        """Norms of x into y."""
 
     @abstractmethod
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> None:
+    def turn(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> Callable[[], None]:
         """RoPE on q and k in place; `table` by position, [max_len, 2, head_size / 2]."""
 
     @abstractmethod
-    def activate(self, x: Tensor, up: Affine, gated: bool) -> Tensor:
-        """The first product of the feed-forward part with what follows it: SwiGLU where gated, else ReLU."""
+    def relu_product(self, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> None:
+        """y = ReLU(x @ weight + bias)."""
+
+    @abstractmethod
+    def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], None]:
+        """y = SiLU(gate) * value, of x = gate and value side by side."""
 
 
 class PlainMaths(Maths):
     """One torch call after the other."""
 
-    def norm(self, x: Tensor, carried: Tensor | None, norm: Affine, eps: float) -> Tensor:
+    def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
         """See Maths."""
-        if carried is not None:
-            x += carried
-        if norm.bias is None:
-            return F.rms_norm(x, (x.shape[1],), norm.weight, eps)
-        return F.layer_norm(x, (x.shape[1],), norm.weight, norm.bias, eps)
 
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> None:
+        def normalize(norm: Affine, carried: Tensor | None) -> None:
+            if carried is not None:
+                x.add_(carried)
+            if norm.bias is None:
+                y.copy_(F.rms_norm(x, (x.shape[1],), norm.weight, eps))
+            else:
+                y.copy_(F.layer_norm(x, (x.shape[1],), norm.weight, norm.bias, eps))
+
+        return normalize
+
+    def turn(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> Callable[[], None]:
         """See Maths."""
         turns = table[positions]
-        rotate(q, turns)
-        rotate(k, turns)
 
-    def activate(self, x: Tensor, up: Affine, gated: bool) -> Tensor:
+        def turn() -> None:
+            rotate(q, turns)
+            rotate(k, turns)
+
+        return turn
+
+    def relu_product(self, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> None:
         """See Maths."""
-        y = F.linear(x, up.weight, up.bias)
-        if not gated:
-            return torch.relu_(y)
-        gate, value = y.chunk(2, dim=1)
-        return F.silu(gate) * value
+        torch.addmm(bias, x, weight, out=y)
+        y.relu_()
+
+    def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], None]:
+        """See Maths."""
+        gate, value = x.chunk(2, dim=1)
+
+        def multiply() -> None:
+            torch.mul(F.silu(gate), value, out=y)
+
+        return multiply

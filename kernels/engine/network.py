@@ -1,5 +1,9 @@
 """The forward pass: embedding, layers, output projection. It knows tokens and positions; slots are attention's."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -7,7 +11,26 @@ from kernels.engine.architecture import Architecture
 from kernels.engine.maths import Maths
 from kernels.engine.plain_attention import Attention
 from kernels.engine.rotary import rotary_table
-from kernels.engine.weights import Layer, Weights
+from kernels.engine.weights import Affine, Layer, Weights
+
+
+class Product(NamedTuple):
+    """A matrix as products take it, [inputs, outputs], and the bias."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """A layer whose matrices are turned around once and for all."""
+
+    norm_1: Affine
+    qkv: Product
+    out: Product
+    norm_2: Affine
+    up: Product
+    down: Product
 
 
 class Network:
@@ -17,6 +40,7 @@ class Network:
         self.arch = arch
         self.weights = weights
         self.maths = maths
+        self.layers = [_turned(layer) for layer in weights.layers]
         self.turns = None if arch.is_opt else rotary_table(arch, str(weights.embedding.device))
 
     def logits(self, tokens: Tensor, positions: Tensor, wanted: Tensor | None, attention: Attention) -> Tensor:
@@ -28,25 +52,64 @@ class Network:
         x = F.embedding(tokens, w.embedding)
         if w.positions is not None:
             x += F.embedding(positions, w.positions)
+        one_layer = Pass(self, x, positions, attention)
         carried: Tensor | None = None
-        for i, layer in enumerate(w.layers):
-            carried = self._layer(i, x, carried, layer, positions, attention)
+        for i, layer in enumerate(self.layers):
+            carried = one_layer(i, layer, carried)
         if wanted is not None:
             x = x[wanted]
-        return F.linear(self.maths.norm(x, carried, w.norm, self.arch.norm_eps), w.head)
+        h = torch.empty_like(x)
+        if len(x):
+            self.maths.norm(h, x, self.arch.norm_eps)(w.norm, carried)
+        return F.linear(h, w.head)
 
-    def _layer(
-        self, i: int, x: Tensor, carried: Tensor | None, layer: Layer, positions: Tensor, attention: Attention
-    ) -> Tensor | None:
-        """One layer; returns the bias that x still lacks."""
-        arch, maths = self.arch, self.maths
-        h = maths.norm(x, carried, layer.norm_1, arch.norm_eps)
-        qkv = F.linear(h, layer.qkv.weight, layer.qkv.bias)
-        parts = qkv.split((arch.q_width, arch.kv_width, arch.kv_width), dim=1)
-        q, k, v = (part.unflatten(1, (-1, arch.spec.head_size)) for part in parts)
-        if self.turns is not None:
-            maths.turn(q, k, positions, self.turns)
-        x.addmm_(attention.layer(i, q, k, v).flatten(1), layer.out.weight.t())
-        h = maths.norm(x, layer.out.bias, layer.norm_2, arch.norm_eps)
-        x.addmm_(maths.activate(h, layer.up, not arch.is_opt), layer.down.weight.t())
+
+class Pass:
+    """One forward pass: buffers that all layers share, and the operations on them, bound."""
+
+    def __init__(self, network: Network, x: Tensor, positions: Tensor, attention: Attention) -> None:
+        arch, maths = network.arch, network.maths
+        size, ffn = arch.spec.head_size, arch.spec.ffn_size
+        self.x, self.maths = x, maths
+        self.h = torch.empty_like(x)
+        self.qkv = x.new_empty(len(x), arch.q_width + 2 * arch.kv_width)
+        parts = self.qkv.split((arch.q_width, arch.kv_width, arch.kv_width), dim=1)
+        q, k, v = (part.unflatten(1, (-1, size)) for part in parts)
+        self.attended = x.new_empty(len(x), arch.q_width)
+        self.active = x.new_empty(len(x), ffn)
+        self.norm = maths.norm(self.h, x, arch.norm_eps)
+        self.turn = None if network.turns is None else maths.turn(q, k, positions, network.turns)
+        self.attend = attention.bind(q, k, v, self.attended.unflatten(1, (-1, size)))
+        self.gated = None if arch.is_opt else x.new_empty(len(x), 2 * ffn)
+        self.silu_mul = None if self.gated is None else maths.silu_mul(self.active, self.gated)
+
+    def __call__(self, i: int, layer: Products, carried: Tensor | None) -> Tensor | None:
+        """Layer i; returns the bias that x still lacks."""
+        self.norm(layer.norm_1, carried)
+        multiply(self.qkv, self.h, layer.qkv)
+        if self.turn is not None:
+            self.turn()
+        self.attend(i)
+        self.x.addmm_(self.attended, layer.out.weight)
+        self.norm(layer.norm_2, layer.out.bias)
+        if self.gated is not None and self.silu_mul is not None:
+            multiply(self.gated, self.h, layer.up)
+            self.silu_mul()
+        else:
+            assert layer.up.bias is not None, "OPT has biases everywhere"
+            self.maths.relu_product(self.active, self.h, layer.up.weight, layer.up.bias)
+        self.x.addmm_(self.active, layer.down.weight)
         return layer.down.bias
+
+
+def multiply(y: Tensor, x: Tensor, product: Product) -> None:
+    """y = x @ weight + bias."""
+    if product.bias is None:
+        torch.mm(x, product.weight, out=y)
+    else:
+        torch.addmm(product.bias, x, product.weight, out=y)
+
+
+def _turned(layer: Layer) -> Products:
+    qkv, out, up, down = (Product(p.weight.t(), p.bias) for p in (layer.qkv, layer.out, layer.up, layer.down))
+    return Products(layer.norm_1, qkv, out, layer.norm_2, up, down)

@@ -1,6 +1,7 @@
 """What a layer of the network needs of the K and V pools; and the plain way, token by token in torch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,8 +21,11 @@ class Attention(ABC):
         """The next layers are those of this iteration."""
 
     @abstractmethod
-    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """What the queries attend to: [num_tokens, num_heads, head_size] as q; k, v: [num_tokens, kv heads, size]."""
+    def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
+        """What to call for each layer, with its number, once q, k and v hold its values; fills `out`.
+
+        q, out: [num_tokens, num_heads, head_size]; k, v: [num_tokens, kv heads, head_size].
+        """
 
 
 class PlainAttention(Attention):
@@ -49,11 +53,12 @@ class PlainAttention(Attention):
         self._written = torch.from_numpy(np.concatenate(written)).to(device)
         self._contexts = [torch.from_numpy(rows).to(device) for rows in contexts]
 
-    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
         """See Attention."""
+        return lambda layer: self._layer(layer, q, k, v, out)
+
+    def _layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         keys, values = self.pools.rows(layer)
         keys[self._written], values[self._written] = k[self._new], v[self._new]
-        out = torch.empty_like(q)
         for rows, first, end in zip(self._contexts, self._starts, self._starts[1:], strict=False):
             out[first:end] = full_attention(q[first:end].float(), keys[rows].float(), values[rows].float()).to(q.dtype)
-        return out

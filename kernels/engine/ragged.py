@@ -60,11 +60,18 @@ def ragged(prompts: list[Part], decodes: list[Part], streams: Streams, tables: T
         parts,
         len(prompts),
         sum(part.new for part in prompts),
-        np.array([*_flat(tokens), *(streams.newest(part.seq, part.stored) for part in decodes)], np.int64),
+        np.array([*_flat(tokens), *(_decoded(part, streams) for part in decodes)], np.int64),
         np.concatenate([*positions, [part.stored for part in decodes]]).astype(np.int64),
         ends[[part.wanted for part in parts]],
         [tables.place(part.seq, part.context_len) for part in parts],
     )
+
+
+def _decoded(part: Part, streams: Streams) -> int:
+    """The newest token of a sequence; of padding one that it has stored."""
+    if part.wanted:
+        return streams.newest(part.seq, part.stored)
+    return streams.read(part.seq, part.stored, part.written)[0]
 
 
 def _flat(lists: list[list[int]]) -> list[int]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels.engine.gpu_timer import HostTimer
 from kernels.engine.layout import Layout
 from kernels.engine.network import Network
+from kernels.engine.parts import parts_of
 from kernels.engine.plain_attention import Attention
 from kernels.engine.pool_moves import Moves
 from kernels.engine.ragged import Part, Ragged, ragged
@@ -15,8 +16,10 @@ from kernels.engine.shadow import NoShadow
 from kernels.engine.speaker import Said, Speaker
 from kernels.engine.streams import Streams
 from kernels.engine.tables import Tables
+from kernels.engine.upload import upload
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.slots import Extent, ceil_div
 from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.residents import Residents
@@ -25,12 +28,13 @@ from testbed.sched.residents import Residents
 class Runner:
     """Everything between a plan and its results.
 
-    `shadow` checks who owns what, or nothing. `forward` gives the logits of an iteration's wanted rows.
+    `shadow` checks who owns what, or nothing. `forward` gives the logits of an iteration's wanted rows. longest is the
+    longest prompt to warm up with, in tokens.
     """
 
     def __init__(
         self, residents: Residents, network: Network, attention: Attention, moves: Moves, layout: Layout,
-        speaker: Speaker, timer: HostTimer, shadow: NoShadow,
+        speaker: Speaker, timer: HostTimer, shadow: NoShadow, longest: int = 1,
     ) -> None:  # fmt: skip
         self.residents = residents
         self.network = network
@@ -42,6 +46,7 @@ class Runner:
         self.streams: Streams = speaker.streams
         self.tables = Tables(residents.policy, layout)
         self.forward: Callable[[Ragged], Tensor] = self._forward
+        self.longest = longest // layout.block_size * layout.block_size
         self._late: dict[int, SequenceGroup] = {}
 
     def run(self, plan: Plan, lengths: dict[int, int], meanwhile: Callable[[], None]) -> Results:
@@ -51,7 +56,8 @@ class Runner:
         """
         self.prepare(plan)
         groups = self.stepping(plan)
-        batch, owners = self._batch(plan, groups)
+        prompts, decodes, owners = parts_of(plan, groups, self.residents)
+        batch = ragged(prompts, decodes, self.streams, self.tables)
         if batch.parts:
             self.shadow.before(batch)
             logits = self.forward(batch)
@@ -121,28 +127,34 @@ class Runner:
         self.shadow.after(batch, self._forward(batch))
         del self.streams.tokens[-1]
 
-    def _batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[tuple[SequenceGroup, int]]]:
-        """The arrays of an iteration; and of each row of its logits, the group and which of its sequences."""
-        prompts, owners = [], []
-        for chunk in plan.chunks:
-            whole = chunk.stored + chunk.new == chunk.group.prefill_len
-            prompts.append(Part(chunk.seq, chunk.new, chunk.stored, chunk.seq.stored, whole))
-            if whole:
-                owners.append((chunk.group, chunk.group.sequences.index(chunk.seq)))
-        members = [(group, i) for group in groups for i in range(len(group.sequences))]
-        stored = [(group.sequences[i], group.sequences[i].stored) for group, i in members]
-        decodes = [Part(seq, 1, at, at, True) for seq, at in stored]
-        return ragged(prompts, decodes, self.streams, self.tables), owners + members
+    def warm(self, num_tokens: int) -> None:
+        """Run a batch of prompts of num_tokens tokens that writes nothing: kernels and products are loaded after it."""
+        longest = min(num_tokens, self.longest)
+        lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(num_tokens % longest)
+        self._forward(self.idle_batch(lengths, [])).argmax(dim=1).tolist()
+
+    def idle_batch(self, prompts: list[int], decodes: list[int]) -> Ragged:
+        """Prompts and decodes of so many tokens, all stored already: they read the pool and write nothing."""
+        parts, layout = [], self.tables.layout
+        for i, length in enumerate([*prompts, *decodes]):
+            seq, new = Sequence(-2 - i, Incoming(-2 - i, 0, length)), length if i < len(prompts) else 1
+            slots = ceil_div(length, layout.block_size) * layout.block_size
+            self.streams.tokens[seq.seq_id] = [0] * length
+            self.tables.pin(seq, layout.place([Extent(0, slots)], "a batch of nobody"))
+            parts.append(Part(seq, new, length - new, length, True))
+        batch = ragged(parts[: len(prompts)], parts[len(prompts) :], self.streams, self.tables)
+        for part in parts:
+            del self.streams.tokens[part.seq.seq_id]
+            self.tables.forget(part.seq.seq_id)
+        return batch
 
     def _forward(self, batch: Ragged) -> Tensor:
         self.timer.launched()
-        device = self.network.weights.embedding.device
-        tokens, positions, wanted = (
-            torch.from_numpy(a).to(device) for a in (batch.tokens, batch.positions, batch.wanted)
-        )
+        arrays = {"tokens": batch.tokens, "positions": batch.positions, "wanted": batch.wanted}
         with torch.inference_mode():
+            there = upload(arrays, self.network.weights.embedding.device)
             self.attention.open(batch)
-            return self.network.logits(tokens, positions, wanted, self.attention)
+            return self.network.logits(**there, attention=self.attention)
 
 
 def live_tables(residents: Residents) -> Iterator[tuple[Sequence, list]]:

@@ -1,6 +1,7 @@
 """The tokens of every sequence: what its prompt says, and what the model has answered so far."""
 
 import random
+from collections.abc import Iterable
 from functools import lru_cache
 
 from testbed.core.request import Incoming
@@ -17,10 +18,15 @@ class Streams:
         self.vocab_size = vocab_size
         self.seed = seed
         self.tokens: dict[int, list[int]] = {}
+        self._ready: dict[int, list[int]] = {}
+
+    def prepare(self, requests: Iterable[Incoming]) -> None:
+        """Draw the prompts of requests before they come: a long one takes milliseconds."""
+        self._ready.update((request.request_id, self.prompt(request)) for request in requests)
 
     def start(self, group: SequenceGroup) -> None:
         """A request has arrived."""
-        prompt = self.prompt(group.request)
+        prompt = self._ready.pop(group.request.request_id, None) or self.prompt(group.request)
         for seq in group.sequences:
             self.tokens[seq.seq_id] = list(prompt)
 

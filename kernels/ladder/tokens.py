@@ -6,6 +6,7 @@ comparison; at each choice its own best token is compared, where the plain engin
 than CLEAR.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,14 +57,17 @@ class StepAttention(Attention):
         slots = torch.from_numpy(written_slots(batch, self.layout)).to(flat.slot_mapping.device)
         self.batch = replace(flat, slot_mapping=slots)
 
-    def layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
         """See Attention."""
-        assert self.batch is not None
-        caches = self.planes[2 * layer], self.planes[2 * layer + 1]
-        write(*caches, k, v, self.batch.slot_mapping)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self.step.attend(out, q, *caches, self.batch)
-        return out
+        batch = self.batch
+        assert batch is not None
+
+        def attend(layer: int) -> None:
+            caches = self.planes[2 * layer], self.planes[2 * layer + 1]
+            write(*caches, k, v, batch.slot_mapping)
+            self.step.attend(out, q, *caches, batch)
+
+        return attend
 
 
 @dataclass

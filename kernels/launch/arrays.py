@@ -99,5 +99,12 @@ def stream_of(array: Any) -> AbstractContextManager[Any]:
     return cuda.ExternalStream(pointer)
 
 
+def stream_pointer(array: Any) -> int:
+    """The address of that stream."""
+    if is_torch(array):
+        return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
+    return int(require_gpu().cuda.get_current_stream().ptr)
+
+
 def _shape_text(shape: Sequence[int | None]) -> str:
     return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"

@@ -18,9 +18,11 @@ from kernels.launch import arrays, checks
 from kernels.launch.arrays import HALF, View
 from kernels.launch.compile import load, multiprocessors, require_gpu
 from kernels.launch.decode_plan import MAX_CHUNKS, DecodePlan, plan_decode
+from kernels.launch.launch import Launch
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
 MAX_BLOCK_SIZE = 256
+K_CACHE, V_CACHE = 2, 3  # places of the caches among the arguments of all attention kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,18 @@ def paged_decode(
     out, q: [num_seqs, num_heads, head_size]; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size];
     block_tables: int32 [num_seqs, max_blocks]; context_lens: int32 [num_seqs], none above max_context_len.
     """
+    bind_paged_decode(
+        out, q, k_cache, v_cache, block_tables, context_lens, max_context_len=max_context_len, scale=scale, plan=plan,
+        workspace=workspace, check_ids=check_ids,
+    )(arrays.stream_pointer(q))  # fmt: skip
+
+
+def bind_paged_decode(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, *, max_context_len: int,
+    scale: float | None = None, plan: DecodePlan | None = None, workspace: Workspace | None = None,
+    check_ids: bool = False,
+) -> Launch:  # fmt: skip
+    """As paged_decode; its caches' pointers may be replaced."""
     s = check_attention(out, q, k_cache, v_cache)
     tables = check_tables(block_tables, context_lens, s.num_rows)
     if tables.shape[1] * s.block_size < max_context_len:
@@ -67,7 +81,7 @@ def paged_decode(
         checks.check_block_ids(block_tables, context_lens, s.block_size, s.num_blocks)
     places = (block_tables, context_lens, tables.shape[1])
     constants = {"PAGED": 1, "BLOCK_SIZE": s.block_size}
-    _launch_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
+    return _bind_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
 
 
 def contiguous_decode(
@@ -80,6 +94,18 @@ def contiguous_decode(
     k_cache, v_cache: [num_slots, num_kv_heads, head_size] seen as a pool of slots; an extent of `capacity` slots
     from `first` is laid out [num_kv_heads, capacity, head_size]. extents: int32 [num_seqs, 2] = first, capacity.
     """
+    bind_contiguous_decode(
+        out, q, k_cache, v_cache, extents, context_lens, max_context_len=max_context_len, scale=scale, plan=plan,
+        workspace=workspace, check_ids=check_ids,
+    )(arrays.stream_pointer(q))  # fmt: skip
+
+
+def bind_contiguous_decode(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, extents: Any, context_lens: Any, *, max_context_len: int,
+    scale: float | None = None, plan: DecodePlan | None = None, workspace: Workspace | None = None,
+    check_ids: bool = False,
+) -> Launch:  # fmt: skip
+    """As contiguous_decode; its caches' pointers may be replaced."""
     pool = arrays.view("k_cache", k_cache)
     arrays.check(pool, (None, None, None), HALF, align=16)
     s = check_attention(out, q, k_cache, v_cache, pool=pool)
@@ -89,7 +115,7 @@ def contiguous_decode(
         checks.check_extents(extents, context_lens, pool.shape[0])
     places = (extents, context_lens, 2)
     constants = {"PAGED": 0, "BLOCK_SIZE": 1}
-    _launch_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
+    return _bind_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +169,10 @@ def log2_scale(scale: float | None, head_size: int) -> np.float32:
     return np.float32((head_size**-0.5 if scale is None else scale) * math.log2(math.e))
 
 
-def _launch_decode(
+def _bind_decode(
     s: Shapes, tensors: tuple[Any, ...], places: tuple[Any, Any, int], constants: dict[str, int],
     max_context_len: int, scale: float | None, plan: DecodePlan | None, workspace: Workspace | None,
-) -> None:  # fmt: skip
+) -> Launch:  # fmt: skip
     head_tiles = -(-s.num_heads // s.num_kv_heads // 8)
     num_sms = multiprocessors(require_gpu().cuda.runtime.getDevice())
     plan = plan or plan_decode(s.num_rows * s.num_kv_heads * head_tiles, s.head_size, max_context_len, num_sms)
@@ -163,9 +189,6 @@ def _launch_decode(
     buffers = (*tensors, *places[:2], workspace.part_o, workspace.part_state, workspace.counters)
     pointers = [arrays.view("", buffer).pointer for buffer in buffers]
     numbers = (s.q_stride, s.num_kv_heads, places[2], plan.chunk_tokens)
-    with arrays.stream_of(tensors[1]):
-        kernel(
-            (s.num_kv_heads * head_tiles, s.num_rows, chunks),
-            (plan.num_warps * 32,),
-            (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers)),
-        )
+    grid = s.num_kv_heads * head_tiles, s.num_rows, chunks
+    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
+    return Launch(kernel, grid, (plan.num_warps * 32,), arguments)

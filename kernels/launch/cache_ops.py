@@ -11,8 +11,12 @@ import numpy as np
 from kernels.launch import arrays, checks
 from kernels.launch.arrays import HALF
 from kernels.launch.compile import load
+from kernels.launch.launch import Launch
 
 MAX_GRID = 65_535  # of the second and third grid dimension
+
+
+K_CACHE, V_CACHE = 0, 1
 
 
 def write_cache(
@@ -25,6 +29,16 @@ def write_cache(
     block_size + offset, negative to skip a token; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size],
     or what `paper_decode` takes if `paper_layout`.
     """
+    launch = bind_write_cache(k_cache, v_cache, k, v, slot_mapping, paper_layout=paper_layout, check_ids=check_ids)
+    if k.shape[0]:
+        launch(arrays.stream_pointer(k))
+
+
+def bind_write_cache(
+    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False,
+    check_ids: bool = False,
+) -> Launch:  # fmt: skip
+    """As write_cache, to be launched with at least one token; K_CACHE and V_CACHE are the places of its caches."""
     values, new_k, new_v = arrays.view("v_cache", v_cache), arrays.view("k", k), arrays.view("v", v)
     arrays.check(values, (None, None, None, None), HALF, align=16)
     num_blocks, num_kv_heads, block_size, head_size = values.shape
@@ -42,14 +56,11 @@ def write_cache(
     arrays.check(arrays.view("slot_mapping", slot_mapping), (num_tokens,), ("int64",))
     if check_ids:
         checks.check_slots(slot_mapping, num_blocks * block_size)
-    if num_tokens == 0:
-        return
     kernel = _kernel("write_cache", head_size, block_size, paper_layout)
     pointers = [arrays.view("", a).pointer for a in (k_cache, v_cache, k, v, slot_mapping)]
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
-    with arrays.stream_of(k):
-        kernel((num_tokens,), (threads,), (*pointers, *numbers))
+    return Launch(kernel, (num_tokens,), (threads,), (*pointers, *numbers))
 
 
 def copy_blocks(pool: Any, pairs: Any, *, check_ids: bool = False) -> None:
@@ -101,8 +112,8 @@ def _launch(pool: Any, name: str, pointers: tuple[int, ...], view: arrays.View, 
         return
     vectors = int(np.prod(view.shape[2:])) // 8
     splits = max(1, min(8, vectors // 1024))
-    with arrays.stream_of(pool):
-        _kernel(name)((splits, count, view.shape[0]), (256,), (*pointers, np.int64(view.shape[1]), np.int32(vectors)))
+    arguments = (*pointers, np.int64(view.shape[1]), np.int32(vectors))
+    Launch(_kernel(name), (splits, count, view.shape[0]), (256,), arguments)(arrays.stream_pointer(pool))
 
 
 def _kernel(name: str, head_size: int = 8, block_size: int = 1, paper_layout: bool = False) -> Any:

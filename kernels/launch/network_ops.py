@@ -1,4 +1,7 @@
-"""Launch wrappers of the small operations between a transformer's products; on the caller's stream, capture-safe."""
+"""Launch wrappers of the small operations between a transformer's products; on the caller's stream, capture-safe.
+
+Each bind_... checks and packs the arguments of a launch that may be repeated; the function without it launches once.
+"""
 
 from typing import Any
 
@@ -7,8 +10,12 @@ import numpy as np
 from kernels.launch import arrays
 from kernels.launch.arrays import HALF
 from kernels.launch.compile import load
+from kernels.launch.launch import Launch
 
 MAX_ROWS = 65_535  # of silu_mul's second grid dimension
+
+
+CARRIED, GAIN, SHIFT = 2, 3, 4  # places of add_norm's vectors among its arguments
 
 
 def add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float) -> None:
@@ -16,6 +23,12 @@ def add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, 
 
     x, y: [num_tokens, hidden]; gain, shift, carried: [hidden].
     """
+    if x.shape[0]:
+        bind_add_norm(y, x, gain, shift, carried, eps=eps)(arrays.stream_pointer(x))
+
+
+def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float) -> Launch:
+    """As add_norm, of at least one token; the vectors' pointers may be replaced."""
     view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
     num_tokens, hidden = view.shape
     if hidden % 8:
@@ -25,14 +38,11 @@ def add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, 
     for name, vector in vectors.items():
         if vector is not None:
             arrays.check(arrays.view(name, vector), (hidden,), (view.dtype,), align=16)
-    if num_tokens == 0:
-        return
     threads = 1024 if hidden > 8192 else min(256, -(-hidden // 8 // 32) * 32)
     constants = {"HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": int(shift is not None)}
     kernel = load("network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=_bf16(view))
     pointers = [0 if a is None else arrays.view("", a).pointer for a in (y, x, carried, gain, shift)]
-    with arrays.stream_of(x):
-        kernel((num_tokens,), (threads,), (*pointers, np.float32(eps)))
+    return Launch(kernel, (num_tokens,), (threads,), (*pointers, np.float32(eps)))
 
 
 def rotate(q: Any, k: Any, positions: Any, turns: Any) -> None:
@@ -40,6 +50,12 @@ def rotate(q: Any, k: Any, positions: Any, turns: Any) -> None:
 
     turns: float32 [max_len, 2, head_size / 2], the cosines and sines of each position.
     """
+    if q.shape[0]:
+        bind_rotate(q, k, positions, turns)(arrays.stream_pointer(q))
+
+
+def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
+    """As rotate, of at least one token."""
     queries = arrays.check(arrays.view("q", q), (None, None, None), HALF, strided_dims=1, align=16)
     num_tokens, num_heads, head_size = queries.shape
     keys = arrays.view("k", k)
@@ -48,29 +64,29 @@ def rotate(q: Any, k: Any, positions: Any, turns: Any) -> None:
     arrays.check(arrays.view("turns", turns), (None, 2, head_size // 2), ("float32",))
     if head_size % 16:
         raise ValueError(f"q: head size {head_size} is no multiple of 16")
-    if num_tokens == 0:
-        return
     kernel = load("network.cu", "rotate", HEAD_SIZE=head_size, BF16=_bf16(queries))
     pointers = [arrays.view("", a).pointer for a in (q, k, positions, turns)]
     numbers = map(np.int32, (queries.strides[0], keys.strides[0], num_heads, keys.shape[1]))
-    with arrays.stream_of(q):
-        kernel((num_tokens,), (256,), (*pointers, *numbers))
+    return Launch(kernel, (num_tokens,), (256,), (*pointers, *numbers))
 
 
 def silu_mul(y: Any, x: Any) -> None:
     """y = silu(gate) * up; x: [num_tokens, 2 * ffn], the gate first; y: [num_tokens, ffn]."""
+    if x.shape[0]:
+        bind_silu_mul(y, x)(arrays.stream_pointer(x))
+
+
+def bind_silu_mul(y: Any, x: Any) -> Launch:
+    """As silu_mul, of at least one token."""
     view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
     num_tokens, width = view.shape
     arrays.check(arrays.view("y", y), (num_tokens, width // 2), (view.dtype,), align=16)
     if width % 16:
         raise ValueError(f"x: {width} values a token are no multiple of 16")
     arrays.check_range("x: number of tokens", num_tokens, 0, MAX_ROWS)
-    if num_tokens == 0:
-        return
     kernel, vectors = load("network.cu", "silu_mul", BF16=_bf16(view)), width // 16
     pointers = [arrays.view("", a).pointer for a in (y, x)]
-    with arrays.stream_of(x):
-        kernel((-(-vectors // 256), num_tokens), (256,), (*pointers, np.int32(vectors)))
+    return Launch(kernel, (-(-vectors // 256), num_tokens), (256,), (*pointers, np.int32(vectors)))
 
 
 def _bf16(view: arrays.View) -> int:

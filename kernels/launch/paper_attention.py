@@ -7,6 +7,7 @@ import numpy as np
 from kernels.launch import arrays, checks
 from kernels.launch.attention import HEAD_SIZES, MAX_BLOCK_SIZE, check_tables, log2_scale
 from kernels.launch.compile import load
+from kernels.launch.launch import Launch
 
 SHARED_LIMIT = 200 << 10  # bytes of scores a thread block may hold: those of 51,200 slots
 
@@ -45,9 +46,8 @@ def paper_decode(
     kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
     pointers = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, block_tables, context_lens)]
     numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, tables.shape[1])))
-    shared_mem = shared_bytes(max_context_len, block_size)
-    with arrays.stream_of(q):
-        kernel((num_heads, num_seqs), (128,), (*pointers, *numbers), shared_mem=shared_mem)
+    room = shared_bytes(max_context_len, block_size)
+    Launch(kernel, (num_heads, num_seqs), (128,), (*pointers, *numbers), room)(arrays.stream_pointer(q))
 
 
 def shared_bytes(max_context_len: int, block_size: int) -> int:

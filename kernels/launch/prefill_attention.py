@@ -11,6 +11,7 @@ import numpy as np
 from kernels.launch import arrays, checks
 from kernels.launch.attention import Shapes, check_attention, check_tables, log2_scale
 from kernels.launch.compile import load, require_gpu
+from kernels.launch.launch import Launch
 from kernels.launch.prefill_tma import TmaPlan, arranged, takes
 
 KINDS = ("tma", "wgmma", "mma")
@@ -30,6 +31,18 @@ def paged_prefill(
     context_lens: int32 [num_seqs], the new tokens included; caches and block_tables as in `paged_decode`.
     kind: which kernel, None for the fastest that can run here; plan: how that of kind tma is cut.
     """
+    bind_paged_prefill(
+        out, q, k_cache, v_cache, block_tables, query_starts, context_lens, max_query_len=max_query_len, scale=scale,
+        kind=kind, plan=plan, check_ids=check_ids,
+    )(arrays.stream_pointer(q))  # fmt: skip
+
+
+def bind_paged_prefill(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, query_starts: Any, context_lens: Any, *,
+    max_query_len: int, scale: float | None = None, kind: str | None = None, plan: TmaPlan | None = None,
+    check_ids: bool = False,
+) -> Launch:  # fmt: skip
+    """As paged_prefill; its caches' pointers may be replaced."""
     s = check_attention(out, q, k_cache, v_cache)
     num_seqs = arrays.view("context_lens", context_lens).shape[0]
     tables = check_tables(block_tables, context_lens, num_seqs)
@@ -47,8 +60,7 @@ def paged_prefill(
     else:
         launch = _arranged(kind, s, pointers, tables.shape[1], num_seqs, max_query_len, scale)
     kernel, grid, block, arguments, shared_bytes = launch
-    with arrays.stream_of(q):
-        kernel(grid, block, arguments, shared_mem=shared_bytes)
+    return Launch(kernel, grid, block, arguments, shared_bytes)
 
 
 def fastest(s: Shapes, caches: list[int], longest: int) -> str:

@@ -4,7 +4,6 @@ First all kernels against their references; then paging against contiguous memor
 beside the goals (the best kernels measured on the same GPU model before), and the fit of one model's profile.
 """
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import torch
 
 from kernels.launch.compile import require_gpu
 from kernels.measure import sweeps
+from kernels.measure.arguments import Arguments
 from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from kernels.measure.bench_report import Report, Time
 from kernels.measure.calibrate import calibrate, dump, file_name
@@ -180,7 +180,7 @@ def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of `bench-kernels`."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Arguments(prog="testbed bench-kernels", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
     parser.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
     parser.add_argument("--fit", nargs="*", default=["opt-13b"], help="models whose fit is tested")

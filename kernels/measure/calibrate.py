@@ -8,9 +8,8 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from kernels.measure.mixed_batches import mixed_attention
 from kernels.measure.overheads import overheads
 from kernels.measure.shards import shard_shape
 from kernels.measure.timing import warm_up
+from kernels.verify.random_batches import Shape
 from kernels.verify.verify_attention import verify
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
@@ -79,11 +79,28 @@ def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
                                         "one extent per sequence; block size without meaning"),
         "prefill_attention": section(PER_LAYER, ("num_seqs", "new_tokens", "past_tokens"),
                                      sweeps.prefill_attention(pools, shapes[16], longest), "block size 16"),
-        "mixed_attention": section(PER_LAYER, MIXED_AXES,
-                                   mixed_attention(Pools(PROMPT_BYTES), pools, shapes[16], longest),
-                                   "block size 16, ragged lengths; both kernels in one stream"),
+        "mixed_attention": mixed_section(pools, shapes[16], longest),
         "cache_write": section(PER_LAYER, ("num_tokens",), sweeps.cache_write(pools, shapes[16]), "block size 16"),
     }  # fmt: skip
+
+
+def mixed_section(pools: Pools, shape: Shape, longest: int) -> dict[str, Any]:
+    """Prompts beside decodes."""
+    points = mixed_attention(Pools(PROMPT_BYTES), pools, shape, longest)
+    return section(PER_LAYER, MIXED_AXES, points, "block size 16, ragged lengths; both kernels in one stream")
+
+
+def with_mixed_section(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """A measured profile with that section measured now, on the same device; its other sections stay as they are."""
+    here, there = fingerprint(), profile["fingerprint"]
+    if here["device"] != there["device"]:
+        raise SystemExit(f"the profile was measured on {there['device']}, this is {here['device']}")
+    model = ModelSpec(**profile["model"])
+    shape = shard_shape(model, profile["num_gpus"], 16)
+    warm_up()
+    added = {"mixed_attention": mixed_section(Pools(POOL_BYTES), shape, min(model.max_len, 16_384))}
+    told = {**there, "mixed_attention": here}
+    return {**profile, "fingerprint": told, "sections": {**profile["sections"], **added}}
 
 
 def move_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
@@ -176,25 +193,21 @@ def file_name(profile: dict[str, Any]) -> str:
     return f"{device}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of `calibrate`; several models may be given as NAME or NAME:TP."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, nargs="+", help="model name of the configuration, or NAME:TP")
-    parser.add_argument("--tp", type=int, default=1, help="tensor-parallel degree")
-    parser.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
-    parser.add_argument("--all-reduce", help="profile whose all-reduces to take, if this machine has one GPU only")
-    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring")
-    options = parser.parse_args(arguments)
+def measure(models: Sequence[tuple[str, int]], options: argparse.Namespace) -> None:
+    """Verify the kernels, then write one profile for each model and its tensor-parallel degree."""
     require_gpu()
     reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
     if not verify(options.rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
-    for entry in options.model:
+    for name, num_gpus in models:
         started = time.monotonic()
-        name, _, degree = entry.partition(":")
-        model, num_gpus = read_model(name), int(degree or options.tp)
+        model = read_model(name)
         precompile(variants(model, num_gpus), architecture("{}{}".format(*torch.cuda.get_device_capability())))
-        profile = calibrate(model, num_gpus, reduced)
+        if options.add_mixed:
+            asked = {"fingerprint": fingerprint(), "model": asdict(model), "num_gpus": num_gpus}
+            profile = with_mixed_section(read_profile(file_name(asked).removesuffix(".json")))
+        else:
+            profile = calibrate(model, num_gpus, reduced)
         path = options.out / file_name(profile) if options.out.is_dir() else options.out
         path.write_text(dump(profile))
         fit, seconds = profile["fit"], time.monotonic() - started
@@ -205,4 +218,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    from kernels.measure.calibrate_command import main
+
     main()

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
+
+if TYPE_CHECKING:
+    from testbed.core.sessions import Turns
 
 PS = 10**12
 Column = NDArray[np.int64]
@@ -65,7 +68,8 @@ class Request(NamedTuple):
 class Rows:
     """Untimed rows of a trace, as columns of equal length; what every trace reader returns.
 
-    arrival_s is the trace's own time stamps in seconds from the first request, or None where it has none.
+    arrival_s is the trace's own time stamps in seconds from the first request, or None where it has none. turns says
+    which rows wait for the answers to others, where the trace knows; `take` and `at_most` leave that behind.
     """
 
     prompt_len: Column
@@ -74,6 +78,7 @@ class Rows:
     prompt_ids: Sequence[tuple[int, ...]] | None = None
     tokens_per_id: int = 1
     prefix: int = 0
+    turns: "Turns | None" = None
 
     def __post_init__(self) -> None:
         for name, column in (("prompt_len", self.prompt_len), ("output_len", self.output_len)):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from testbed.core.errors import InputError
+
 GIB = 1 << 30
 
 
@@ -97,5 +99,5 @@ class ServerSpec:
         """Slots of the KV pool, cut to whole blocks of block_size slots."""
         blocks = self.kv_pool_bytes(model) // (model.kv_bytes_per_token * block_size)
         if blocks < 1:
-            raise ValueError(f"{model.name} leaves no room for a KV cache on {self.name}: choose a larger server")
+            raise InputError(f"{model.name} leaves no room for a KV cache on {self.name}: choose a larger server")
         return blocks * block_size

@@ -56,7 +56,8 @@ class Attention:
         return MixedTable(points, self._layers, self._unequal, prompts)
 
     def _scaled(self, points: Rows) -> Rows:
-        return [(key, round(ps * self._choices.attention_scale)) for key, ps in points]
+        scale = self._choices.attention_scale
+        return points if scale == 1 else [(key, round(ps * scale)) for key, ps in points]
 
     def _saved(self, work: Work) -> int:
         """Tokens whose reading the L2 cache saves, because another sequence of the iteration reads them too."""

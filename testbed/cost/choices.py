@@ -1,6 +1,6 @@
 """Which of a profile's measured alternatives is priced, and what is told instead of measured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from testbed.core.errors import InputError
@@ -24,7 +24,8 @@ class Choices:
     attention_scale: decode attention takes that many times as long;
     repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
     (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
-    extra_s: seconds of each thing that a policy counts by name.
+    extra_s: seconds of each thing that a policy counts by name. cuda_graph_sizes: batches are padded to the next of
+    them, None for the profile's; none of them for a server that launches eagerly.
     """
 
     block_size: int = 16
@@ -38,6 +39,7 @@ class Choices:
     attention_scale: float = 1.0
     repeated_read: float = 0.5
     extra_s: Mapping[str, float] = field(default_factory=dict)
+    cuda_graph_sizes: Sequence[int] | None = None
 
     @property
     def decode_section(self) -> str:

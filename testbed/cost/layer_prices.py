@@ -6,9 +6,10 @@ from functools import cache
 from typing import Any
 
 from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.choices import Choices
 from testbed.cost.knots import Knots
 from testbed.cost.move_tables import AllReduce
-from testbed.cost.sections import Rows, has, included, table
+from testbed.cost.sections import Rows, has, included, jumps, table
 
 Curve = Callable[[int], int]
 
@@ -16,22 +17,31 @@ Curve = Callable[[int], int]
 class Layers:
     """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of output.
 
-    Where the profile lists cuda_graph_sizes, a batch of at most the largest is padded to the next of them.
+    Where the profile or the choices list cuda_graph_sizes, a batch of at most the largest is padded to the next one.
     """
 
-    def __init__(self, profile: Mapping[str, Any], model: ModelSpec, server: ServerSpec | None) -> None:
+    def __init__(
+        self, profile: Mapping[str, Any], model: ModelSpec, server: ServerSpec | None, choices: Choices
+    ) -> None:
         def curve(section: str, times: int) -> Curve:
             if included(profile, section):
                 return lambda count: 0
-            return table(profile, section, lambda points: _curve(points, times))
+            read = _stairs if jumps(profile, section) else _line
+            return table(profile, section, lambda points: read(points, times))
 
         self._model = model
         self._linear, self._write = curve("linear", model.num_layers), curve("cache_write", model.num_layers)
         self._head = curve("output_head", 1)
         self._once = curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else None
-        self._sizes = sorted(profile.get("cuda_graph_sizes", ()))
+        self._singly = curve("launched_singly", 1) if has(profile, "launched_singly") else None
+        told = choices.cuda_graph_sizes
+        self._sizes = sorted(profile.get("cuda_graph_sizes", ()) if told is None else told)
         self._reduce = AllReduce(profile, server)
         self.price = cache(self._price)
+
+    def singly(self, num_tokens: int) -> int:
+        """What an iteration with a prompt takes beyond its kernels, because they are launched one by one."""
+        return self._singly(num_tokens) if self._singly else 0
 
     def _price(self, num_tokens: int, num_rows: int) -> int:
         padded = self._padded(num_tokens)
@@ -45,5 +55,17 @@ class Layers:
         return int(self._sizes[bisect_left(self._sizes, num_tokens)])
 
 
-def _curve(points: Rows, times: int) -> Curve:
+def _line(points: Rows, times: int) -> Curve:
     return Knots((key[0], ps * times) for key, ps in points)
+
+
+def _stairs(points: Rows, times: int) -> Curve:
+    """What the next measured count takes; beyond the last one the last piece goes on."""
+    beyond = Knots((key[0], ps * times) for key, ps in points)
+    measured = {key[0]: ps * times for key, ps in points}
+    counts = sorted(measured)
+
+    def at(count: int) -> int:
+        return measured[counts[bisect_left(counts, count)]] if count <= counts[-1] else beyond(count)
+
+    return at

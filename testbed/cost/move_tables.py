@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from testbed.core.request import PS
-from testbed.core.specs import ServerSpec
+from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.knots import Knots, blend
 from testbed.cost.sections import rows
 
@@ -33,6 +33,19 @@ class SizedTable:
         i = min(max(1, bisect_right(self._sizes, block_size)), len(self._sizes) - 1)
         low, high = self._sizes[max(0, i - 1)], self._sizes[i]
         return max(0, blend(low, high, block_size, self._tables[low](num_blocks), self._tables[high](num_blocks)))
+
+
+class HostLink:
+    """Swaps that nobody measured: bytes over the data sheet's link to the host, each GPU its share, no latency.
+
+    A bound from below; measured swaps reach some nine tenths of a link, and those of single small blocks far less.
+    """
+
+    def __init__(self, model: ModelSpec, server: ServerSpec) -> None:
+        self._ps_per_slot = model.kv_bytes_per_token / server.num_gpus / server.gpu.host_bandwidth * PS
+
+    def __call__(self, block_size: int, num_blocks: int) -> int:
+        return round(block_size * num_blocks * self._ps_per_slot)
 
 
 class AllReduce:

@@ -1,6 +1,6 @@
 """Prices measured on a GPU, as a profile holds them: the JSON that `testbed calibrate` and `import-profile` write."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,14 @@ from testbed.cost.attention_prices import Attention
 from testbed.cost.choices import Choices
 from testbed.cost.layer_prices import Layers
 from testbed.cost.model import Affine, CostModel, Work, extra_ps, transfers, with_swaps
-from testbed.cost.move_tables import SizedTable
-from testbed.cost.sections import PROFILES, Rows, read_profile, table
+from testbed.cost.move_tables import HostLink, SizedTable
+from testbed.cost.sections import PROFILES, Rows, has, read_profile, table
 from testbed.cost.software import Software
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
+
+SwapTime = Callable[[int, int], int]
+SWAP_STAND_IN = "not measured: bytes over the data sheet's link to the host"
 
 
 class ProfileCost(CostModel):
@@ -22,8 +25,8 @@ class ProfileCost(CostModel):
 
     A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
     fast-forwarding equals stepping bit for bit. All-reduces are measured ones if the profile has them, else a ring
-    over the server's links; with server None the shard is priced by itself, without all-reduces. A section that the
-    profile has not is named when a price needs it.
+    over the server's links, and so are swaps; with server None the shard is priced by itself, without either. Any other
+    section that the profile has not is named when a price needs it.
     """
 
     def __init__(
@@ -39,16 +42,20 @@ class ProfileCost(CostModel):
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
         self._model = model
-        self._layers = Layers(profile, model, server)
+        self._layers = Layers(profile, model, server, choices)
         self._attention = Attention(profile, choices, model.num_layers)
         self._copy = table(profile, "block_copy", SizedTable)
-        self._out = table(profile, "swap", lambda points: _swaps(points, choices.swap, "out"))
-        self._in = table(profile, "swap", lambda points: _swaps(points, choices.swap, "in"))
+        link = HostLink(model, server) if server and not has(profile, "swap") else None
+        self._out: SwapTime = link or _swaps(profile, choices.swap, "out")
+        self._in: SwapTime = link or _swaps(profile, choices.swap, "in")
+        if link:
+            self.fingerprint = {**self.fingerprint, "swap": SWAP_STAND_IN}
         self._software = Software(profile, choices, num_gpus)
 
     def iteration(self, work: Work) -> int:
         num_tokens, software = work.num_tokens, self._software
         price = self._layers.price(num_tokens, work.decode_seqs + len(work.prefill)) if num_tokens else 0
+        price += self._layers.singly(num_tokens) if work.prefill else 0
         price += software.iteration_ps + num_tokens * software.token_ps if num_tokens else 0
         price += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:
@@ -79,5 +86,8 @@ def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) ->
         raise InputError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
 
 
-def _swaps(points: Rows, method: str, way: str) -> SizedTable:
-    return SizedTable((key[2:], ps) for key, ps in points if key[:2] == (method, way))
+def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
+    def of_way(points: Rows) -> SwapTime:
+        return SizedTable((key[2:], ps) for key, ps in points if key[:2] == (method, way))
+
+    return table(profile, "swap", of_way)

@@ -9,6 +9,7 @@ from testbed.core.errors import InputError
 
 PROFILES = Path(__file__).parent / "profiles"
 FORMAT = 1
+BETWEEN = ("line", "next")
 PS_PER_US = 10**6
 Rows = list[tuple[tuple[Any, ...], int]]
 T = TypeVar("T")
@@ -22,7 +23,12 @@ def read_profile(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.json")))
         raise InputError(f"no profile {path}: neither a file nor one of {known}")
-    profile: dict[str, Any] = json.loads(file.read_text())
+    try:
+        profile: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: not a profile, which is a JSON file ({error})") from error
+    if not isinstance(profile, dict):
+        raise InputError(f"{file}: not a profile, which is a JSON object with 'format': {FORMAT}")
     if profile.get("format") != FORMAT:
         raise InputError(f"{file.name}: profile format {profile.get('format')}, this version reads {FORMAT}")
     return profile
@@ -51,6 +57,15 @@ def missing(profile: Mapping[str, Any], section: str) -> NoReturn:
 def included(profile: Mapping[str, Any], section: str) -> bool:
     """Whether another section says that its times hold this one's already."""
     return any(section in body.get("includes", ()) for body in profile["sections"].values())
+
+
+def jumps(profile: Mapping[str, Any], section: str) -> bool:
+    """Whether a section's times jump from one measured count to the next, instead of going in a line between them."""
+    between = profile["sections"].get(section, {}).get("between", "line")
+    if between not in BETWEEN:
+        name = profile["model"]["name"]
+        raise InputError(f"section {section} of {name}: between is {between!r}, not one of {', '.join(BETWEEN)}")
+    return bool(between == "next")
 
 
 def table(profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]) -> T | Callable[..., NoReturn]:

@@ -1,7 +1,7 @@
 """What unequal context lengths add to decode attention: a share, measured by bins, of t(longest) - t(mean)."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from testbed.cost.model import UNBOUNDED
@@ -20,22 +20,32 @@ class Lengths(NamedTuple):
 class UnequalLengths:
     """A price is t(mean) + share * (t(longest) - t(mean)), where t is that of equal lengths.
 
-    A section's bins are named by their upper edges; beyond the last edge of an axis the last bin goes on. mean_percent
-    is the mean context in percent of the longest. A bin that was not measured has the section's `default`.
+    Prefill tokens, past tokens and num_seqs are points that were measured: shares are linear between them, and beyond
+    the last one its share holds. Decodes alone, prefill_tokens 0, are kernels of their own and not blended with the
+    rest. mean_percent (the mean context in percent of the longest) and longest are bins, named by their upper edges;
+    beyond the last edge the last bin goes on. What was not measured has the section's `default`.
     """
 
     def __init__(self, section: Mapping[str, Any]) -> None:
         self._shares = {tuple(row[:5]): float(row[5]) for row in section["points"]}
         self._default = float(section["default"])
         self._edges = [sorted({key[axis] for key in self._shares}) for axis in range(5)]
+        self._prefills = [count for count in self._edges[0] if count]
 
     def share(self, prefill_tokens: int, past_tokens: int, lengths: Lengths) -> float:
         """The share for a batch of these decodes beside so many prompt tokens with so many stored ones."""
-        prefill, past, seqs, percents, longests = self._edges
+        _, pasts, seqs, percents, longests = self._edges
         percent = percents[self._percent_bin(percents, lengths)]
-        beside = _edge(prefill, prefill_tokens), _edge(past, past_tokens)
-        key = (*beside, _edge(seqs, lengths.num_seqs), percent, _edge(longests, lengths.longest))
-        return self._shares.get(key, self._default)
+        longest = longests[min(bisect_left(longests, lengths.longest), len(longests) - 1)]
+
+        def decodes(prefill: int, past: int) -> float:
+            known, default = self._shares, self._default
+            return _between(seqs, lengths.num_seqs, lambda n: known.get((prefill, past, n, percent, longest), default))
+
+        if not (prefill_tokens and self._prefills):
+            return decodes(0, 0)
+        return _between(self._prefills, prefill_tokens,
+                        lambda new: _between(pasts, past_tokens, lambda past: decodes(new, past)))  # fmt: skip
 
     def steps(self, lengths: Lengths) -> int:
         """For how many decode iterations in a row, the first of which is this one, no bin changes."""
@@ -57,5 +67,11 @@ class UnequalLengths:
         return min(place, len(percents) - 1)
 
 
-def _edge(edges: list[int], value: int) -> int:
-    return edges[min(bisect_left(edges, value), len(edges) - 1)]
+def _between(points: list[int], x: int, value: Callable[[int], float]) -> float:
+    """The value at x, linear between the points; below the first and beyond the last, theirs."""
+    i = bisect_left(points, x)
+    if i == len(points) or i == 0 or points[i] == x:
+        return value(points[min(i, len(points) - 1)])
+    low, high = points[i - 1], points[i]
+    first, second = value(low), value(high)
+    return first + (second - first) * (x - low) / (high - low)

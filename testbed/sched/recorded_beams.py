@@ -14,9 +14,10 @@ FIRST_STEP = 2  # output tokens that a candidate has when parents are chosen for
 class RecordedBeams(BeamModel):
     """A CSV with a line for each candidate that did not survive: request, step, parent, child.
 
-    step counts the output tokens that each candidate then has, from 2 on; at a step without lines all survive. Requests
-    follow the recorded searches in turn, whatever their numbers in the file; an output that is longer than its search,
-    which ends with its last line, goes through it again.
+    step counts the output tokens that each candidate then has, from 2 on; at a step without lines all survive, and
+    a line without parent and child says so, which a record needs where a search ends (the engine writes them).
+    Requests follow the recorded searches in turn, whatever their numbers in the file; an output that is longer than
+    its search, which ends with its last line, goes through it again.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,7 +34,9 @@ class RecordedBeams(BeamModel):
             for cells in lines:
                 request, step, pair = self._row(lines.line_num, cells)
                 steps = searches.setdefault(request, {})
-                steps[step] = self._with(steps.get(step, ()), pair, lines.line_num)
+                known = steps.setdefault(step, ())
+                if pair is not None:
+                    steps[step] = self._with(known, pair, lines.line_num)
         if not searches:
             raise InputError(f"{self.path}: it has no lines; a record of searches needs some")
         return list(searches.values())
@@ -46,13 +49,14 @@ class RecordedBeams(BeamModel):
             raise InputError(f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}")
         return pairs
 
-    def _row(self, line: int, cells: list[str]) -> tuple[int, int, Replacement]:
-        """Request, step and pair of a line."""
-        if len(cells) != len(COLUMNS) or not all(cell.isdecimal() for cell in cells) or int(cells[1]) < FIRST_STEP:
+    def _row(self, line: int, cells: list[str]) -> tuple[int, int, Replacement | None]:
+        """Request, step and pair of a line, None where all survive."""
+        numbers = cells[:2] if cells[2:] == ["", ""] else cells
+        if len(cells) != len(COLUMNS) or not all(cell.isdecimal() for cell in numbers) or int(cells[1]) < FIRST_STEP:
             wanted = f"{len(COLUMNS)} whole numbers, the step at least {FIRST_STEP}"
             raise InputError(f"{self.path}, line {line}: {','.join(cells)!r}; a line has {wanted}")
-        request, step, parent, child = map(int, cells)
-        return request, step, (parent, child)
+        pair = None if numbers != cells else (int(cells[2]), int(cells[3]))
+        return int(cells[0]), int(cells[1]), pair
 
     def _with(self, pairs: tuple[Replacement, ...], pair: Replacement, line: int) -> tuple[Replacement, ...]:
         """The pairs of a step with one more: nobody is a child twice, and no parent is a child."""

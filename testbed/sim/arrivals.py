@@ -1,14 +1,13 @@
-"""When requests arrive: time stamps for a trace's rows, and the SimPy processes that submit them."""
+"""When requests arrive: time stamps for a trace's rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
-import simpy
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Column, Request, Rows
-from testbed.sim.engine import Engine, ProcessGenerator
+from testbed.core.request import PS, Column, Rows
+from testbed.core.sessions import SessionWorkload, in_likely_order
 
 SLOTS_AT_ONCE = 1 << 20
 MAX_SLOTS = 10**9
@@ -98,6 +97,38 @@ class Replay(ArrivalProcess):
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
 
 
+class Sessions(ArrivalProcess):
+    """A closed loop: the next request of a session goes out its think time after the last answer has ended.
+
+    `at_once` sessions are open at any time while the trace has more; the first ones start start_gap_s apart. Longer
+    think times than max_think_s, if given, are cut to it: a person who was away for a day.
+    """
+
+    replays = True
+
+    def __init__(self, at_once: int = 16, start_gap_s: float = 10.0, max_think_s: float | None = None) -> None:
+        if at_once < 1:
+            raise InputError(f"arrivals.at_once is {at_once}; it must be at least 1 session")
+        self.at_once = at_once
+        self.start_gap_s = start_gap_s
+        self.max_think_s = max_think_s
+
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        raise InputError("arrivals=sessions has no times of its own; they depend on when answers end")
+
+    def workload(self, rows: Rows, num_seqs: int, beam: bool) -> SessionWorkload:
+        """The rows of a whole trace that says which of them wait for others."""
+        if rows.turns is None:
+            raise InputError(
+                "arrivals=sessions needs a trace that says which request waits for which answer: trace=agent_sessions"
+            )
+        if self.max_think_s is not None:
+            rows = replace(rows, turns=rows.turns.within(self.max_think_s))
+        rows = in_likely_order(rows, self.at_once, self.start_gap_s)
+        unknown = np.zeros(len(rows), np.int64)
+        return SessionWorkload(rows, unknown, num_seqs, beam, self.at_once, round(self.start_gap_s * PS))
+
+
 def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_s: float) -> Column:
     """Arrivals before duration_s of a renewal process with gamma gaps of mean 1 / rate."""
     times, start = [np.empty(0)], 0.0
@@ -107,26 +138,3 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
         start = times[-1][-1]
     seconds = np.concatenate(times)
     return np.rint(seconds[seconds < duration_s] * PS).astype(np.int64)
-
-
-class Arrival(simpy.Event):
-    """Happens after `delay`, before anything else that happens then.
-
-    An iteration that ends at the very moment of an arrival must see it, whatever was scheduled first.
-    """
-
-    def __init__(self, env: simpy.Environment, delay: int) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, priority=simpy.events.URGENT, delay=delay)
-
-
-def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
-    """Submit requests at their own times, whatever the engine does."""
-    for request in requests:
-        delay = request.arrival_ps - int(env.now)
-        if delay > 0:
-            yield Arrival(env, delay)
-        engine.submit(request)
-    engine.close()

@@ -1,6 +1,6 @@
 """The SimPy process: plan, wait, commit."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from math import inf
 from typing import Any
 
@@ -21,12 +21,17 @@ from testbed.sim.recorder import Recorder
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
 
+def nobody_waits(request: Request) -> None:
+    """What an open loop does when a request has ended: nothing."""
+
+
 class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
     It may carry out many identical iterations at once, at most max_steps, but ends a span where a request ends, at the
     first iteration boundary at or after the next mark and, where an arrival could change the next decision, the next
-    event of anybody else. With max_steps 1 it goes step by step; both give the same, bit for bit.
+    event of anybody else. With max_steps 1 it goes step by step; both give the same, bit for bit. Whoever sends
+    requests may set `ended`, which is called with each that was answered or turned away, at that time.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class Engine:
         self._decodes, self._spans = Samples(), Samples()
         self._closed = False
         self._wake: simpy.Event | None = None
+        self.ended: Callable[[Request], None] = nobody_waits
 
     def submit(self, request: Request) -> None:
         """A request arrives now; one that could never run is turned away at once."""
@@ -61,6 +67,7 @@ class Engine:
         reason = self._unservable(request)
         if reason:
             self.recorder.rejected(request, reason)
+            self.ended(request)
             return
         self.outputs.arrived(request)
         self.scheduler.add(request.incoming)
@@ -82,6 +89,7 @@ class Engine:
             for group in plan.rejected:
                 request = outputs.left(group.request.request_id)
                 recorder.rejected(request, "the memory policy can never hold it")
+                self.ended(request)
             if plan:
                 used = policy.usage()
                 check_usage(policy, used)
@@ -144,6 +152,7 @@ class Engine:
             totals.finished += 1
             totals.generated += request.output_len * request.num_seqs
             self.recorder.served(request, group, now_ps)
+            self.ended(request)
         if not (plan.preempted or plan.ops):
             return
         for group in plan.preempted:

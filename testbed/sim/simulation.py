@@ -5,14 +5,16 @@ from collections.abc import Iterable
 import simpy
 
 from testbed.core.request import Request
+from testbed.core.sessions import SessionWorkload
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.arrivals import open_loop
 from testbed.sim.audit import check_stored
+from testbed.sim.closed_loop import ClosedLoop
 from testbed.sim.engine import Engine
 from testbed.sim.meter import Meter, PlainMeter, SpanMeter
+from testbed.sim.open_loop import open_loop
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
 
@@ -32,6 +34,7 @@ def simulate(
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
+    Those of a SessionWorkload arrive when the answers that they wait for have come, whatever their arrival_ps says.
     `beams` says which candidates of a beam survive; by default SyntheticBeams(). Without fast_forward every iteration
     is one event and the pool is measured by walking every table; the result is the same. A recorder or an environment
     given from outside can be watched while the run goes on.
@@ -47,7 +50,10 @@ def simulate(
     meter: Meter = SpanMeter(scheduler, outputs) if spans else PlainMeter(scheduler, outputs)
     max_steps = UNBOUNDED if spans else 1
     engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, max_steps)
-    env.process(open_loop(env, engine, requests))
+    if isinstance(requests, SessionWorkload):
+        ClosedLoop(env, engine, requests).start()
+    else:
+        env.process(open_loop(env, engine, requests))
     env.run(until=env.process(engine.serve()))
     return recorder
 

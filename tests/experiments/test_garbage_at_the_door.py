@@ -70,7 +70,7 @@ def test_nor_while_it_is_checked(testbed, tmp_path):
 def test_nor_where_it_is_listed(testbed, tmp_path, monkeypatch):
     (tmp_path / "leaves_listed.py").write_text("import sys; sys.exit(0)")
     point = importlib.metadata.EntryPoint("mine", "leaves_listed:Policy", "testbed.policy")
-    monkeypatch.setattr("experiments.commands.listing.entry_points", lambda group: [point])
+    monkeypatch.setattr("experiments.runs.known_choices.entry_points", lambda group: [point])
     code, output, _ = testbed("list", "policy")
     assert code == 0
     assert "leaves_listed.Policy" in output

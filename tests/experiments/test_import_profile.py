@@ -32,6 +32,19 @@ def test_a_layer_is_the_sum_of_its_kernels(imported):
     assert points(profile, "output_head") == {(1,): 10.0, (64,): 10.0}
 
 
+def test_batches_are_padded_as_vllm_pads_and_a_coarse_grid_has_no_stairs(imported, tmp_path):
+    profile = read_profile(imported)
+    assert profile["cuda_graph_sizes"][:5] == [1, 2, 4, 8, 16]
+    assert profile["cuda_graph_sizes"][-2:] == [496, 512]
+    assert "between" not in profile["sections"]["linear"]
+    here = tmp_path / "tp1"
+    dense = [[name, tokens, us * (1 + tokens // 17)] for name, us in DENSE.items() for tokens in (1, 16, 32)]
+    write_csv(here / "dense.csv", "layer,tokens,time_us", dense)
+    out = tmp_path / "fine.json"
+    import_profile.main([str(here), "--out", str(out), "--model", str(tmp_path / "toy.json")])
+    assert read_profile(out)["sections"]["linear"]["between"] == "next"
+
+
 def test_a_decode_reads_the_token_that_it_writes_too(imported):
     profile = read_profile(imported)
     assert points(profile, "decode_attention")[8, 8 * 16] == 2 + 8 * 15 / 128

@@ -51,7 +51,7 @@ def test_check_prints_the_clause_and_the_calls(testbed, tmp_path):
 def test_list_shows_built_ins_and_entry_points(testbed, monkeypatch):
     point = importlib.metadata.EntryPoint("slabs", "example_policy:Slabs", "testbed.policy")
     monkeypatch.setattr(
-        "experiments.commands.listing.entry_points", lambda group: [point] if group == point.group else []
+        "experiments.runs.known_choices.entry_points", lambda group: [point] if group == point.group else []
     )
     code, output, _ = testbed("list", "policy")
     assert code == 0

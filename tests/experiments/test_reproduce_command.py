@@ -3,6 +3,8 @@
 import pandas as pd
 import pytest
 
+from experiments.paper.embedded_lengths import EXPECTED, PICKLE, remarks
+
 
 @pytest.fixture
 def card(testbed, tmp_path):
@@ -36,6 +38,8 @@ def test_fig2_is_close_with_embedded_lengths_and_is_not_run_twice(card, tmp_path
     rows = card("fig2")
     assert len(rows) == 14
     assert error_points(rows).max() < 2.5
+    missed = rows[rows["verdict"] == "miss"][["figure", "setting", "system", "quantity"]]
+    assert set(missed.itertuples(index=False, name=None)) == EXPECTED
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").glob("*/summary.json")}
     drawn = {path: path.read_bytes() for path in (tmp_path / "out").glob("fig2.*")}
     assert len(runs) == 4
@@ -54,3 +58,21 @@ def test_fig13_is_close_with_embedded_lengths(card):
     assert errors[scored["figure"] == "fig13a"].max() < 8
     assert errors[scored["figure"] == "fig13b"].max() < 12
     assert set(rows[rows["role"] == "calibrate"]["verdict"]) == {""}
+
+
+def card_of(*misses):
+    names = ("figure", "setting", "system", "quantity", "verdict")
+    return pd.DataFrame([dict(zip(names, (*key, "miss"), strict=True)) for key in misses], columns=names)
+
+
+def test_a_newcomer_is_told_what_to_think():
+    expected, other = ("fig2", "opt-13b sharegpt", "orca-pow2", "token_states"), ("fig13a", "s", "vllm", "batch")
+    said = "\n".join(remarks(card_of(expected, other, ("fig12", "s", "", "ratio")), (), ["fig2"]))
+    assert "Expected to miss with them, and inside with the paper's: fig2 orca-pow2 token_states." in said
+    assert "Not expected to miss, so something has changed: fig13a vllm batch." in said
+    assert "by the paper's lengths alone, and by REPRODUCING.md: fig12 ratio." in said
+    assert f"python -m traces.artifact_lengths {PICKLE} sharegpt.csv" in said
+    assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == [
+        "REPRODUCING.md says of every miss what is known about it."
+    ]
+    assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []

@@ -106,6 +106,7 @@ def test_what_the_log_does_not_say_is_told(testbed, tmp_path, profile, own_log):
     assert code == 0
     assert "does not say how many KV blocks there were; taken: " in said
     assert "say server.num_blocks=N" in said
+    assert "blocks are the server's number; it keeps 1 for itself (null_blocks)" in said
     assert "no token ids (--workload)" in said
     assert "meta.json says max_num_seqs 7, simulated with 128; say scheduler.max_num_seqs=7" in said
     assert "running_mean" in said
@@ -178,11 +179,12 @@ def test_bad_arguments_are_one_line(testbed, arguments, message):
     assert message in err
 
 
-def test_software_times_are_found_again(testbed, tmp_path, profile):
+@pytest.mark.parametrize("scheduler", ["vllm_v1", "vllm_v1_async"])
+def test_software_times_are_found_again(testbed, tmp_path, profile, scheduler):
     rows = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
     told = ("overhead_s=4e-4", "overhead_per_request_s=3e-5", "overhead_per_token_s=2e-6")
-    # Planned ahead, a request waits for a step that it has no part in, which counts by request do not see.
-    base = [*SYSTEM, "scheduler=vllm_v1", f"cost.path={profile}", "server.num_blocks=1000"]
+    small = ["server.num_blocks=1000", "swap_space_gib=0.001"]  # pools of the toy's tiny blocks take long to make
+    base = [*SYSTEM, f"scheduler={scheduler}", f"cost.path={profile}", *small]
     guess = write_log(tmp_path / "guess.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
     times = replay(Log(guess), server_config([*base, *(f"cost.choices.{text}" for text in told)])).times
     moments = zip(rows, times.first_token_s, times.finish_s, strict=True)
@@ -191,7 +193,8 @@ def test_software_times_are_found_again(testbed, tmp_path, profile):
     code, said, err = testbed("fit-software", log, *base, "--out", str(out))
     assert (code, err) == (0, "")
     fitted = {row[0]: row[1] for row in json.loads(out.read_text())["sections"]["overhead"]["points"]}
-    assert fitted == pytest.approx({"iteration": 400, "request": 30, "token": 2}, rel=0.1)
+    assert fitted.pop("token") == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
+    assert fitted == pytest.approx({"iteration": 400, "request": 30}, rel=0.05)
     assert "standard error" in said
     same = testbed("validate", log, *SYSTEM, f"cost.path={out}", "server.num_blocks=1000")[1]
     assert "fitted on this very log" in same

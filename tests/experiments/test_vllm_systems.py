@@ -55,6 +55,22 @@ def test_so_many_blocks_are_so_many_slots(testbed, tmp_path, size):
     assert make_pool(config, *make_machine(config)).num_slots == 300 * size
 
 
+def test_vllm_v1_keeps_its_null_block(testbed, tmp_path):
+    config, _ = run(testbed, tmp_path / "out", "+system=vllm-v1", *BLOCKS)
+    config = OmegaConf.create(config)
+    assert make_pool(config, *make_machine(config)).num_slots == 299 * 16
+
+
+def test_content_of_a_csv_is_shared(testbed, tmp_path):
+    lines = [f"64,4,{i},1 2 3 {9 + i}" for i in range(5)]
+    (tmp_path / "t.csv").write_text("\n".join(["input_tokens,output_tokens,arrival_s,content_ids", *lines, ""]))
+    trace = ("trace=csv", "trace.path=t.csv", "arrivals=replay", "+system=vllm-v1", "outputs=summary")
+    code, _, error = testbed("run", *trace, "hydra.run.dir=out")
+    assert code == 0, error
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["counters"]["hit_blocks"] == 4 * 3
+
+
 def test_a_pool_in_gib_that_says_the_same_is_no_conflict(testbed, tmp_path):
     run(testbed, tmp_path / "out", "server.num_blocks=983")
 
@@ -67,6 +83,8 @@ def test_a_pool_in_gib_that_says_the_same_is_no_conflict(testbed, tmp_path):
         (("server.num_blocks=9.5",), ["server.num_blocks is 9.5"]),
         (("server.num_blocks=many",), ["server.num_blocks is 'many'"]),
         (("server.num_blocks=9", "~policy.block_size"), ["block_size"]),
+        (("server.num_blocks=1", "~server.kv_memory_gib", "null_blocks=1"), ["null_blocks is 1"]),
+        (("null_blocks=half",), ["null_blocks is 'half'"]),
     ],
 )
 def test_a_pool_that_is_given_twice_or_not_in_blocks_is_refused(testbed, overrides, culprits):

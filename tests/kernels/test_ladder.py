@@ -110,8 +110,8 @@ def test_the_choices_hang_on_attention(monkeypatch) -> None:
     cpu, arch = Options("cpu", torch.float32), architecture()
     weights = attentive_weights(arch, 0, "cpu", torch.float32)
     leader = serve(arch, weights, requests(61, 4), None, {}, cpu)
-    layer = PlainAttention.layer
-    monkeypatch.setattr(PlainAttention, "layer", lambda self, i, q, k, v: layer(self, i, -q, k, v))
+    layer = PlainAttention._layer
+    monkeypatch.setattr(PlainAttention, "_layer", lambda self, i, q, k, v, out: layer(self, i, -q, k, v, out))
     found = compare(leader, serve(arch, weights, requests(61, 4), None, leader.choices, cpu))
     assert found["equal"] < found["clear"]
     assert not found["same"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import testbed.cost
 from testbed.core.errors import InputError
-from testbed.core.specs import ModelSpec
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.unequal_lengths import Lengths, UnequalLengths
@@ -85,6 +85,29 @@ def test_a_batch_is_padded_to_the_next_graph():
     assert without.iteration(Work(17, 1088, 64)) == cost_of(EXAMPLE).iteration(Work(17, 1088, 64))
 
 
+def test_graph_sizes_may_be_told():
+    three, four = Work(3, 192, 64), Work(4, 256, 64)
+    eager, padded = cost_of(EXAMPLE, cuda_graph_sizes=()), cost_of(EXAMPLE, cuda_graph_sizes=(4, 8))
+    assert eager._layers.price(3, 3) < padded._layers.price(3, 3) < padded._layers.price(4, 4)
+    assert padded.iteration(three) == PLAIN.iteration(three)
+    assert eager.iteration(four) == padded.iteration(four)
+
+
+def test_stairs_take_what_the_next_point_takes():
+    profile = profile_with()
+    del profile["cuda_graph_sizes"]
+    line = cost_of(profile)._layers
+    profile["sections"]["linear"]["between"] = "next"
+    stairs = cost_of(profile)._layers
+    assert stairs._linear(1) == line._linear(1) == 40e6
+    assert stairs._linear(2) == stairs._linear(64) == line._linear(64) == 60e6
+    assert stairs._linear(65) == 180e6
+    assert stairs._linear(1000) == line._linear(1000) > 180e6
+    profile["sections"]["linear"]["between"] = "curve"
+    with pytest.raises(InputError, match="section linear of tiny: between is 'curve', not one of line, next"):
+        cost_of(profile)
+
+
 def test_a_section_is_named_only_when_it_is_needed():
     cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=None))
     for work, section in (
@@ -100,6 +123,21 @@ def test_a_section_is_named_only_when_it_is_needed():
         cost.decode(Work(1, 16, 16))
     with pytest.raises(InputError, match="no section prefill_attention"):
         cost.iteration(Work(prefill=((16, 0),)))
+
+
+def test_swaps_that_nobody_measured_go_by_the_data_sheet():
+    gpu = GpuSpec("toy", 10**9, 1e12, 1e14, host_bandwidth=1e9, link_bandwidth=1e10)
+    model = ModelSpec(**EXAMPLE["model"])
+    cost = ProfileCost(model, ServerSpec("toy", gpu, 1), EXAMPLE)
+    both = (Moved("device", "host", 16, 3), Moved("host", "device", 16, 1))
+    assert cost.iteration(Work(moves=both)) == 64 * model.kv_bytes_per_token * 1000
+    assert "not measured" in cost.fingerprint["swap"]
+    measured_ones = profile_with(
+        swap=measured("method direction block_size num_blocks", [["fused", way, 16, 1, 7.0] for way in ("out", "in")])
+    )
+    there = ProfileCost(model, ServerSpec("toy", gpu, 1), measured_ones)
+    assert "swap" not in there.fingerprint
+    assert there.iteration(Work(moves=both[1:])) == 7 * 10**6
 
 
 def test_software_is_told_or_the_profiles():
@@ -118,6 +156,18 @@ def test_unequal_lengths_take_their_share_of_the_way_to_the_longest():
     unequal = cost.iteration(Work(64, 64 * 500, 1500))
     assert unequal - equal == pytest.approx((longest - equal) / 4, rel=1e-6)
     assert cost_of(profile_with()).iteration(Work(64, 64 * 500, 1500)) == equal
+
+
+def test_shares_are_linear_between_what_was_measured_and_hard_at_bins():
+    points = [[new, past, n, 100, longest, new / 1000 + past / 10_000 + n / 640 + (longest > 100) / 8]
+              for new in (0, 16, 128) for past in (0, 512) for n in (8, 64) for longest in (100, 1000)]  # fmt: skip
+    table = UnequalLengths({"default": 0.7, "points": [row for row in points if row[0] or not row[1]]})
+    assert table.share(0, 0, Lengths(36, 36 * 90, 90)) == pytest.approx(36 / 640)
+    assert table.share(72, 256, Lengths(36, 36 * 90, 90)) == pytest.approx(0.072 + 0.0256 + 36 / 640)
+    assert table.share(72, 256, Lengths(36, 36 * 101, 101)) == pytest.approx(0.072 + 0.0256 + 36 / 640 + 1 / 8)
+    assert table.share(4, 0, Lengths(8, 8, 1)) == table.share(16, 0, Lengths(8, 8, 1))  # not blended with decodes alone
+    assert table.share(999, 9999, Lengths(999, 999, 1)) == pytest.approx(0.128 + 0.0512 + 0.1)
+    assert UnequalLengths({"default": 0.7, "points": points[:1]}).share(16, 0, Lengths(8, 8, 1)) == points[0][-1]
 
 
 def test_a_mixed_batch_is_what_was_measured_and_linear_between():

@@ -26,6 +26,12 @@ def test_requests_follow_the_searches_in_turn_and_again(tmp_path):
     assert beams.parents(beam(2), 2) == ((0, 1),)
 
 
+def test_a_line_without_a_pair_says_that_all_survive(tmp_path):
+    beams = record(tmp_path, HEADER + "0,2,0,1\n0,4,,\n1,3,,\n")
+    assert [beams.parents(beam(0), n) for n in range(2, 7)] == [((0, 1),), (), (), ((0, 1),), ()]
+    assert [beams.parents(beam(1), n) for n in range(2, 5)] == [(), (), ()]
+
+
 @pytest.mark.parametrize(
     ("text", "culprit"),
     [
@@ -33,6 +39,7 @@ def test_requests_follow_the_searches_in_turn_and_again(tmp_path):
         (HEADER, "it has no lines"),
         (HEADER + "0,1,0,1\n", "line 2: '0,1,0,1'; a line has 4 whole numbers, the step at least 2"),
         (HEADER + "0,2,0,-1\n", "line 2"),
+        (HEADER + "0,2,0,\n", "line 2: '0,2,0,'; a line has 4 whole numbers"),
         (HEADER + "0,2,0,1\n0,2,1,2\n", "line 3: candidate 2 replaces, or is replaced, twice"),
         (HEADER + "0,2,0,1\n0,2,2,1\n", "line 3: candidate 1"),
         (HEADER + "0,2,0,3\n", r"\(\(0, 3\),\) at step 2 for a beam of width 3"),

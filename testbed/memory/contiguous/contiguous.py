@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from testbed.core.batch import Batch, BatchIndex
+from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
     GRANTED,
@@ -70,6 +71,8 @@ class Contiguous(MemoryPolicy):
     """
 
     def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
+        if block_size < 1:
+            raise InputError(f"block_size is {block_size}; it must be at least 1 token")
         self.block_size = block_size
         self.max_len = pool.max_len
         self._buddy = BuddyAllocator(pool.num_slots // block_size)

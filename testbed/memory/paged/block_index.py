@@ -79,8 +79,12 @@ class BlockIndex(BatchIndex):
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
         """When num_steps more steps will take blocks after the first num_blocks of them."""
         size, start, taken = len(self.due), self.batch.extended, 0
+        counts = [(soonest, len(self.due[(start + soonest) % size])) for soonest in range(min(num_steps, size))]
+        rounds = [(soonest, count) for soonest, count in counts if count]
         events = list[tuple[int, int]]()
-        for step in range(num_steps):
-            before, taken = max(taken, num_blocks), taken + len(self.due[(start + step) % size])
-            events.append((step, max(taken - before, 0) * size))
+        for first in range(0, num_steps, size):
+            for soonest, count in rounds:
+                if first + soonest < num_steps:
+                    before, taken = max(taken, num_blocks), taken + count
+                    events.append((first + soonest, max(taken - before, 0) * size))
         return growth_of(events)

@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import ceil
 
 from testbed.core.batch import Batch
+from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
     DEVICE,
@@ -50,9 +51,9 @@ class Paged(MemoryPolicy):
         self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, blocks: BlockPool | None = None
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
-            raise ValueError(f"block_size is {block_size}; it must be from 1 to {self.max_block_size} tokens")
+            raise InputError(f"block_size is {block_size}; it must be from 1 to {self.max_block_size} tokens")
         if not 0 <= watermark < 1:
-            raise ValueError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
+            raise InputError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
         self.block_size = block_size
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
@@ -147,7 +148,7 @@ class Paged(MemoryPolicy):
         """Pin num_tokens tokens; sequences whose `prefix` is num_tokens share their whole blocks from then on."""
         needed = ceil_div(num_tokens, self.block_size)
         if not self._make_room(needed):
-            raise ValueError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
+            raise InputError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
         self._prefixes.pin(num_tokens, self._pool.take(needed))
         self._tables.live += num_tokens
 

@@ -28,15 +28,24 @@ def near(got, want, dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("hidden", [128, 896, 5120, 9216])
 def test_small_operations(hidden, dtype):
-    fused, plain = FusedMaths(), PlainMaths()
-    for shift, carried in [(None, None), (normal(hidden, dtype=dtype), normal(hidden, dtype=dtype))]:
+    both = FusedMaths(), PlainMaths()
+    for shift in (None, normal(hidden, dtype=dtype)):
         x = normal(37, hidden, dtype=dtype)
-        other, norm = x.clone(), Affine(normal(hidden, dtype=dtype), shift)
-        assert near(fused.norm(x, carried, norm, 1e-5), plain.norm(other, carried, norm, 1e-5), dtype)
-        assert near(x, other, dtype)
-    x, up = normal(37, hidden, dtype=dtype), Affine(normal(256, hidden, dtype=dtype) / 16, normal(256, dtype=dtype))
-    for gated in (False, True):
-        assert near(fused.activate(x, up, gated), plain.activate(x, up, gated), dtype)
+        xs, ys = [x, x.clone()], [torch.empty_like(x) for _ in both]
+        bound = [maths.norm(y, x, 1e-5) for maths, y, x in zip(both, ys, xs, strict=True)]
+        for carried in (None, normal(hidden, dtype=dtype), normal(hidden, dtype=dtype)):  # the last by new pointers
+            norm = Affine(normal(hidden, dtype=dtype), shift if shift is None else normal(hidden, dtype=dtype))
+            for one in bound:
+                one(norm, carried)
+            assert near(*ys, dtype)
+            assert near(*xs, dtype)
+    x, weight = normal(37, hidden, dtype=dtype), normal(256, hidden, dtype=dtype).t() / 16
+    wide, narrow = ([normal(37, width, dtype=dtype) for _ in both] for width in (256, 128))
+    for maths, y, less in zip(both, wide, narrow, strict=True):
+        maths.relu_product(y, x, weight, wide[0].new_ones(256))
+        maths.silu_mul(less, y)()
+    assert near(*wide, dtype)
+    assert near(*narrow, dtype)
 
 
 @pytest.mark.parametrize("size", [64, 128])
@@ -46,7 +55,7 @@ def test_rotation(size):
     other = qkv.clone()
     for maths, rows in ((FusedMaths(), qkv), (PlainMaths(), other)):
         q, k, _ = (part.unflatten(1, (-1, size)) for part in rows.split((8 * size, 2 * size, 2 * size), dim=1))
-        maths.turn(q, k, positions, table)
+        maths.turn(q, k, positions, table)()
     assert near(qkv, other, torch.float16)
 
 

@@ -5,6 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import tiny_models as tiny  # noqa: E402
+
 from kernels.engine.cuda_attention import PagedAttention, padded  # noqa: E402
 from kernels.engine.cuda_moves import whole  # noqa: E402
 from kernels.engine.extent_attention import ExtentAttention  # noqa: E402
@@ -52,3 +54,12 @@ def test_copies_that_depend_on_each_other_are_not_one_launch():
     first, second, third = Copy(0, 4, 4), Copy(8, 12, 4), Copy(4, 16, 4)
     assert independent((first, second, third)) == [[first, second], [third]]
     assert whole((Copy(0, 4, 3),), 4) == (Copy(0, 4, 4),)
+
+
+def test_warming_up_changes_nothing():
+    """It writes no slot, keeps no sequence, and the run after it says what it would have said."""
+    plain, warm = tiny.engine(), tiny.engine(warm=(5, 300))
+    assert not warm.runner.streams.tokens
+    requests = tiny.requests([(30, 9), (7, 20), (50, 5)])
+    assert warm.serve(requests).outputs == plain.serve(requests).outputs
+    assert torch.equal(warm.runner.moves.pools.device.isnan(), plain.runner.moves.pools.device.isnan())

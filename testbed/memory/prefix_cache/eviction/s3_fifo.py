@@ -3,6 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
+from testbed.core.errors import InputError
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_index import Node
 
@@ -21,7 +22,7 @@ class S3Fifo(EvictionOrder):
 
     def __init__(self, small_share: float = 0.1) -> None:
         if not 0 < small_share < 1:
-            raise ValueError(f"small_share is {small_share}; it must be a share of the cache, above 0 and below 1")
+            raise InputError(f"small_share is {small_share}; it must be a share of the cache, above 0 and below 1")
         self.small_share = small_share
         self._small: deque[Node] = deque()
         self._main: deque[Node] = deque()

@@ -1,0 +1,1 @@
+"""A run as a trace that Perfetto and chrome://tracing open."""

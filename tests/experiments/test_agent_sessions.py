@@ -1,0 +1,86 @@
+"""Agent sessions from the command line: a closed loop with prefix caches, and the study of eviction orders."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from experiments.paper.figures import agent_sessions
+from experiments.runs.lab import composed
+
+MACHINE = ["model=llama-3-8b", "policy=prefix_caching", "policy.block_size=64", "outputs=summary"]
+
+
+@pytest.fixture
+def sessions(tmp_path):
+    """Four sessions of five requests, each prompt with two blocks more than the one before."""
+    lines = []
+    for number in range(4):
+        requests = [
+            {"t": 10.0 * i, "type": "n", "in": 640 + 128 * i, "out": 8, "hash_ids": list(range(10 + 2 * i)),
+             "think_time": 2.0, "api_time": 1.0}
+            for i in range(5)
+        ]  # fmt: skip
+        lines.append(json.dumps({"id": number, "block_size": 64, "requests": requests}))
+    (tmp_path / "sessions.jsonl").write_text("\n".join(lines))
+    return ["trace=agent_sessions", "trace.path=sessions.jsonl", "arrivals=sessions", "arrivals.at_once=2"]
+
+
+def test_a_closed_loop_finds_what_the_session_has_said(testbed, tmp_path, sessions):
+    code, output, error = testbed("run", *MACHINE, *sessions, "hydra.run.dir=out")
+    assert (code, error) == (0, "")
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["requests"]["finished"] == 20
+    counts = summary["counters"]
+    assert counts["hit_blocks"] == 4 * sum(10 + 2 * i for i in range(4))
+    assert summary["simulated_s"] > 2 * (2 * 4)
+    assert "found" in output
+
+
+@pytest.mark.parametrize(
+    ("more", "culprit"),
+    [
+        (["stop_at_latency=1"], "stop_at_latency"),
+        (["arrivals.at_once=0"], "at_once"),
+        (["arrivals=poisson"], "arrivals=sessions"),
+        (["trace=sharegpt", "~trace.path"], "whole trace"),
+        (["trace.num_sessions=0"], "num_sessions"),
+    ],
+)
+def test_what_does_not_go_together_is_said(testbed, tmp_path, sessions, more, culprit):
+    arguments = [one for one in sessions if one.partition("=")[0] not in {two.partition("=")[0] for two in more}]
+    if "trace=sharegpt" in more:
+        arguments, more = ["arrivals=sessions"], more[:1]
+    if "arrivals=poisson" in more:
+        arguments = sessions[:2]
+    code, _, error = testbed("run", *MACHINE, *arguments, *more, "hydra.run.dir=out")
+    assert (code, error.count("\n")) == (2, 1)
+    assert culprit in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_study_needs_its_file(testbed):
+    code, _, error = testbed("reproduce", "agent_sessions", "--jobs", "1")
+    assert code == 2
+    assert error.strip().count("\n") == 0, error
+    assert "--lengths agent_sessions=FILE" in error
+
+
+def test_the_studys_config_composes_and_its_table_is_drawn():
+    common = composed("figure/agent_sessions", ()).figure.common
+    config = composed("run", (*common, "eviction@policy.eviction=arc"))
+    assert config.arrivals.at_once == 24
+    rows = [
+        {
+            "order": order,
+            "num_blocks": blocks,
+            "block_size": 256,
+            "hit_rate": 0.5,
+            "mean_ttft_s": 1.0,
+            "p90_ttft_s": 2.0,
+        }
+        for order in ("lru", "belady")
+        for blocks in (100, 200, 400)
+    ]
+    figure = agent_sessions.draw(pd.DataFrame(rows))
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2]

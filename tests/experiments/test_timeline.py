@@ -1,0 +1,124 @@
+"""`testbed timeline`: a trace that opens, and says what the tables of the run say."""
+
+import json
+
+import pandas as pd
+import pytest
+from chrome_trace_schema import problems
+from tiny_run import tiny_run
+
+from experiments.commands.timeline import timeline
+from experiments.timeline.chrome_trace import PS_PER_US
+
+
+def events(trace, kind, **wanted):
+    found = [event for event in trace["traceEvents"] if event["ph"] == kind]
+    return [event for event in found if all(event.get(key) == value for key, value in wanted.items())]
+
+
+WAYS = ["preemption=recompute", "preemption=swap", "scheduler=chunked", "window_s=[0,1]"]
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def run(request, tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("tiny") / "run", request.param, "outputs=full", blocks=10)
+
+
+def test_it_keeps_to_the_format(run):
+    assert list(problems(timeline(run))) == []
+
+
+def test_the_check_of_the_format_finds_what_is_wrong(run):
+    whole = timeline(run)["traceEvents"]
+    first_end = next(i for i, event in enumerate(whole) if event["ph"] == "E")
+    broken = [
+        whole[:first_end] + whole[first_end + 1 :],
+        [{**event, "ph": "Z"} if i == first_end else event for i, event in enumerate(whole)],
+        [{key: value for key, value in event.items() if key != "ts"} for event in whole],
+        whole[::-1],
+        [{**event, "ts": -1.0} if "ts" in event else event for event in whole],
+    ]
+    for trace in broken:
+        assert list(problems({"traceEvents": trace}))
+
+
+def test_requests_live_as_the_table_says(run):
+    trace, table = timeline(run), pd.read_csv(run / "requests.csv")
+    begun = {event["name"]: event["ts"] for event in events(trace, "B", cat="request")}
+    ended = {event["name"]: event["ts"] for event in events(trace, "E", cat="request")}
+    for row in table.itertuples():
+        name = f"request {row.request_id}"
+        assert begun[name] == pytest.approx(row.arrival_s * 1e6)
+        assert ended[name] == pytest.approx(row.finish_s * 1e6)
+
+
+def test_a_prefill_ends_with_the_first_token_and_phases_leave_no_gap(run):
+    trace, table = timeline(run), pd.read_csv(run / "requests.csv")
+    ends, open_request, last = set(), {}, {}
+    for event in trace["traceEvents"]:
+        lane = event["tid"]
+        if event["ph"] == "B" and event["cat"] == "request":
+            open_request[lane], last[lane] = event["name"], event["ts"]
+        elif event["ph"] == "B":
+            assert event["ts"] == last[lane]
+        elif event["ph"] == "E":
+            last[lane] = event["ts"]
+            if event["name"] == "prefill":
+                ends.add((open_request[lane], round(event["ts"])))
+    for row in table.itertuples():
+        assert (f"request {row.request_id}", round(row.first_token_s * 1e6)) in ends
+
+
+def test_iterations_and_pool_are_those_of_the_table(run):
+    trace, table = timeline(run), pd.read_csv(run / "iterations.csv")
+    num_slots = json.loads((run / "summary.json").read_text())["run"]["pool_slots"]
+    shown = events(trace, "X")
+    assert [event["ts"] for event in shown] == pytest.approx((table["start_s"] * 1e6).tolist())
+    assert sum(event["args"]["iterations"] for event in shown) == table["iterations"].sum()
+    slots = {event["ts"]: event["args"] for event in events(trace, "C", name="slots")}
+    for row in table.itertuples():
+        here = min(slots, key=lambda ts: abs(ts - row.start_s * 1e6))
+        assert slots[here]["live"] == pytest.approx(row.live, abs=1e-3)
+        assert sum(slots[here].values()) == pytest.approx(num_slots)
+    assert slots[max(slots)]["live"] == 0
+
+
+def test_preempted_requests_are_seen(tmp_path):
+    for rule, name in (("recompute", "preempted"), ("swap", "swapped")):
+        run = tiny_run(tmp_path / rule, f"preemption={rule}", blocks=10)
+        summary = json.loads((run / "summary.json").read_text())
+        assert len(events(timeline(run), "B", name=name)) == summary["preemptions"][rule] > 0
+
+
+def test_a_part_of_it(testbed, tmp_path):
+    run = tiny_run(tmp_path / "run")
+    code, output, _ = testbed("timeline", str(run), "--from", "0.2", "--to", "0.4")
+    assert code == 0
+    assert "ui.perfetto.dev" in output
+    part = json.loads((run / "timeline.json").read_text())
+    assert list(problems(part)) == []
+    assert all(2e5 <= event["ts"] < 4e5 for event in events(part, "X"))
+    assert 0 < len(events(part, "X")) < len(events(timeline(run), "X"))
+    assert part["otherData"]["model"] == "opt-13b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("nowhere",), "not a run folder"), (("--from", "3", "--to", "2", "."), "nothing lies between")],
+)
+def test_wrong_words_are_one_line(testbed, arguments, words):
+    code, _, error = testbed("timeline", *arguments)
+    assert code == 2
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_nothing_is_shown_after_the_end(testbed, tmp_path):
+    run = tiny_run(tmp_path / "run")
+    code, _, error = testbed("timeline", str(run), "--from", "1000")
+    assert (code, "the run ends at" in error) == (2, True)
+    assert not (run / "timeline.json").exists()
+
+
+def test_times_are_microseconds():
+    assert PS_PER_US == 10**6

@@ -1,0 +1,43 @@
+"""Arguments as the driver reads them, packed without a GPU; the launch itself is a fake driver's."""
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kernels.launch import launch as module
+from kernels.launch.launch import Launch, packed
+
+
+def test_each_argument_lies_at_the_start_of_its_cell():
+    cells = packed([1 << 40, 0, np.float32(1.5), np.int32(-3), np.int64(-(1 << 40))]).view(np.uint8).reshape(-1, 8)
+    assert cells[0].view(np.uint64)[0] == 1 << 40
+    assert cells[1].view(np.uint64)[0] == 0
+    assert cells[2][:4].view(np.float32)[0] == 1.5
+    assert cells[3][:4].view(np.int32)[0] == -3
+    assert cells[4].view(np.int64)[0] == -(1 << 40)
+
+
+def test_a_launch_hands_addresses_of_its_arguments_to_the_driver(monkeypatch):
+    seen = []
+
+    def driver(function, *rest):
+        *shape, stream, arguments, extra = rest
+        addresses = (ctypes.c_uint64 * 3).from_address(arguments)
+        pointers = [ctypes.c_uint64.from_address(at).value for at in addresses[:2]]
+        seen.append((function, shape, stream, pointers, ctypes.c_int32.from_address(addresses[2]).value, extra))
+
+    fake = SimpleNamespace(cuda=SimpleNamespace(driver=SimpleNamespace(launchKernel=driver)))
+    monkeypatch.setattr(module, "require_gpu", lambda: fake)
+    bound = Launch(SimpleNamespace(kernel=SimpleNamespace(ptr=77)), (5, 2), (128,), (11, 22, np.int32(-4)), 1024)
+    bound(900)
+    bound.point(1, 33)
+    bound(901)
+    shape = [5, 2, 1, 128, 1, 1, 1024]
+    assert seen == [(77, shape, 900, [11, 22], -4, 0), (77, shape, 901, [11, 33], -4, 0)]
+
+
+def test_a_negative_pointer_is_an_error():
+    with pytest.raises(OverflowError):
+        packed([-1])
