@@ -29,6 +29,8 @@ def plan_decode(rows: int, head_size: int, max_context_len: int, num_sms: int) -
     rows: sequences x kv heads x head tiles, the thread blocks there are without splitting. Split contexts get at
     least 8 chunks where ragged lengths matter, and as many as fill whole waves of resident thread blocks.
     """
+    if head_size == 64 and rows <= 2 * num_sms:
+        return _plan_small(rows, max_context_len, num_sms)
     ctas = CTAS_PER_SM[head_size]
     few = head_size <= 128 and (rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512))
     many = rows >= 2 * ctas * num_sms and max_context_len <= 256
@@ -44,3 +46,11 @@ def plan_decode(rows: int, head_size: int, max_context_len: int, num_sms: int) -
     step = TILE * num_warps
     chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), step)
     return DecodePlan(num_warps, ctas, -(-chunk // step) * step)
+
+
+def _plan_small(rows: int, max_context_len: int, num_sms: int) -> DecodePlan:
+    """Few heads of 64: a thread block of 8 warps reads up to 1,024 tokens faster than several are put together."""
+    alone = max_context_len <= 1024 and rows * 3 >= num_sms
+    chunk = max_context_len if alone else min(1024, -(-max_context_len // max(1, 2 * num_sms // rows)))
+    chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), 8 * TILE)
+    return DecodePlan(8, 2, -(-chunk // (8 * TILE)) * 8 * TILE)

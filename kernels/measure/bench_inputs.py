@@ -12,6 +12,7 @@ from kernels.launch.attention import contiguous_decode, decode_workspace, paged_
 from kernels.launch.decode_plan import DecodePlan
 from kernels.launch.paper_attention import paper_decode
 from kernels.launch.prefill_attention import paged_prefill
+from kernels.launch.prefill_tma import TmaPlan
 from kernels.measure.timing import num_rotations
 from kernels.verify.random_batches import Shape
 
@@ -127,12 +128,12 @@ class PrefillInputs:
         self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
 
-    def paged(self, hopper: bool | None = None) -> Calls:
+    def paged(self, kind: str | None = None, prefill: TmaPlan | None = None) -> Calls:
         """Calls of the prefill kernel, one per layer."""
         return [
             lambda i=i: paged_prefill(
                 self.out, self.q, self.k_cache[i], self.v_cache[i], self.tables, self.starts, self.context_lens,
-                max_query_len=self.max_new, hopper=hopper)
+                max_query_len=self.max_new, kind=kind, plan=prefill)
             for i in range(self.layers)
         ]  # fmt: skip
 

@@ -4,6 +4,7 @@ First all kernels against their references; then paging against contiguous memor
 beside the goals (the best kernels measured on the same GPU model before), and the fit of one model's profile.
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import torch
 
 from kernels.launch.compile import require_gpu
 from kernels.measure import sweeps
-from kernels.measure.arguments import Arguments
 from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from kernels.measure.bench_report import Report, Time
 from kernels.measure.calibrate import calibrate, dump, file_name
@@ -25,7 +25,7 @@ from kernels.verify.random_batches import Shape
 from kernels.verify.verify_attention import verify
 from testbed.core.shapes import read_model
 
-MHA, GQA = Shape(40, 40, 128), Shape(32, 8, 128)
+MHA, GQA, SMALL, LARGE = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64), Shape(64, 8, 128)
 # (shape, sequences, context): microseconds of the best paged kernel and of torch's attention measured before.
 DECODE_GOALS = {
     (MHA, 8, 64): (10.2, 12.3), (MHA, 8, 128): (13.0, 16.3), (MHA, 8, 256): (18.6, 21.2),
@@ -34,12 +34,16 @@ DECODE_GOALS = {
     (MHA, 1, 16384): (89.0, 87.8), (GQA, 8, 64): (12.3, 11.9), (GQA, 8, 256): (15.9, 12.9),
     (GQA, 32, 64): (13.2, 9.9), (GQA, 32, 128): (18.6, 11.8), (GQA, 32, 256): (23.4, 16.0),
     (GQA, 32, 1024): (47.6, 38.8), (GQA, 128, 512): (88.3, 70.7), (GQA, 8, 8192): (76.6, 72.1),
-    (GQA, 1, 16384): (31.0, 26.7),
+    (GQA, 1, 16384): (31.0, 26.7), (SMALL, 32, 1024): (10.2, 10.2), (LARGE, 8, 8192): (66.9, 66.9),
 }  # fmt: skip
+# (shape, sequences, new tokens): microseconds of the best paged kernels: FlashAttention-3 in FlashInfer 0.5.3, at
+# 16x161 with 32/8 heads FlashAttention-2; where these were not measured (1x1024, 32/8 heads 1x4096) the best before.
 PREFILL_GOALS = {
-    (MHA, 1, 1024): 111, (MHA, 1, 2048): 238, (MHA, 1, 4096): 632, (MHA, 4, 1024): 251, (MHA, 16, 161): 113,
-    (GQA, 1, 1024): 79, (GQA, 1, 2048): 186, (GQA, 1, 4096): 535, (GQA, 4, 1024): 173, (GQA, 16, 161): 63,
+    (MHA, 1, 1024): 111, (MHA, 1, 2048): 118, (MHA, 1, 4096): 357, (MHA, 4, 1024): 131, (MHA, 16, 161): 60,
+    (MHA, 1, 16384): 5371, (GQA, 1, 1024): 79, (GQA, 1, 2048): 95, (GQA, 1, 4096): 535, (GQA, 4, 1024): 104,
+    (GQA, 16, 161): 38, (GQA, 1, 16384): 4725,
 }  # fmt: skip
+CONTIGUOUS = 1.1  # of the time that torch's attention takes on contiguous memory
 FIG_18A = [(batch, context) for batch in (8, 32) for context in (64, 128, 256)]
 READ_BANDWIDTH = 4.36e12  # bytes/s of an H200, as measured before
 SWAP_GOAL = 45.0  # GB/s
@@ -142,7 +146,9 @@ def bench_prefill(report: Report, pools: Pools) -> None:
         flops = 2 * n * length * (length + 1) * shape.head_size * shape.num_heads
         text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other.median_us:.1f} us"
         times = timed("paged", ours, shape, n, length), timed("torch", other, shape, n, length)
-        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, f"{goal}", ours.median_us <= goal, *times)
+        asked = f"{goal}, and {CONTIGUOUS:.2f} of torch here"
+        met = ours.median_us <= min(goal, CONTIGUOUS * other.median_us)
+        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, asked, met, *times)
 
 
 def bench_swap(report: Report) -> None:
@@ -180,7 +186,7 @@ def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of `bench-kernels`."""
-    parser = Arguments(prog="testbed bench-kernels", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
     parser.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
     parser.add_argument("--fit", nargs="*", default=["opt-13b"], help="models whose fit is tested")

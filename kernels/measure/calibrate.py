@@ -17,6 +17,7 @@ import torch
 from kernels.launch.compile import architecture, precompile, require_gpu
 from kernels.launch.decode_plan import plan_decode
 from kernels.launch.prefill_attention import has_wgmma
+from kernels.launch.prefill_tma import TmaPlan, constants
 from kernels.measure import sweeps
 from kernels.measure.all_reduce import all_reduce
 from kernels.measure.bench_inputs import Pools
@@ -169,7 +170,7 @@ def variants(model: ModelSpec, num_gpus: int) -> list[tuple[str, dict[str, int]]
     }
     found = [("prefill.cu", base | {"BLOCK_SIZE": 16})]
     if has_wgmma(shape.head_size):
-        found.append(("prefill_wgmma.cu", base | {"BLOCK_SIZE": 16}))
+        found.append(("prefill_tma.cu", base | constants(base["GROUP"], 16, TmaPlan())))
     for size in sweeps.BLOCK_SIZES:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
         for warps, ctas in plans:

@@ -14,6 +14,7 @@ CASES = (
     Case(Shape(12, 1, 80, 8, torch.float16), 3, DecodePlan(2, 4, 128), 300),
     Case(Shape(2, 2, 96, 32, torch.bfloat16), 4, DecodePlan(8, 1, 128), 300),
     Case(Shape(4, 2, 256, 3, torch.float16), 5, DecodePlan(4, 2, 64), 130),
+    Case(Shape(8, 2, 128, 16, torch.float16), 6, DecodePlan(4, 3, 64), 300),
 )
 
 

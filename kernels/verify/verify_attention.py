@@ -17,6 +17,8 @@ from kernels.launch.compile import architecture, precompile
 from kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from kernels.launch.paper_attention import paper_decode
 from kernels.launch.prefill_attention import has_wgmma, paged_prefill
+from kernels.launch.prefill_tma import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
+from kernels.launch.prefill_tma import TmaPlan, constants
 from kernels.verify import reference
 from kernels.verify.random_batches import Batch, Shape, random_batch, to_extents
 from kernels.verify.verify_moves import MOVE_CHECKS
@@ -66,6 +68,9 @@ def variants(rounds: int) -> list[tuple[str, dict[str, int]]]:
             ("prefill.cu", base | {"BLOCK_SIZE": s.block_size}),
             *([("prefill_wgmma.cu", base | {"BLOCK_SIZE": s.block_size})] if has_wgmma(s.head_size) else []),
         ]
+        for _, kind, plan in prefill_kinds(s):
+            if kind == "tma" and plan:
+                wanted.append(("prefill_tma.cu", base | constants(base["GROUP"], s.block_size, plan)))
         if s.block_size & (s.block_size - 1) == 0:
             wanted.append(("paper_decode.cu", base | {"BLOCK_SIZE": s.block_size}))
         found |= {repr(variant): variant for variant in wanted}
@@ -113,13 +118,21 @@ def check_prefill(case: Case) -> dict[str, float]:
     want = reference.paged_prefill(batch.q, batch.k_cache, batch.v_cache, tables, news, lens)
     arguments = (batch.q, batch.k_cache, batch.v_cache, tables, starts, batch.context_lens)
     errors = {}
-    for name, hopper in (("paged_prefill (mma)", False), ("paged_prefill (wgmma)", True)):
-        if not hopper or has_wgmma(case.shape.head_size):
-            got = poisoned(
-                batch.q, lambda out, h=hopper: paged_prefill(out, *arguments, max_query_len=max(news), hopper=h)
-            )
-            errors[name] = reference.relative_error(got, want)
+    for name, kind, plan in prefill_kinds(case.shape):
+        options = {"max_query_len": max(news), "kind": kind, "plan": plan}
+        got = poisoned(batch.q, lambda out, options=options: paged_prefill(out, *arguments, **options))
+        errors[f"paged_prefill ({name})"] = reference.relative_error(got, want)
     return errors
+
+
+def prefill_kinds(shape: Shape) -> list[tuple[str, str, TmaPlan | None]]:
+    """Names, kinds and plans of the prefill kernels that run here on this shape."""
+    found: list[tuple[str, str, TmaPlan | None]] = [("mma", "mma", None)]
+    if has_wgmma(shape.head_size):
+        found.append(("wgmma", "wgmma", None))
+        if shape.block_size in BLOCK_SIZES_OF_TMA:
+            found += [("tma", "tma", TmaPlan(pack=False)), ("tma, packed", "tma", TmaPlan(pack=True))]
+    return found
 
 
 def poisoned(like: torch.Tensor, run: Callable[[torch.Tensor], None]) -> torch.Tensor:

@@ -45,6 +45,7 @@ COVERING = [
     *(decode(size, group, block, bf16) for size, (group, block, bf16) in product(HEAD_SIZES, ((1, 16, 0), (12, 1, 1)))),
     decode(128, 4, 0, 0), decode(64, 7, 24, 1), decode(128, 8, 256, 1, 8), decode(128, 1, 64, 0, 2),
     *(other("prefill.cu", size, 1, 16, size % 3 % 2) for size in HEAD_SIZES), other("prefill.cu", 128, 4, 1, 1),
+    ("prefill_tma.cu", other("", 64, 7, 32, 1)[1] | {"PINGPONG": 1, "LAZY": 1, "PACK": 0, "HALVES": 1}),
     other("prefill_wgmma.cu", 64, 7, 16, 0), other("prefill_wgmma.cu", 128, 1, 1, 1),
     *(other("paper_decode.cu", size, 2, block, 0) for size, block in zip(HEAD_SIZES, (1, 8, 16, 32, 256), strict=True)),
     move(16, 0), move(3, 1),

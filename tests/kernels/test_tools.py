@@ -69,4 +69,4 @@ def test_variants_of_a_model_are_listed_once(monkeypatch) -> None:
     monkeypatch.setattr("kernels.measure.calibrate.has_wgmma", lambda head_size: True)
     found = variants(read_model("opt-13b"), 1)
     assert len({repr(variant) for variant in found}) == len(found)
-    assert {source for source, _ in found} == {"decode.cu", "paper_decode.cu", "prefill.cu", "prefill_wgmma.cu"}
+    assert {source for source, _ in found} == {"decode.cu", "paper_decode.cu", "prefill.cu", "prefill_tma.cu"}

@@ -1,0 +1,84 @@
+"""`python -m kernels.ladder.draw FOLDER`: the ladder's table and figure from kept rows; no GPU needed."""
+
+import argparse
+from pathlib import Path
+
+from kernels.ladder.rows import read_rows
+from testbed.core.errors import InputError
+
+Times = dict[str, dict[str, float]]  # microseconds by load, then by step, in the file's order
+
+
+def main() -> None:
+    """Draw a folder's rows into the same folder."""
+    parser = argparse.ArgumentParser("python -m kernels.ladder.draw", description=__doc__)
+    parser.add_argument("folder", type=Path, help="what `python -m kernels.ladder --out` has written")
+    try:
+        print(draw(parser.parse_args().folder))
+    except InputError as error:
+        raise SystemExit(f"kernels.ladder.draw: {error}") from None
+
+
+def draw(folder: Path) -> str:
+    """Write ladder.md and ladder.png; returns the table."""
+    about, rows = read_rows(folder / "times.csv")
+    times: Times = {}
+    for row in rows:
+        times.setdefault(row["load"], {})[row["step"]] = float(row["median_us"])
+    device = about.partition("device ")[2].partition(",")[0] or "an unknown device"
+    words = [f"# The ladder on {device}", f"Drawn by `python -m kernels.ladder.draw`; {about}.", table(times)]
+    words += [sentence(folder, name) for name in ("right.csv", "tokens.csv")]
+    text = "\n\n".join(words) + "\n"
+    (folder / "ladder.md").write_text(text, encoding="utf-8")
+    figure(times, folder / "ladder.png", device)
+    return text
+
+
+def table(times: Times) -> str:
+    """Microseconds of a layer's attention, and in brackets how many times faster than the step before."""
+    steps = list(next(iter(times.values())))
+    lines = [["step", *times], ["---"] * (len(times) + 1)]
+    for i, step in enumerate(steps):
+        cells = [f"{by[step]:,.1f}" + (f" ({by[steps[i - 1]] / by[step]:.1f}x)" if i else "") for by in times.values()]
+        lines.append([step, *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def sentence(folder: Path, name: str) -> str:
+    """How many of a table's rows are right, and which are not."""
+    rows = read_rows(folder / name)[1]
+    wrong = [row for row in rows if row["right"] != "True"]
+    kind = {"right.csv": "errors against the reference within tolerance", "tokens.csv": "steps with the same tokens"}
+    text = f"{len(rows) - len(wrong)} of {len(rows)} {kind[name]}."
+    if name == "tokens.csv" and rows:
+        text += f" {rows[0]['clear']} of {rows[0]['choices']} choices were clear."
+    return text + "".join(f" WRONG: {', '.join(row.values())}." for row in wrong)
+
+
+def figure(times: Times, path: Path, device: str) -> None:
+    """A group of bars for each load, a bar for each step; the axis is logarithmic."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    steps = list(next(iter(times.values())))
+    fig, axes = plt.subplots(figsize=(10, 4), layout="constrained")
+    shades = plt.get_cmap("viridis")
+    for i, step in enumerate(steps):
+        places = [at + (i - (len(steps) - 1) / 2) * 0.14 for at in range(len(times))]
+        color = shades(0.9 - 0.85 * i / (len(steps) - 1))
+        bars = axes.bar(places, [by[step] for by in times.values()], 0.13, label=step, color=color)
+        axes.bar_label(bars, fmt="{:,.0f}", fontsize=6, rotation=90, padding=2)
+    axes.set_yscale("log")
+    axes.margins(y=0.15)
+    axes.set_xticks(range(len(times)), [name.replace(" and ", "\nand ") for name in times])
+    axes.set(ylabel="microseconds a layer", title=f"Attention of one layer, 32/8 heads of 128, {device}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, ncols=len(steps), loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    fig.savefig(path, dpi=150)
+    plt.close(fig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+// Of prefill_tma.cu: what is computed at once, who takes it, and how the others hear of it.
+#pragma once
+
+struct Batch {
+  const word16 *q, *v;
+  const TensorMap* rows;  // memory from some address on, as rows of HEAD_SIZE values
+  int k_row, v_row;       // the caches' first rows there
+  int q_stride;
+  const int *block_tables, *query_starts, *context_lens;
+  int num_kv_heads, max_blocks, num_seqs, num_tiles, group;
+};
+
+// Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there.
+struct Item {
+  int seq, head, first, start, num_new, context_len, end_tile;
+};
+
+DEVICE int pairs_of(const Batch& b) { return b.num_seqs * b.num_kv_heads * (GROUP / HEADS); }
+
+DEVICE Item item_of(const Batch& b, int index) {
+  int heads = b.num_kv_heads * (GROUP / HEADS), span = b.num_tiles * b.group;
+  int start_pair = index / span * b.group, in_group = index % span, size = min(b.group, pairs_of(b) - start_pair);
+  Item item;
+  int pair = start_pair + in_group % size;
+  item.seq = pair / heads, item.head = pair % heads * HEADS;
+  item.first = (b.num_tiles - 1 - in_group / size) * Q_TOKENS;
+  item.start = b.query_starts[item.seq], item.num_new = b.query_starts[item.seq + 1] - item.start;
+  item.context_len = b.context_lens[item.seq];
+  int end = item.context_len - item.num_new + min(item.first + Q_TOKENS, item.num_new);
+  item.end_tile = item.first < item.num_new ? (end + K_ROWS - 1) / K_ROWS : 0;
+  return item;
+}
+
+// A number that no thread block has drawn yet; `num_items` or more when there is none. One lane draws.
+DEVICE int draw_item(int* counter, int num_items, int lane) {
+  int drawn = num_items;
+  if (counter && lane == 0) drawn = atomicAdd(counter, 1) + (int)gridDim.x;
+  return drawn;
+}
+
+// The last thread block to end leaves the counters at zero.
+DEVICE void end_draws(int* counter) {
+  if (!counter || atomicAdd(counter + 1, 1) != (int)gridDim.x - 1) return;
+  counter[0] = counter[1] = 0;
+}
+
+// Tells the computing warps which item comes next; a negative one ends their work.
+DEVICE void publish_item(int* item_numbers, unsigned barriers, int index, int items, int lane) {
+  wait_barrier(barriers + ITEM_FREE + items % 2 * 8, items / 2 % 2 ^ 1);
+  if (lane == 0) {
+    *(volatile int*)(item_numbers + items % 2) = index;
+    arrive(barriers + ITEM_FULL + items % 2 * 8);
+  }
+}
+
+// The number of the next item, for one of the warps that are told.
+DEVICE int next_item(const char* shared, unsigned barriers, int items, int lane) {
+  wait_barrier(barriers + ITEM_FULL + items % 2 * 8, items / 2 % 2);
+  int index = *(const volatile int*)(shared + ITEMS_AT + items % 2 * 4);
+  __syncwarp();
+  if (lane == 0) arrive(barriers + ITEM_FREE + items % 2 * 8);
+  return index;
+}

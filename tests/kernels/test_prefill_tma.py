@@ -1,0 +1,60 @@
+"""The prefill kernel with roles, without a GPU: it compiles as meant, and it is chosen only where it can run."""
+
+import pytest
+
+from kernels.launch import prefill_attention
+from kernels.launch.attention import Shapes
+from kernels.launch.prefill_attention import fastest
+from kernels.launch.prefill_tma import BLOCK_SIZES, TmaPlan, constants, evenly, origin_of, packed, takes
+
+BASE = 0x7F12 << 32  # an address such as allocators give
+PLANS = (TmaPlan(), TmaPlan(pingpong=False, lazy=False), TmaPlan(pack=True))
+
+
+def shapes(head_size: int = 128, block_size: int = 16, num_blocks: int = 1000) -> Shapes:
+    return Shapes(100, 8, 2, head_size, num_blocks, block_size, 8 * head_size, False)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize(("head_size", "block_size", "bf16"), [(128, 16, 0), (64, 8, 1), (128, 256, 1)])
+def test_it_compiles_without_spills_and_without_products_that_wait(plan, head_size, block_size, bf16) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from kernels.measure.resources import resources
+
+    defines = {"HEAD_SIZE": head_size, "GROUP": 4, "BF16": bf16, **constants(4, block_size, plan)}
+    (found,) = resources("prefill_tma.cu", defines, "sm_90a")
+    assert (found.spill_bytes, found.notes) == (0, "")
+
+
+def test_heads_share_an_item_only_in_powers_of_two() -> None:
+    assert [packed(group, TmaPlan(pack=True)) for group in (1, 2, 4, 7, 8, 16)] == [1, 2, 4, 1, 8, 1]
+    assert packed(4, TmaPlan(pack=False)) == 1
+
+
+def test_groups_are_alike_and_not_too_large() -> None:
+    assert [evenly(pairs, most) for pairs, most in ((40, 12), (160, 48), (7, 8), (640, 305), (9, 8), (1, 8))] == [
+        10, 40, 7, 214, 5, 1,
+    ]  # fmt: skip
+
+
+def test_caches_must_be_rows_of_one_map_of_memory() -> None:
+    near, far = [BASE, BASE + (1 << 33)], [BASE, BASE + (1 << 40)]
+    assert origin_of(BASE) <= BASE - (1 << 36)
+    assert takes(shapes(), near)
+    assert takes(shapes(64), near)
+    assert not takes(shapes(), far)
+    assert not takes(shapes(), [BASE, origin_of(BASE) - 256])
+    assert not takes(shapes(), [BASE, BASE + 128])
+    assert takes(shapes(64), [BASE, BASE + 128])
+    assert not takes(shapes(80), near)
+
+
+def test_the_fastest_kind_is_one_that_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    caches = [BASE, BASE + (1 << 30)]
+    monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
+    assert {fastest(shapes(block_size=size), caches, 4096) for size in BLOCK_SIZES} == {"tma"}
+    assert {fastest(shapes(block_size=size), caches, 4096) for size in (1, 2, 3, 4, 24)} == {"wgmma"}
+    assert fastest(shapes(block_size=1), caches, 100) == "mma"
+    assert fastest(shapes(80), caches, 4096) == "mma"
+    monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: False)
+    assert fastest(shapes(), caches, 4096) == "mma"
