@@ -71,7 +71,9 @@ def resume(residents: Residents, plan: Plan) -> None:
         residents.order(answer.ops, plan)
         plan.resumed.append(group)
         for seq in group.sequences:
-            residents.published(seq, seq.stored)
+            policy.computed(seq, seq.stored)
+        if policy.caches_prefixes:
+            residents.room_freed()
         if residents.make_room(group.sequences, group.sequences[0].room + 1, plan):
             read = policy.stored(group.sequences[0].room)
             plan.decode_seqs += len(group.sequences)

@@ -86,11 +86,7 @@ class Residents:
         if new < left:
             group.todo.insert(0, Item(seq, left - new, stored + new))
         plan.chunks.append(Chunk(group, seq, new, stored, not group.todo, padding))
-        self.published(seq, stored + new)
-
-    def published(self, seq: Sequence, num_tokens: int) -> None:
-        """The first num_tokens tokens are stored once this plan has run: it may be what somebody was refused for."""
-        self.policy.computed(seq, num_tokens)
+        self.policy.computed(seq, stored + new)
         if self.policy.caches_prefixes:
             self.room_freed()
 
@@ -130,9 +126,18 @@ class Residents:
         for parent, child in parents:
             self._fork(group, group.sequences[parent], group.sequences[child])
 
-    def finish(self, group: SequenceGroup) -> None:
-        """Everything is generated: give the room back."""
-        self._release(group, SequenceStatus.FINISHED)
+    def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """The group is no longer resident, and gives its room back: it is finished, or waits again."""
+        group.status = status
+        del self.running[group.request.request_id]
+        self.num_seqs -= len(group.sequences)
+        for seq in group.resident:
+            self.policy.release(seq)
+            seq.room_offset = seq.stored_offset = 0  # at rest
+        group.resident = []
+        if self._copies:
+            self._copies = [kept for kept in self._copies if kept[0] is not group]
+        self.room_freed()
 
     def settle(self) -> bool:
         """Results are in: who has ended gives the room back, and who has arrived is waiting. Whether there was any."""
@@ -176,14 +181,9 @@ class Residents:
         self.running[group.request.request_id] = group
         self.num_seqs += len(group.sequences)
 
-    def _depart(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        group.status = status
-        del self.running[group.request.request_id]
-        self.num_seqs -= len(group.sequences)
-
     def lose(self, group: SequenceGroup) -> None:
         """Recompute: prompt and generated tokens go back to the head of the queue."""
-        self._release(group, SequenceStatus.WAITING)
+        self.release(group, SequenceStatus.WAITING)
         for seq in group.sequences:
             seq.num_preemptions += 1
         group.todo = []
@@ -196,8 +196,10 @@ class Residents:
         if isinstance(answer, Refusal):
             return False
         self.order(answer.ops, plan)
-        self._depart(group, SequenceStatus.SWAPPED)
+        group.status = SequenceStatus.SWAPPED
         group.num_swaps += 1
+        del self.running[group.request.request_id]
+        self.num_seqs -= len(group.sequences)
         self.swapped.appendleft(group)
         return True
 
@@ -205,18 +207,8 @@ class Residents:
         for group in self.ended:
             if group.batch is not None:
                 self.leave(group)
-            self.finish(group)
+            self.release(group, SequenceStatus.FINISHED)
         self.ended.clear()
-
-    def _release(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        self._depart(group, status)
-        for seq in group.resident:
-            self.policy.release(seq)
-            seq.room_offset = seq.stored_offset = 0  # at rest
-        group.resident = []
-        if self._copies:
-            self._copies = [kept for kept in self._copies if kept[0] is not group]
-        self.room_freed()
 
     def _fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         ops = forked(self.policy, parent, child)

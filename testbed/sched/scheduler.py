@@ -7,7 +7,7 @@ from itertools import count
 from testbed.core.errors import PlugInError
 from testbed.core.foresight import Foresight
 from testbed.core.request import Incoming
-from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import GRANTED
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
@@ -43,7 +43,7 @@ class Scheduler(Foresight, ABC):
         """The group has its whole output: it gives place and room back."""
         if group.batch is not None:
             self.residents.leave(group)
-        self.residents.finish(group)
+        self.residents.release(group, SequenceStatus.FINISHED)
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
         """Put the queue into the order of service before a plan; first come, first served leaves it as it is.
