@@ -85,7 +85,8 @@ class Engine:
         env, scheduler, residents = self.env, self.scheduler, self.scheduler.residents
         policy, meter, outputs, recorder = residents.policy, self.meter, self.outputs, self.recorder
         waiting, running, swapped = residents.waiting, residents.running, residents.swapped
-        while (start_ps := self._now_ps()) < self._stop_ps:
+        start_ps = self._now_ps()
+        while start_ps < self._stop_ps:
             if self._marks:
                 self._pass_marks()
             plan = scheduler.plan()
@@ -106,8 +107,9 @@ class Engine:
                     outputs.follow(plan, outcome)
                 seen = meter.close(plan, prices, steps, duration_ps, outcome)
                 recorder.span(start_ps, duration_ps, steps, plan, queues, seen)
+                start_ps += duration_ps
                 if outcome.finished or outcome.first_tokens or plan.ops or plan.preempted:
-                    self._record(plan, outcome, start_ps + duration_ps)
+                    self._record(plan, outcome, start_ps)
                 elif steps > 1 and self._spans.due():
                     check_growth(policy, used, outcome.grown)
                 if len(outputs.requests) != len(waiting) + len(running) + len(swapped):
@@ -121,6 +123,7 @@ class Engine:
             else:
                 self._wake = env.event()
                 yield self._wake
+                start_ps = self._now_ps()
         recorder.end_ps = start_ps
         recorder.settle()
         self._pass_marks()
