@@ -3,7 +3,7 @@
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from testbed.core.sequence import Sequence
@@ -28,17 +28,16 @@ class Batch:
     """Sequences in order of joining.
 
     Two facts move here for all members at once: `extended` counts the steps that they have room for, `steps` those
-    that have run. A member's own counts are offsets from these. context is the sum of the members' rooms.
+    that have run. A member's own counts are offsets from these. context is the sum of the members' rooms, longest the
+    largest of them, 0 for an empty batch.
     """
 
-    __slots__ = ("_offsets", "context", "extended", "indexes", "sequences", "steps")
+    __slots__ = ("_offsets", "context", "extended", "indexes", "longest", "sequences", "steps")
 
     def __init__(self) -> None:
-        self.extended = 0
-        self.steps = 0
-        self.context = 0
+        self.extended = self.steps = self.context = self.longest = 0
         self.sequences: dict[int, Sequence] = {}
-        self.indexes: dict[object, BatchIndex] = {}
+        self.indexes: dict[object, Any] = {}
         self._offsets: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -47,11 +46,6 @@ class Batch:
     def __iter__(self) -> "Iterator[Sequence]":
         return iter(self.sequences.values())
 
-    @property
-    def longest(self) -> int:
-        """The most tokens that a member has room for; 0 for an empty batch."""
-        return self.extended - self._offsets[0][0] if self._offsets else 0
-
     def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
         """The index that `owner` keeps here; made when it is asked for first."""
         index = self.indexes.get(owner)
@@ -59,12 +53,14 @@ class Batch:
             index = self.indexes[owner] = make(self)
             for seq in self:
                 index.joined(seq)
-        return index  # type: ignore[return-value]  # whoever asks has made it
+        return index
 
     def join(self, seq: "Sequence") -> None:
         """Add a sequence, which runs on this clock from now on."""
         self.sequences[seq.seq_id] = seq
         self.context += seq.room_offset
+        if seq.room_offset > self.longest:
+            self.longest = seq.room_offset
         seq.room_offset -= self.extended
         seq.stored_offset -= self.steps
         seq.batch = self
@@ -89,11 +85,14 @@ class Batch:
         offsets, members = self._offsets, self.sequences
         while offsets and (offsets[0][1] not in members or members[offsets[0][1]].room_offset != -offsets[0][0]):
             heapq.heappop(offsets)
+        self.longest = self.extended - offsets[0][0] if offsets else 0
 
     def extend(self, num_tokens: int) -> None:
         """Every member has room for so many tokens more."""
         self.extended += num_tokens
-        self.context += num_tokens * len(self.sequences)
+        if self.sequences:
+            self.context += num_tokens * len(self.sequences)
+            self.longest += num_tokens
 
     def advance(self, steps: int) -> None:
         """Every member has stored so many tokens more."""

@@ -93,8 +93,8 @@ class SequenceGroup:
     """
 
     __slots__ = (
-        "_batch",
-        "_generated",
+        "batch",
+        "generated_offset",
         "num_recomputes",
         "num_swaps",
         "request",
@@ -112,36 +112,30 @@ class SequenceGroup:
         self.todo: list[Item] = []
         self.num_swaps = 0
         self.num_recomputes = 0
-        self._generated = 0
-        self._batch: Batch | None = None
+        self.batch: Batch | None = None
+        self.generated_offset = 0
 
     @property
     def num_generated(self) -> int:
         """Output tokens of each sequence."""
-        return self._generated if self._batch is None else self._generated + self._batch.steps
+        return self.generated_offset if self.batch is None else self.generated_offset + self.batch.steps
 
     @property
     def prefill_len(self) -> int:
         """Tokens of each sequence that a prompt phase must store: after recompute also what was generated."""
-        return self.request.prompt_len + self.num_generated
+        steps = 0 if self.batch is None else self.batch.steps
+        return self.request.prompt_len + self.generated_offset + steps
 
     def generate(self) -> None:
         """Each sequence has one output token more, by an iteration that was not a step of its batch."""
-        assert self._batch is None, "a decoding group generates by the batch's clock"
-        self._generated += 1
-
-    def join(self, batch: Batch) -> None:
-        """All sequences decode with the batch from the next step on."""
-        self._batch = batch
-        self._generated -= batch.steps
-        for seq in self.sequences:
-            batch.join(seq)
+        assert self.batch is None, "a decoding group generates by the batch's clock"
+        self.generated_offset += 1
 
     def leave(self) -> None:
         """The group no longer decodes; its counts are its own again."""
-        batch, self._batch = self._batch, None
+        batch, self.batch = self.batch, None
         assert batch is not None, "only a group that decodes can leave its batch"
-        self._generated += batch.steps
+        self.generated_offset += batch.steps
         for seq in self.sequences:
             batch.leave(seq)
 

@@ -1,6 +1,7 @@
 """Chunked prefill (Sarathi): decodes first; what is left of the token budget goes to chunks of prompts."""
 
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.decoding import decode, resume
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.prompts import PromptChunks
@@ -23,8 +24,8 @@ class ChunkedPrefill(Scheduler):
     def plan(self) -> Plan:
         plan = self.residents.new_plan()
         self.choose_order(self.residents.waiting)
-        self.residents.decode(plan)
-        self.residents.resume(plan)
+        decode(self.residents, plan)
+        resume(self.residents, plan)
         if not plan.took_room:
             self.prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self.offer(plan, self.prompts)

@@ -3,6 +3,7 @@
 from collections import deque
 
 from testbed.core.sequence import SequenceGroup
+from testbed.sched.decoding import take_back
 from testbed.sched.plan import Plan
 from testbed.sched.prompts import PromptChunks
 from testbed.sched.residents import Residents
@@ -34,7 +35,7 @@ class ConcurrentPrompts(PromptChunks):
                 if residents.settle_early(plan):
                     continue
                 victim = under_way.pop() if under_way else group
-                residents.take_back(victim, plan)
+                take_back(residents, victim, plan)
                 if victim is group:
                     return budget
             budget = self.take(group, plan, budget)
@@ -52,7 +53,7 @@ class ConcurrentPrompts(PromptChunks):
     def _has_room(self, group: SequenceGroup, budget: int, plan: Plan) -> bool:
         """See to it that the next chunk has room."""
         seq, left, stored = group.todo[0]
-        return self.residents.make_room(seq, stored + min(left, self.longest_chunk, budget), plan)
+        return self.residents.make_room([seq], stored + min(left, self.longest_chunk, budget), plan)
 
 
 class WholeConcurrentPrompts(ConcurrentPrompts):

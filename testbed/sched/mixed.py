@@ -1,6 +1,7 @@
 """The 2023 system's scheduling (section 4.3): decodes and whole prompts share an iteration."""
 
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.decoding import decode, resume
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.prompts import WholePrompts
@@ -28,8 +29,8 @@ class MixedPrefill(Scheduler):
         if item > self.max_num_batched_tokens:
             prompts.fill(plan, self.max_num_batched_tokens)
         if not plan.chunks:
-            residents.decode(plan)
-            residents.resume(plan)
+            decode(residents, plan)
+            resume(residents, plan)
             if item and not plan.took_room:
                 prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self.offer(plan, prompts)

@@ -97,12 +97,11 @@ class Outcome(NamedTuple):
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     """The counts by which a plan is priced; repeated counts shared slots, num_requests resident requests."""
-    context, repeated = plan.decode_context, min(repeated, plan.decode_context) if repeated else 0
+    context = plan.decode_context
+    repeated = min(repeated, context) if repeated else 0
     prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks]) if plan.chunks else ()
-    decodes = plan.decode_seqs, context, plan.decode_longest, repeated
-    if plan.ops:
-        return Work(*decodes, prefill, num_requests, *summed(plan.ops))
-    return Work(*decodes, prefill, num_requests)
+    work = Work(plan.decode_seqs, context, plan.decode_longest, repeated, prefill, num_requests)
+    return Work(*work[:6], *summed(plan.ops)) if plan.ops else work
 
 
 def summed(

@@ -1,5 +1,6 @@
 """Asynchronous scheduling: an iteration is planned while the one before it still runs."""
 
+from testbed.core.request import Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.sched.plan import Plan
 from testbed.sched.scheduler import Scheduler
@@ -18,8 +19,10 @@ class PlannedAhead(Scheduler):
     arrivals do not end is one whose next plan lets nobody in, for room and places come back by results only.
     """
 
-    def enqueue(self, group: SequenceGroup) -> None:
-        self.residents.arriving.append(group)
+    def add(self, request: Incoming) -> SequenceGroup:
+        group = super().add(request)
+        self.residents.arriving.append(self.residents.waiting.pop())
+        return group
 
     def end(self, group: SequenceGroup) -> None:
         """The group is answered, but its results are not in."""

@@ -95,7 +95,7 @@ class PromptChunks(Prompts):
         while group.todo and budget > 0:
             seq, left, stored = group.todo[0]
             new = min(left, budget)
-            if not self.residents.make_room(seq, stored + new, plan):
+            if not self.residents.make_room([seq], stored + new, plan):
                 new = min(new, seq.room - stored)  # what there is room for already
                 if new <= 0:
                     break

@@ -7,7 +7,7 @@ from itertools import count
 from testbed.core.errors import PlugInError
 from testbed.core.foresight import Foresight
 from testbed.core.request import Incoming
-from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import GRANTED
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
@@ -25,6 +25,7 @@ class Scheduler(Foresight, ABC):
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         self.residents = Residents(policy, preemption)
         self._seq_ids = count()
+        self._keeps_order = type(self).choose_order is Scheduler.choose_order
 
     @property
     def policy(self) -> MemoryPolicy:
@@ -35,18 +36,14 @@ class Scheduler(Foresight, ABC):
         """Queue a request that has arrived."""
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
-        self.enqueue(group)
-        return group
-
-    def enqueue(self, group: SequenceGroup) -> None:
-        """A group has arrived: it waits."""
         self.residents.waiting.append(group)
+        return group
 
     def end(self, group: SequenceGroup) -> None:
         """The group has its whole output: it gives place and room back."""
-        if group.sequences[0].batch is not None:
+        if group.batch is not None:
             self.residents.leave(group)
-        self.residents.finish(group)
+        self.residents.release(group, SequenceStatus.FINISHED)
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
         """Put the queue into the order of service before a plan; first come, first served leaves it as it is.
@@ -69,14 +66,16 @@ class Scheduler(Foresight, ABC):
             residents.batch.advance(steps)
             for request_id in ended:
                 group = residents.running[request_id]
-                if group.sequences[0].batch is not None:
+                if group.batch is not None:
                     self.end(group)
                     finished.append(group)
             for request_id, group in residents.beams.items():
                 residents.choose_parents(group, results.parents[request_id])
         first_tokens = []
         for chunk in plan.chunks:
-            chunk.seq.stored = max(chunk.seq.stored, chunk.stored + chunk.new)
+            stored = chunk.stored + chunk.new
+            if stored > chunk.seq.stored_offset:  # at rest
+                chunk.seq.stored_offset = stored
             if chunk.last:
                 first_tokens.append(chunk.group)
                 self._prefilled(chunk.group, ended, finished)
@@ -92,9 +91,9 @@ class Scheduler(Foresight, ABC):
         r = self.residents
         if not plan.repeats or plan.took_room or r.beams or len(r.batch.sequences) != r.num_seqs:
             return
-        keeps_order = type(self).choose_order is Scheduler.choose_order
-        plan.open = not r.swapped and not (r.waiting and keeps_order)
-        if not r.waiting or r.swapped or r.waiting[0] is r.refused or prompts.is_full_with(r.waiting[0]):
+        waiting, swapped = r.waiting, r.swapped
+        plan.open = not swapped and not (waiting and self._keeps_order)
+        if not waiting or swapped or waiting[0] is r.refused or prompts.is_full_with(waiting[0]):
             plan.horizon = r.policy.horizon(r.batch)
             if plan.horizon < 0:
                 name = type(r.policy).__name__

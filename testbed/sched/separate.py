@@ -1,6 +1,7 @@
 """Iteration-level scheduling (Orca): an iteration is either prompts or decodes, and prompts go first."""
 
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.decoding import decode, resume
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.prompts import WholePrompts
@@ -22,7 +23,7 @@ class SeparatePrefill(Scheduler):
         self.choose_order(self.residents.waiting)
         self.prompts.fill(plan, self.max_num_batched_tokens)
         if not plan.chunks:
-            self.residents.decode(plan)
-            self.residents.resume(plan)
+            decode(self.residents, plan)
+            resume(self.residents, plan)
         self.offer(plan, self.prompts)
         return plan

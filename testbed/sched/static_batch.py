@@ -1,7 +1,7 @@
 """Request-level batching (section 6.1, FasterTransformer): a batch starts and ends together."""
 
 from testbed.core.errors import InputError
-from testbed.core.sequence import SequenceGroup
+from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import GRANTED, Refusal
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
@@ -93,5 +93,5 @@ class StaticBatch(Scheduler):
         """The whole batch is answered."""
         finished = list(self.residents.running.values())
         for group in finished:
-            self.residents.finish(group)
+            self.residents.release(group, SequenceStatus.FINISHED)
         return finished

@@ -4,6 +4,7 @@ from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.concurrent_prompts import ConcurrentPrompts, WholeConcurrentPrompts
+from testbed.sched.decoding import decode, resume
 from testbed.sched.plan import Plan
 from testbed.sched.planned_ahead import PlannedAhead
 from testbed.sched.preemption import PreemptionRule
@@ -48,8 +49,8 @@ class VllmV1(Scheduler):
         residents, prompts = self.residents, self.prompts
         plan = residents.new_plan()
         self.choose_order(residents.waiting)
-        residents.decode(plan)
-        residents.resume(plan)
+        decode(residents, plan)
+        resume(residents, plan)
         budget = prompts.go_on(plan, self.max_num_batched_tokens - plan.decode_seqs)
         if not plan.took_room:
             prompts.fill(plan, budget)

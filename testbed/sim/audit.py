@@ -32,12 +32,6 @@ def check_stored(policy: MemoryPolicy, max_len: int) -> None:
         raise PlugInError(f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True")
 
 
-def check_usage(policy: MemoryPolicy, used: Usage) -> None:
-    """The kinds of slots add up to the pool (clause 4); check_measures looks at what is held."""
-    if used.allocated + used.cached + used.free != used.total or used.free < 0 or used.largest_free < 0:
-        raise PlugInError(f"{type(policy).__name__} miscounts its slots: {used}")
-
-
 def check_prices(cost: CostModel, prices: Affine) -> None:
     """Time is whole picoseconds, and every iteration takes some."""
     first_ps, growth_ps, steps = prices
@@ -80,11 +74,11 @@ def check_balance(scheduler: Scheduler, totals: Totals) -> None:
         )
 
 
-def check_measures(sums: NDArray[Any]) -> None:
-    """No kind of memory is negative, in any span; a row of `sums` for each of Measures."""
+def check_measures(sums: NDArray[Any], policy: str) -> None:
+    """No kind of memory is negative, in any span; a row of `sums` for each of Measures. `policy` is whose they are."""
     if (sums < 0).any():
         span = int((sums < 0).any(axis=0).argmax())
         raise PlugInError(
-            "the policy's usage() does not go with its tables or footprints: summed over the iterations of a span, "
+            f"{policy}: usage() does not go with its tables or footprints: summed over the iterations of a span, "
             f"{Measures(*sums[:, span].tolist())}"
         )

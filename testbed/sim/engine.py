@@ -13,16 +13,12 @@ from testbed.core.slots import Usage
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.sched.plan import Outcome, Plan, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.audit import Samples, check_balance, check_decode, check_growth, check_prices, check_usage
+from testbed.sim.audit import Samples, check_balance, check_decode, check_growth, check_prices
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
-
-
-def nobody_waits(request: Request) -> None:
-    """What an open loop does when a request has ended: nothing."""
 
 
 class Engine:
@@ -52,6 +48,7 @@ class Engine:
         self.cost = cost
         self.meter = meter
         self.recorder = recorder
+        recorder.policy = type(scheduler.policy).__name__
         self.max_len = max_len
         self.max_steps = max_steps
         self._stop_ps = stop_ps
@@ -59,19 +56,24 @@ class Engine:
         self._decodes, self._spans = Samples(), Samples()
         self._closed = False
         self._wake: simpy.Event | None = None
-        self.ended: Callable[[Request], None] = nobody_waits
+        self.ended: Callable[[Request], None] | None = None
 
     def submit(self, request: Request) -> None:
         """A request arrives now; one that could never run is turned away at once."""
         self.recorder.totals.arrived += 1
-        reason = self._unservable(request)
-        if reason:
-            self.recorder.rejected(request, reason)
-            self.ended(request)
+        final_len = request.final_len
+        if final_len > self.max_len:
+            reason = f"{final_len} tokens are more than the longest sequence of {self.max_len}"
+        elif final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
+            reason = f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
+        else:
+            self.outputs.arrived(request)
+            self.scheduler.add(request.incoming)
+            self._rouse()
             return
-        self.outputs.arrived(request)
-        self.scheduler.add(request.incoming)
-        self._rouse()
+        self.recorder.rejected(request, reason)
+        if self.ended is not None:
+            self.ended(request)
 
     def close(self) -> None:
         """No more requests will come."""
@@ -82,54 +84,65 @@ class Engine:
         """The process to hand to SimPy."""
         env, scheduler, residents = self.env, self.scheduler, self.scheduler.residents
         policy, meter, outputs, recorder = residents.policy, self.meter, self.outputs, self.recorder
-        while (start_ps := self._now_ps()) < self._stop_ps:
+        waiting, running, swapped = residents.waiting, residents.running, residents.swapped
+        start_ps = self._now_ps()
+        while start_ps < self._stop_ps:
             if self._marks:
                 self._pass_marks()
             plan = scheduler.plan()
             for group in plan.rejected:
                 request = outputs.left(group.request.request_id)
                 recorder.rejected(request, "the memory policy can never hold it")
-                self.ended(request)
+                if self.ended is not None:
+                    self.ended(request)
             if plan:
                 used = policy.usage()
-                check_usage(policy, used)
                 meter.open(plan, used)
                 prices, steps = self._price(plan, used, start_ps)
                 duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
-                queues = len(residents.waiting), len(residents.swapped)
+                queues = len(waiting), len(swapped)
                 yield env.timeout(duration_ps)
                 outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
-                if steps > 1 and not outcome.finished and self._spans.due():
-                    check_growth(policy, used, outcome.grown)
                 if plan.chunks or plan.resumed:
                     outputs.follow(plan, outcome)
                 seen = meter.close(plan, prices, steps, duration_ps, outcome)
                 recorder.span(start_ps, duration_ps, steps, plan, queues, seen)
-                self._record(plan, outcome, start_ps + duration_ps)
-                check_balance(scheduler, recorder.totals)
+                start_ps += duration_ps
+                if outcome.finished or outcome.first_tokens or plan.ops or plan.preempted:
+                    self._record(plan, outcome, start_ps)
+                elif steps > 1 and self._spans.due():
+                    check_growth(policy, used, outcome.grown)
+                if len(outputs.requests) != len(waiting) + len(running) + len(swapped):
+                    check_balance(scheduler, recorder.totals)
             elif plan.rejected:
                 continue
-            elif residents.waiting or residents.swapped:
+            elif waiting or swapped:
                 raise PlugInError(f"{type(policy).__name__} refuses {self._stuck()} though nothing runs")
             elif self._closed:
                 break
             else:
                 self._wake = env.event()
                 yield self._wake
+                start_ps = self._now_ps()
         recorder.end_ps = start_ps
         recorder.settle()
         self._pass_marks()
 
     def _price(self, plan: Plan, used: Usage, start_ps: int) -> tuple[Affine, int]:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
-        work = work_of(plan, used.saved, len(self.scheduler.residents.running))
-        policy = self.scheduler.residents.policy
-        if work.prefill and policy.drops_tokens:
-            work = work._replace(prefill=tuple((new, policy.stored(before)) for new, before in work.prefill))
-        prices = self.cost.decode(work) if plan.repeats else Affine(self.cost.iteration(work), 0, 1)
-        check_prices(self.cost, prices)
-        if plan.repeats and self._decodes.due():
-            check_decode(self.cost, work, prices)
+        residents, cost = self.scheduler.residents, self.cost
+        work = work_of(plan, used.saved, len(residents.running))
+        if not plan.repeats:
+            if work.prefill and residents.policy.drops_tokens:
+                stored = residents.policy.stored
+                work = work._replace(prefill=tuple((new, stored(before)) for new, before in work.prefill))
+            prices = Affine(cost.iteration(work), 0, 1)
+            check_prices(cost, prices)
+            return prices, 1
+        prices = cost.decode(work)
+        check_prices(cost, prices)
+        if self._decodes.due():
+            check_decode(cost, work, prices)
         if not plan.horizon:
             return prices, 1
         steps = min(1 + plan.horizon, prices.steps, self.max_steps, self.outputs.steps_to_end())
@@ -152,24 +165,14 @@ class Engine:
             totals.finished += 1
             totals.generated += request.output_len * request.num_seqs
             self.recorder.served(request, group, now_ps)
-            self.ended(request)
-        if not (plan.preempted or plan.ops):
-            return
+            if self.ended is not None:
+                self.ended(request)
         for group in plan.preempted:
             swapped = group.status is SequenceStatus.SWAPPED
             totals.swaps += swapped
             totals.recomputes += not swapped
         for ops in plan.ops:
             totals.copies += len(ops.copies)
-
-    def _unservable(self, request: Request) -> str | None:
-        """Why the request could never run to its end, if so."""
-        final_len = request.final_len
-        if final_len > self.max_len:
-            return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
-        if final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
-            return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
-        return None
 
     def _now_ps(self) -> int:
         return int(self.env.now)  # whole already, because every delay is; SimPy's type allows for floats

@@ -36,6 +36,26 @@ class Meter(ABC):
         """How many iterations it can see at once."""
         return UNBOUNDED
 
+    def seen(
+        self,
+        running: int,
+        used: Usage,
+        internal: int,
+        copies: int,
+        changes: tuple[int, ...] = NO_CHANGE,
+        shared: tuple[Shared, ...] = (),
+    ) -> Seen:
+        """What the iterations of a span see whose first one finds `internal` slots that will never be used.
+
+        `copies` are the slots of prompts that are computed once for several sequences. The kinds of slots add up to the
+        pool (clause 4); check_measures looks at what is held.
+        """
+        total, live, held, allocated, cached, free, largest_free, saved = used
+        if allocated + cached + free != total or free < 0 or largest_free < 0:
+            raise PlugInError(f"{type(self.policy).__name__} miscounts its slots: {used}")
+        reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
+        return running, live, reserved, internal, saved + copies, cached, rounding, scattered, *changes, shared
+
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still share count once."""
         final_len = self.outputs.requests[group.request.request_id].final_len
@@ -54,36 +74,19 @@ class Meter(ABC):
         return unforked * sum(extent.length for extent in self.policy.table(group.sequences[0])) if unforked else 0
 
 
-def seen(
-    running: int,
-    used: Usage,
-    internal: int,
-    copies: int,
-    changes: tuple[int, ...] = NO_CHANGE,
-    shared: tuple[Shared, ...] = (),
-) -> Seen:
-    """What the iterations of a span see whose first one finds `internal` slots that will never be used.
-
-    `copies` are the slots of prompts that are computed once for several sequences.
-    """
-    _, live, held, allocated, cached, free, largest_free, saved = used
-    reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
-    return running, live, reserved, internal, saved + copies, cached, rounding, scattered, *changes, shared
-
-
 class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
     def open(self, plan: Plan, used: Usage) -> None:
         running = self.residents.running
         internal, copies = (sum(map(count, running.values())) for count in (self.unused, self.copies))
-        self._seen = len(running), used, internal, copies
+        self._first = len(running), used, internal, copies
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        _, used, _, copies = self._seen
-        return seen(*self._seen, shared=shared_once(used.held, used.saved + copies, duration_ps))
+        _, used, _, copies = self._first
+        return self.seen(*self._first, shared=shared_once(used.held, used.saved + copies, duration_ps))
 
 
 class Tracked:
@@ -129,33 +132,35 @@ class SpanMeter(Meter):
             self._track(chunk.group)
         for group in plan.resumed:
             self._track(group)
-        forked = [*plan.resumed] if plan.decode_seqs else [*self._forked.values(), *plan.resumed]
-        self._repeated = sum([self._counted_again(group) for group in forked]) if forked else 0
-        self._used = used
-        self._running = len(self.residents.running)
-        self._growing = decoding = len(self.residents.batch.sequences)
-        groups_of_several = self.residents.num_seqs != self._running
-        in_prompts = groups_of_several and self.residents.num_seqs != decoding
-        self._copies = sum(map(self.copies, self.residents.running.values())) if in_prompts else 0
+        self._repeated = 0
+        if plan.resumed or (self._forked and not plan.decode_seqs):
+            forked = () if plan.decode_seqs else self._forked.values()
+            self._repeated = sum(map(self._counted_again, (*forked, *plan.resumed)))
+        residents = self.residents
+        running, decoding, num_seqs = len(residents.running), len(residents.batch.sequences), residents.num_seqs
+        self._used, self._running, self._growing = used, running, decoding
+        in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
+        self._copies = sum(map(self.copies, residents.running.values())) if in_prompts else 0
         if used.saved and plan.horizon and (size := self._block_size()):
-            self._taken = taken_from_now(self.residents.batch, size)
+            self._taken = taken_from_now(residents.batch, size)
 
     def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
-        end, starts, started = self.residents.batch.steps, self._starts, NO_GROWTH
-        if plan.decode_seqs and starts and starts[0][0] < end:
-            started = self._start(end, steps)
-        used, running, copies = self._used, self._running, self._copies
+        residents, starts, used, started = self.residents, self._starts, self._used, NO_GROWTH
+        if plan.decode_seqs and starts and starts[0][0] < residents.batch.steps:
+            started = self._start(residents.batch.steps, steps)
         if steps == 1:
-            saved = used.saved + copies
+            saved = used.saved + self._copies
             shared = shared_once(used.held, saved, duration_ps) if saved else ()
-            now = seen(running, used, self._internal - self._repeated + started.slots, copies, shared=shared)
+            internal = self._internal - self._repeated + started.slots
+            now = self.seen(self._running, used, internal, self._copies, NO_CHANGE, shared)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
             shared = self._shared(span, outcome.grown) if used.saved else ()
-            now = seen(running, used, self._internal, 0, self._changes(span, started, outcome.grown), shared)
+            changes = self._changes(span, started, outcome.grown)
+            now = self.seen(self._running, used, self._internal, 0, changes, shared)
         self._internal += started.slots
-        if plan.decode_seqs and (self._forked or self.residents.beams):
-            self._forked = dict(self.residents.beams)
+        if plan.decode_seqs and (self._forked or residents.beams):
+            self._forked = dict(residents.beams)
         for group in outcome.finished:
             self._forget(group)
         if plan.chunks or plan.resumed:

@@ -47,17 +47,23 @@ class Outputs:
         """What the plan's iterations bring; asked before they are committed."""
         for group in plan.preempted:
             self._end_step.pop(group.request.request_id, None)
+        residents = self._residents
         ended: list[int] = []
-        beams, step = self._residents.beams, self._residents.batch.steps + steps
-        if plan.decode_seqs and self._ends and self._ends[0][0] <= step:
-            ended = self._pop_ended(step)
-        if plan.chunks:
-            ended += self._ending([chunk.group for chunk in plan.chunks if chunk.last])
-        if not beams and not plan.resumed:
+        if plan.decode_seqs and self._ends:
+            step = residents.batch.steps + steps
+            if self._ends[0][0] <= step:
+                ended = self._pop_ended(step)
+        stepping: list[SequenceGroup] = []
+        if plan.chunks or plan.resumed:
+            stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]
+            for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
+                if group.num_generated + 1 == self.lengths[group.request.request_id]:
+                    ended.append(group.request.request_id)
+        if not residents.beams and not stepping:
             return Results(tuple(ended)) if ended else NOTHING
-        stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]
-        ended += self._ending(stepping)
-        searching = [*(beams.values() if plan.decode_seqs else ()), *(g for g in stepping if g.request.beam)]
+        searching = [group for group in stepping if group.request.beam]
+        if plan.decode_seqs:
+            searching = [*residents.beams.values(), *searching]
         return Results(tuple(ended), {g.request.request_id: self._parents(g, steps) for g in searching})
 
     def follow(self, plan: Plan, outcome: Outcome) -> None:
@@ -79,11 +85,6 @@ class Outputs:
                 del self._end_step[request_id]
                 ended.append(request_id)
         return ended
-
-    def _ending(self, groups: list[SequenceGroup]) -> list[int]:
-        """Those of the groups that have their whole output with the token that they get now."""
-        lengths = self.lengths
-        return [g.request.request_id for g in groups if g.num_generated + 1 == lengths[g.request.request_id]]
 
     def _parents(self, group: SequenceGroup, steps: int) -> tuple[Replacement, ...]:
         return self._beams.parents(self.requests[group.request.request_id], group.num_generated + steps)

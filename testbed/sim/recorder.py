@@ -2,7 +2,7 @@
 
 from itertools import chain, islice
 from operator import mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ class Recorder:
 
     requests: one row a request that has ended, in order of ending; a rejected one has times of NOT_YET and a reason in
     `rejections`. spans: one row a span of identical iterations, its slots as means over them. marks: by asked-for time.
-    The spans, and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
+    The spans, and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once. `policy`
+    names whose memory it is, for complaints.
     """
 
     def __init__(self) -> None:
@@ -52,8 +53,10 @@ class Recorder:
         self.totals = Totals()
         self.marks: dict[int, Mark] = {}
         self.end_ps = 0
+        self.policy = "the memory policy"
         self._first_ps: dict[int, int] = {}
-        self._unsettled: list[tuple[Any, ...]] = []
+        self._shapes: list[tuple[int, ...]] = []
+        self._seen: list[Seen] = []
 
     def first_token(self, request_id: int, now_ps: int) -> None:
         """The request has output tokens from now_ps on; after recompute that is nothing new."""
@@ -79,20 +82,22 @@ class Recorder:
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted)
-        self._unsettled.append((*shape, *queues, *seen))
-        if len(self._unsettled) == BATCH:
+        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues
+        self._shapes.append(shape)
+        self._seen.append(seen)
+        if len(self._seen) == BATCH:
             self.settle()
 
     def settle(self) -> None:
         """Bring `spans` and the sums in `totals` up to date."""
-        if not self._unsettled:
+        if not self._seen:
             return
-        columns = zip(*self._unsettled, strict=True)
-        shape, firsts = list(islice(columns, len(SHAPE))), list(islice(columns, len(Measures._fields)))
+        shape, columns = list(zip(*self._shapes, strict=True)), zip(*self._seen, strict=True)
+        firsts = list(islice(columns, len(Measures._fields)))
         changes, changes_time = (list(islice(columns, len(CHANGING))) for _ in range(2))
         (shared,) = columns
-        self._unsettled.clear()
+        self._shapes.clear()
+        self._seen.clear()
         # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
         over_time = [sum(map(mul, column, shape[1])) if any(column) else 0 for column in firsts]
         for i, column in zip(CHANGING, changes_time, strict=True):
@@ -101,7 +106,7 @@ class Recorder:
         steps = counts[2]
         sums = np.array([*map(packed, firsts)]) * steps
         sums[CHANGING] += np.array([*map(packed, changes)])
-        check_measures(sums)
+        check_measures(sums, self.policy)
         self.totals.busy_ps += sum(shape[1])
         self.totals.iterations += sum(shape[2])
         self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*sums.sum(axis=1).tolist()))

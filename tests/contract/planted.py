@@ -4,7 +4,7 @@ import random
 
 from ring import Window
 
-from testbed.core.slots import GRANTED, NO_GROWTH, Extent, Grant, Granular, Refusal, ceil_div
+from testbed.core.slots import GRANTED, NO_GROWTH, Extent, Grant, Granular, Refusal
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy
@@ -27,9 +27,8 @@ class KeepsTheFirst(Paged):
 
 
 class SharesWhatIsWritten(Paged):
-    def _asked(self, seqs, room):
-        each = ceil_div(room, self.block_size)
-        return each, each, each
+    def _seat(self, seqs, each, common, found):
+        return super()._seat(seqs, each, each, found)
 
     def check(self):
         pass

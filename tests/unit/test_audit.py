@@ -61,7 +61,9 @@ def test_usage_adds_up_to_the_pool(wrong):
         def usage(self):
             return super().usage()._replace(**WRONG_USAGE[wrong])
 
-    with pytest.raises(PlugInError, match=r"Miscounting miscounts its slots|usage\(\) does not go with its tables"):
+    with pytest.raises(
+        PlugInError, match=r"Miscounting miscounts its slots|Miscounting: usage\(\) does not go with its tables"
+    ):
         serve(Miscounting)
 
 
@@ -70,7 +72,7 @@ def test_a_footprint_goes_with_usage():
         def footprint(self, seq):
             return Fixed(1000)
 
-    with pytest.raises(PlugInError, match=r"usage\(\) does not go with its tables or footprints"):
+    with pytest.raises(PlugInError, match=r"Boasting: usage\(\) does not go with its tables or footprints"):
         serve(Boasting)
 
 
@@ -79,7 +81,7 @@ def test_a_table_goes_with_usage():
         def table(self, seq):
             return [Extent(0, 256)]
 
-    with pytest.raises(PlugInError, match=r"usage\(\) does not go with its tables or footprints"):
+    with pytest.raises(PlugInError, match=r"Sprawling: usage\(\) does not go with its tables or footprints"):
         serve(Sprawling, fast_forward=False)
 
 

@@ -9,6 +9,7 @@ from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.decoding import preempt
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import Recompute
@@ -84,7 +85,7 @@ def test_the_copies_of_a_group_that_is_preempted_before_the_next_plan_are_droppe
     run = by_hand(kind, pool())
     groups = [run.add(Request(i, 0, 10 + i, 9, num_seqs=2)) for i in range(2)]
     run.step()
-    run.residents.preempt(plan := Plan())
+    preempt(run.residents, plan := Plan())
     run.outputs.results(plan, 0)
     assert plan.preempted == groups[1:]
     assert [copy.length for copy in copies_of(run.scheduler.plan())] == [64]

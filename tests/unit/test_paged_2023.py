@@ -1,6 +1,8 @@
 """The margins of the 2023 system: its watermark, its free block for each sequence, its limit that counts groups."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.core.batch import Batch
 from testbed.core.request import Request
@@ -47,6 +49,21 @@ def test_a_sequence_that_is_alone_is_served_to_the_last_slot():
     policy, batch = Paged2023(PoolSpec(8, 8), block_size=4, watermark=0.0), Batch()
     resident(policy, batch, 0, 5)
     assert policy.horizon(batch) == 3
+
+
+@given(st.integers(1, 3), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 9))
+def test_who_asks_last_finds_the_fewest_blocks_where_groups_are_even(width, lengths, num_steps):
+    policy, batch = Paged2023(PoolSpec(4096, 64), block_size=4, watermark=0.0), Batch()
+    for request_id, num_tokens in enumerate(lengths):
+        for _ in range(width):
+            seq = Sequence(len(batch), Request(request_id, 0, num_tokens, 9).incoming)
+            assert policy.admit([seq], num_tokens) == [GRANTED]
+            seq.room = seq.stored = num_tokens
+            batch.join(seq)
+    assert policy.horizon(batch) > 0
+    index = batch.index(policy, None)
+    assert index.is_even
+    assert index.asked_last(num_steps) == index.asked(num_steps, ())
 
 
 @pytest.mark.parametrize(("kind", "num_admitted"), [(MixedPrefill, 2), (Mixed2023, 3)])

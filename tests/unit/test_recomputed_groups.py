@@ -11,6 +11,7 @@ from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched import decoding
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Plan
@@ -40,7 +41,7 @@ def preempted(run, prompt_len=10, num_seqs=3, num_generated=5):
 
 def preempt(run):
     plan = Plan()
-    run.residents.preempt(plan)
+    decoding.preempt(run.residents, plan)
     run.outputs.results(plan, 0)
 
 

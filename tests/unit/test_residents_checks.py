@@ -9,6 +9,7 @@ from testbed.core.slots import GRANTED, Grant
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.sched.decoding import preempt
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
@@ -67,7 +68,7 @@ def test_move_gives_an_answer():
     run = run_of(Mute, Swap)
     run.step()
     with pytest.raises(PlugInError, match="Mute answered False"):
-        run.residents.preempt(Plan())
+        preempt(run.residents, Plan())
 
 
 def test_a_victim_is_resident():
@@ -79,4 +80,4 @@ def test_a_victim_is_resident():
     run.step()
     run.add(Request(1, 0, 10, 20))
     with pytest.raises(PlugInError, match=r"Vengeful answered SequenceGroup\(1, waiting\); victim\(\) gives"):
-        run.residents.preempt(Plan())
+        preempt(run.residents, Plan())

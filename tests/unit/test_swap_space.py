@@ -8,6 +8,7 @@ from testbed.core.sequence import SequenceStatus
 from testbed.core.slots import DEVICE, HOST, Copy, Grant, Move, Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.sched.decoding import preempt
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import Swap
 from testbed.sched.separate import SeparatePrefill
@@ -50,8 +51,8 @@ def test_a_group_falls_back_to_recompute_when_the_host_is_full():
     run.step()
     run.step()
     plan = Plan()
-    run.residents.preempt(plan)
-    run.residents.preempt(plan)
+    preempt(run.residents, plan)
+    preempt(run.residents, plan)
     assert [group.status for group in groups] == [SequenceStatus.WAITING, SequenceStatus.SWAPPED]
     assert [(group.num_swaps, group.num_recomputes) for group in groups] == [(0, 1), (1, 0)]
 

@@ -12,6 +12,7 @@ from testbed.cost.model import MAX_PENDING, with_swaps
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.decoding import preempt
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import Swap
@@ -31,7 +32,7 @@ def swapped_out(run, num_generated, output_len=20, num_seqs=1, beam=False):
     for _ in range(num_generated):
         run.step()
     plan = Plan()
-    run.residents.preempt(plan)
+    preempt(run.residents, plan)
     run.outputs.results(plan, 0)
     assert run.residents.swapped[0] is group
     assert group.num_generated == num_generated

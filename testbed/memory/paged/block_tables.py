@@ -1,6 +1,7 @@
 """Block tables, and the count of slots that store a token."""
 
 from collections.abc import Collection, Iterable
+from typing import NoReturn
 
 from testbed.core.sequence import Sequence
 from testbed.core.slots import NO_OPS, Ops, ceil_div
@@ -32,10 +33,7 @@ class Tables(dict[int, BlockTable]):
 
     def of(self, seq: Sequence) -> BlockTable:
         """The table of a sequence that is on the device."""
-        try:
-            return self[seq.seq_id]
-        except KeyError:
-            raise KeyError(f"{seq} is not on the device: admit it, or move it back, first") from None
+        return self.get(seq.seq_id) or absent(seq)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """`child` holds the parent's blocks, instead of its own if it has any."""
@@ -48,8 +46,7 @@ class Tables(dict[int, BlockTable]):
 
     def give_up(self, seq: Sequence, kept: int = 0) -> None:
         """The sequence leaves the device; its first `kept` blocks remain held."""
-        table = self.of(seq)
-        self._drop_end(table, table.blocks[kept:] if kept else table.blocks)
+        self._drop_end(self.get(seq.seq_id) or absent(seq), kept)
         del self[seq.seq_id]
 
     def copy_tails(self, writers: Collection[BlockTable]) -> Ops:
@@ -80,16 +77,21 @@ class Tables(dict[int, BlockTable]):
         common = len(own)
         while common and own[common - 1] != others[common - 1]:
             common -= 1
-        self._drop_end(table, own[common:])
+        self._drop_end(table, common)
         own[common:] = others[common:]
         self.pool.share(own[common:])
 
-    def _drop_end(self, table: BlockTable, blocks: list[int]) -> None:
-        """Drop these blocks, the end of a table, and the stored tokens of those that nobody else holds."""
-        padding = len(table.blocks) * self.block_size - table.seq.room
-        if padding and self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1:
+    def _drop_end(self, table: BlockTable, first: int) -> None:
+        """Drop the blocks from the given one on, and the stored tokens of those that nobody else holds."""
+        blocks, padding = table.blocks, len(table.blocks) * self.block_size - table.seq.room
+        if padding and self.pool.sharers and self.pool.ref_count(blocks[-1]) > 1:
             padding = 0
-        self.live -= self.pool.put(blocks) * self.block_size - padding
+        self.live -= self.pool.put(blocks[first:] if first else blocks) * self.block_size - padding
+
+
+def absent(seq: Sequence) -> NoReturn:
+    """Nobody has a table for it."""
+    raise KeyError(f"{seq} is not on the device: admit it, or move it back, first")
 
 
 def stored_tokens(tables: Iterable[tuple[int, list[int]]], block_size: int) -> int:

@@ -69,27 +69,28 @@ class Paged(MemoryPolicy):
         Its partial last block is everybody's own, and computed by everybody: a copy would come before the iteration,
         when there is nothing to copy yet. A registered prefix is there as a whole, however little is asked for.
         """
-        first, size = seqs[0], self.block_size
-        registered = first.prefix in self._prefixes
-        prefix = self._prefixes.whole(first) if registered else []
-        room = max(num_tokens, first.prefix) if registered else num_tokens
-        each, common, total = self._asked(seqs, room)
-        if total - len(prefix) > self._capacity():
+        first, size, prefix = seqs[0], self.block_size, list[int]()
+        if registered := first.prefix in self._prefixes:
+            prefix, num_tokens = self._prefixes.whole(first), max(num_tokens, first.prefix)
+        each, common, more = -(-num_tokens // size), first.prompt_len // size, len(seqs) - 1
+        needed = each + more * (each - common) - len(prefix)
+        if needed > self._capacity():
             return Refusal.NEVER
-        if not self._make_room(total - len(prefix), self._reserve()):
+        if not self._make_room(needed, self._reserve()):
             return Refusal.LATER
         self._pool.share(prefix)
-        self._seat(seqs, each, common, prefix)
-        self._tables.live += room + (len(seqs) - 1) * (room - common * size) - len(prefix) * size
-        if not registered:
-            return behind(GRANTED, seqs, common * size)
-        for seq in seqs:
-            self._tables[seq.seq_id].pinned = len(prefix)
-        ops = self._prefixes.remainder(first, self._tables[first.seq_id].blocks)
-        return behind(Grant(first.prefix, ops), seqs, common * size)
+        blocks = self._seat(seqs, each, common, prefix)
+        self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
+        grant = GRANTED
+        if registered:
+            grant = Grant(first.prefix, self._prefixes.remainder(first, blocks))
+            for seq in seqs:
+                self._tables[seq.seq_id].pinned = len(prefix)
+        return [grant, *[Grant(common * size)] * more] if more else [grant]
 
     def extend(self, batch: Batch, num_tokens: int) -> Answer:
-        index, num_seqs, num_free = batch.index(self, self._index), len(batch.sequences), len(self._pool.free)
+        index = batch.indexes.get(self) or batch.index(self, self._index)
+        num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
         evicted = NO_GROWTH
         if (num_tokens // self.block_size + 1) * num_seqs + len(writers) > num_free:
@@ -121,7 +122,7 @@ class Paged(MemoryPolicy):
         return Usage(total, self._tables.live, held, held, 0, free, free, pool.num_saved * size)
 
     def horizon(self, batch: Batch) -> int:
-        index = batch.index(self, self._index)
+        index = batch.indexes.get(self) or batch.index(self, self._index)
         return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
@@ -182,22 +183,17 @@ class Paged(MemoryPolicy):
         """Whether `needed` blocks are free, and `reserve` more; a subclass may free some to make it so."""
         return len(self._pool.free) >= needed + reserve
 
-    def _asked(self, seqs: list[Sequence], room: int) -> tuple[int, int, int]:
-        """Blocks that each of a group asks for, how many of these are the same ones for all, and all of them."""
-        each = ceil_div(room, self.block_size)
-        if len(seqs) == 1:
-            return each, 0, each
-        common = seqs[0].prompt_len // self.block_size
-        return each, common, common + len(seqs) * (each - common)
+    def _seat(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
+        """Tables for a group, `each` blocks for everybody, the first `common` of them the same ones for all.
 
-    def _seat(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> None:
-        """Tables for a group whose first sequence holds the blocks `found` already; all others are free ones."""
-        first = seqs[0]
+        The first sequence holds the blocks `found` already; all others are free ones. Returns its blocks.
+        """
         blocks = found + self._pool.take(max(each - len(found), 0))
-        self._tables[first.seq_id] = BlockTable(first, blocks)
+        self._tables[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
         for seq in seqs[1:]:
             self._pool.share(blocks[:common])
             self._tables[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
+        return blocks
 
     def _write_tails(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> Answer:
         """Extend a batch in which last blocks may be shared; from then on nobody shares one. Never within a horizon."""
@@ -232,8 +228,3 @@ class Paged(MemoryPolicy):
 def taken_at_once(slots: int, evicted: Growth) -> Grant:
     """The grant of a single step that took so many slots."""
     return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED
-
-
-def behind(first: Grant, seqs: list[Sequence], num_common: int) -> list[Grant]:
-    """The grants of a group: those behind the first find the tokens that all have in common, computed before them."""
-    return [first] if len(seqs) == 1 else [first] + [Grant(num_common)] * (len(seqs) - 1)

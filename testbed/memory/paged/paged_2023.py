@@ -1,7 +1,7 @@
 """Paged memory with the margins of the 2023 system's block manager (the artifact's)."""
 
 from collections.abc import Collection
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 
 from testbed.core.batch import Batch
@@ -14,7 +14,7 @@ from testbed.memory.policy import PoolSpec
 
 
 class GroupIndex(BlockIndex):
-    """Also knows the members' requests; widest is the most members of one that there ever were."""
+    """Also knows how many members each request has; widest is the most that one ever had."""
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
         super().__init__(batch, tables, pool)
@@ -37,13 +37,26 @@ class GroupIndex(BlockIndex):
         most = taken = 0
         copying = {table.seq.seq_id for table in writers}
         for step in range(self.batch.extended, self.batch.extended + num_steps):
-            due = self.due[step % len(self.due)]
             for _, members in groupby(self.batch, attrgetter("request_id")):
-                ids = [seq.seq_id for seq in members]
-                most = max(most, taken + len(ids))
-                taken += sum(seq_id in due or seq_id in copying for seq_id in ids)
+                group = list(members)
+                most = max(most, taken + len(group))
+                taken += sum(self._is_due(seq, step) or seq.seq_id in copying for seq in group)
             copying = set()
         return most
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all groups are of one width."""
+        return len(self.batch.sequences) == self.widest * len(self.num_seqs)
+
+    def asked_last(self, num_steps: int) -> int:
+        """The same where groups are even and nobody copies: then nobody finds fewer blocks than who asks last."""
+        last = islice(reversed(self.batch.sequences.values()), self.widest)
+        step = self.batch.extended + num_steps - 1
+        return self.needed(num_steps) - sum(self._is_due(seq, step) for seq in last) + self.widest
+
+    def _is_due(self, seq: Sequence, step: int) -> bool:
+        return (seq.room_offset + step) % len(self.due) == 0
 
 
 class Paged2023(Paged):
@@ -58,7 +71,7 @@ class Paged2023(Paged):
 
     def horizon(self, batch: Batch) -> int:
         """Steps for which every group finds a free block for each of its sequences, whichever asks last."""
-        index = batch.index(self, self._index)
+        index = batch.indexes.get(self) or batch.index(self, self._index)
         left = self._available() - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:
             return 0
@@ -69,7 +82,8 @@ class Paged2023(Paged):
         assert isinstance(index, GroupIndex)
         if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
             return needed
-        return max(needed, index.asked(num_tokens, writers))
+        even = index.is_even and not writers
+        return max(needed, index.asked_last(num_tokens) if even else index.asked(num_tokens, writers))
 
     def _index(self, batch: Batch) -> GroupIndex:
         return GroupIndex(batch, self._tables, self._pool)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import HOST, Answer, Answers, Extent, Grant, Refusal, Unowned, Usage
-from testbed.memory.paged.paged import Paged, behind
+from testbed.core.slots import HOST, Answer, Answers, Extent, Grant, Refusal, Unowned, Usage, ceil_div
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, UnsupportedError
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -83,22 +83,24 @@ class PrefixCaching(Paged):
         contents = None if first.prefix in self._prefixes else self._contents(first)
         if contents is None:
             return super().admit(seqs, num_tokens)
-        each, common, total = self._asked(seqs, num_tokens)
+        each, common = ceil_div(num_tokens, self.block_size), first.prompt_len // self.block_size
+        more = len(seqs) - 1
+        total = each + more * (each - common)
         if total > self._capacity():
             return Refusal.NEVER
         found = self._match(first, contents, num_tokens)
-        nodes = self._within_room(found, total, each if len(seqs) == 1 else common)
+        nodes = self._within_room(found, total, common if more else each)
         if nodes is None:
             return Refusal.LATER
-        nodes = nodes if len(seqs) == 1 else nodes[:common]
+        nodes = nodes[:common] if more else nodes
         self._count(first, contents, len(nodes))
         self._make_room_beside(nodes, total)
         self._seat(seqs, each, common, [node.block for node in nodes])
         num_cached, shared = len(nodes) * self.block_size, common * self.block_size
         room = max(num_tokens, num_cached)
-        self._tables.live += room - num_cached + (len(seqs) - 1) * (room - shared)
+        self._tables.live += room - num_cached + more * (room - shared)
         self._prompts[first.seq_id] = CachedPrompt(contents, len(nodes), nodes[-1] if nodes else self._pool.index.root)
-        return behind(Grant(num_cached), seqs, shared)
+        return [Grant(num_cached), *[Grant(shared)] * more]
 
     def computed(self, seq: Seq, num_tokens: int) -> None:
         """Index the full prompt blocks among the first num_tokens tokens."""
