@@ -1,4 +1,4 @@
-"""`testbed validate-batches`: latencies of whole static batches, such as FasterTransformer's, against measured kernels."""
+"""`testbed validate-batches`: latencies of static batches, such as FasterTransformer's, against measured kernels."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +36,9 @@ def main(argv: list[str]) -> None:
     table = read(options.latencies, COLUMNS)
     shapes = read(options.models or options.latencies.with_name("models.csv"), ["model", *a100_kernels.SHAPE])
     models = a100_kernels.dense_gpts(pd.concat([shapes, beside.drop_duplicates("model")]))
-    prices = a100_kernels.prices(options.kernels, models, {degree: 0.0 for degree in LAYER_S} if options.fit else LAYER_S)
+    prices = a100_kernels.prices(
+        options.kernels, models, {degree: 0.0 for degree in LAYER_S} if options.fit else LAYER_S
+    )
     measured = dict(zip(batches(table), table["latency_ms"].astype(float), strict=True))
     predicted = {batch: predict(prices(batch), batch) for batch in [*measured, *batches(beside)]}
     found = steps(measured, predicted)
@@ -44,7 +46,9 @@ def main(argv: list[str]) -> None:
     if options.fit:
         told = missing_layer_s(found, {name: model.num_layers for name, model in models.items()})
         for degree, seconds in told.items():
-            console.print(f"{degree} GPUs: {seconds * 1e6:.1f} us a layer beyond kernels and all-reduces", highlight=False)
+            console.print(
+                f"{degree} GPUs: {seconds * 1e6:.1f} us a layer beyond kernels and all-reduces", highlight=False
+            )
         return
     for line in report(measured, predicted, found):
         console.print(line, highlight=False)
@@ -82,16 +86,14 @@ def batches(table: pd.DataFrame) -> list[Batch]:
     return [Batch(str(name), *map(int, row)) for name, *row in table[list(Batch._fields)].itertuples(index=False)]
 
 
-def report(
-    measured: Mapping[Batch, float], predicted: Mapping[Batch, Predicted], found: Sequence[Step]
-) -> list[str]:
+def report(measured: Mapping[Batch, float], predicted: Mapping[Batch, Predicted], found: Sequence[Step]) -> list[str]:
     """Errors by model and number of GPUs, worst rows, and rows without a measurement."""
     judged = [step for step in found if step.batch.batch_size <= LARGEST_BATCH]
     errors = {batch: predicted[batch].total_ms / ms - 1 for batch, ms in measured.items()}
     same = sum(step.batch.input_len == step.shorter.input_len for step in judged)
     lines = [
-        f"decode steps, batch up to {LARGEST_BATCH}: {len(judged)} differences of rows, {same} of them of equal prompts; "
-        "of the others the difference of prompts is taken off as priced",
+        f"decode steps, batch up to {LARGEST_BATCH}: {len(judged)} differences of rows, {same} of them of equal "
+        "prompts; of the others the difference of prompts is taken off as priced",
         *by_kind("  step, prompts differ by less than outputs", {s.batch: s.error for s in judged if s.is_decoding}),
         *by_kind("  step, prompts differ by more", {s.batch: s.error for s in judged if not s.is_decoding}),
         f"  all steps: median {median_error([s.error for s in judged]):.1%}",

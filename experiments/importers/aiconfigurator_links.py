@@ -33,6 +33,8 @@ def nccl_points(folder: Path, num_gpus: int) -> list[list[float]]:
     table = pd.read_parquet(paths[-1])
     rows = table[(table["op_name"] == "all_reduce") & (table["nccl_dtype"] == "half") & (table["num_gpus"] == num_gpus)]
     if not len(rows):
-        raise InputError(f"{paths[-1]}: no all-reduce over {num_gpus} GPUs; measured were {sorted(set(table['num_gpus']))}")
+        raise InputError(
+            f"{paths[-1]}: no all-reduce over {num_gpus} GPUs; measured were {sorted(set(table['num_gpus']))}"
+        )
     us = rows.groupby("message_size")["latency"].median() * US_PER_MS
     return [[num_gpus, int(size) * BYTES, round(float(time), 3)] for size, time in us.items()]

@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.importers import aiconfigurator
 from experiments.importers.aiconfigurator_links import nccl_points
 from experiments.importers.imported import Asked
-from experiments.validation.batches import Batch, Prices
+from experiments.validation.batches import Prices
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.profile import Choices, ProfileCost

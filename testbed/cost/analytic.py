@@ -20,8 +20,8 @@ class Efficiencies:
     linear_flops: shares of memory bandwidth and peak that matrix products reach; layer_s: what the dependent kernels
     of a layer take beyond that. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy
     between host and device. all_reduce_s: latency of one all-reduce; parallel_layer_s: what a layer takes beyond that
-    on so many GPUs, by number of GPUs (launches, waiting for each other); an empty table says nothing. extra_s: seconds of each thing that a policy
-    counts by name.
+    on so many GPUs, by number of GPUs (launches, waiting for each other); an empty table says nothing. extra_s: seconds
+    of each thing that a policy counts by name.
     """
 
     overhead_s: float = 0.0

@@ -30,8 +30,8 @@ class Plan:
     decode_seqs sequences take a step and read decode_context tokens, the longest of them decode_longest, padding
     included; those of resumed groups, which come back from the host, are among them where there is room for it.
     horizon is how many further identical steps the policy has promised; while `open`, an arrival would end them.
-    rejected groups could never run. forks sequences were made from others since the plan before. short says that groups which have ended had to give their room back before their
-    results were in, as if they were preempted.
+    rejected groups could never run. forks sequences were made from others since the plan before. short says that groups
+    which have ended had to give their room back before their results were in, as if they were preempted.
     """
 
     __slots__ = (
