@@ -21,6 +21,10 @@ COMMANDS = {
     "compare-profiles": ("experiments.commands.compare_profiles", "how far one profile is off another, by section"),
     "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
     "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
+    "validate-batches": (
+        "experiments.commands.validate_batches",
+        "latencies of static batches, such as FasterTransformer's, against measured kernels",
+    ),
     "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),
     "check": ("experiments.commands.check", "hold a memory policy to the contract: my_module:MyPolicy"),
     "compare": ("experiments.commands.compare", "finished runs side by side, simulated or on a GPU"),

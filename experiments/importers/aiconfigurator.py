@@ -37,7 +37,8 @@ def read(folder: Path, asked: Asked) -> Imported:
     """The profile of one model's shard, priced by these tables."""
     if asked.model is None:
         raise InputError(f"{folder}: its tables are of no one model; name one by --model")
-    model, num_gpus = model_named(asked.model), asked.tensor_parallel or 1
+    model = asked.model if isinstance(asked.model, ModelSpec) else model_named(asked.model)
+    num_gpus = asked.tensor_parallel or 1
     if model.num_heads % num_gpus or model.ffn_size % num_gpus:
         raise InputError(f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}")
     tables = {name: _read(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))}

@@ -14,9 +14,9 @@ Point = list[Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says where the folder does not; None for nothing."""
+    """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself."""
 
-    model: str | None = None
+    model: str | ModelSpec | None = None
     gpu: str | None = None
     tensor_parallel: int | None = None
 

@@ -6,6 +6,7 @@ from functools import cache
 
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.choices import layer_s
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, extra_ps, transfers, with_swaps
 
 
@@ -18,8 +19,9 @@ class Efficiencies:
     token of a shared block costs that another sequence reads too, as a share of a first read. weight_bandwidth,
     linear_flops: shares of memory bandwidth and peak that matrix products reach; layer_s: what the dependent kernels
     of a layer take beyond that. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy
-    between host and device. all_reduce_s: latency of one all-reduce. extra_s: seconds of each thing that a policy
-    counts by name.
+    between host and device. all_reduce_s: latency of one all-reduce; parallel_layer_s: what a layer takes beyond that
+    on so many GPUs, by number of GPUs (launches, waiting for each other); an empty table says nothing. extra_s: seconds
+    of each thing that a policy counts by name.
     """
 
     overhead_s: float = 0.0
@@ -32,6 +34,7 @@ class Efficiencies:
     prefill_flops: float = 1.0
     copy_s: float = 0.0
     all_reduce_s: float = 0.0
+    parallel_layer_s: Mapping[int, float] = field(default_factory=dict)
     extra_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -47,6 +50,7 @@ class AnalyticCost(CostModel):
         self._gpus = server.num_gpus
         self._gpu = server.gpu
         self._eff = efficiencies
+        self._layer_s = efficiencies.layer_s + layer_s(efficiencies.parallel_layer_s, server.num_gpus)
         self._overhead_ps = round(efficiencies.overhead_s * PS)
         self._per_request_ps = round(efficiencies.overhead_per_request_s * PS)
         attention = server.gpu.memory_bandwidth * efficiencies.attention_bandwidth * server.num_gpus
@@ -82,7 +86,7 @@ class AnalyticCost(CostModel):
         shard = self.model.linear_params / self._gpus
         read_s = shard * self.model.dtype_bytes / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
         compute_s = 2 * shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
-        waiting_s = self.model.num_layers * self._eff.layer_s + self._all_reduce_s(num_tokens)
+        waiting_s = self.model.num_layers * self._layer_s + self._all_reduce_s(num_tokens)
         return round((max(read_s, compute_s) + waiting_s) * PS)
 
     def _all_reduce_s(self, num_tokens: int) -> float:

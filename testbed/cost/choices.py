@@ -12,6 +12,16 @@ SECTIONS = {
 }
 
 
+def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:
+    """What tensor parallelism over num_gpus GPUs adds to a layer; an empty table says nothing of any."""
+    if num_gpus == 1 or not by_degree:
+        return by_degree.get(1, 0.0)
+    if num_gpus not in by_degree:
+        known = ", ".join(map(str, by_degree))
+        raise InputError(f"parallel_layer_s says nothing of {num_gpus} GPUs (it knows {known}); add a price")
+    return by_degree[num_gpus]
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """Which of the measured alternatives is priced.
@@ -20,7 +30,11 @@ class Choices:
     "equal"; swap: "fused" or "per block"; overhead_s: software time of an iteration, None for the profile's
     (one graph launch, inputs in, tokens out), overhead_per_worker_s more for each GPU, whose worker gets its input in
     turn, overhead_per_request_s more for each resident request and overhead_per_token_s for each scheduled token, None
-    for the profile's, where it has them;
+    for the profile's, where it has them; overhead_per_input_s for each resident request on each GPU, to whose worker
+    its input is handed; overhead_per_sequence_s for each sequence that takes a step or is prefilled, and as much as for
+    sequences_per_fork of them for each fork;
+    parallel_layer_s: what a layer takes on so many GPUs beyond its kernels and all-reduces (launches that wait for the
+    slowest GPU), by number of GPUs; one GPU needs no entry, and nothing at all is said by an empty table;
     attention_scale: decode attention takes that many times as long;
     repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
     (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
@@ -36,6 +50,10 @@ class Choices:
     overhead_per_worker_s: float = 0.0
     overhead_per_request_s: float | None = None
     overhead_per_token_s: float | None = None
+    overhead_per_input_s: float = 0.0
+    overhead_per_sequence_s: float = 0.0
+    sequences_per_fork: float = 0.0
+    parallel_layer_s: Mapping[int, float] = field(default_factory=dict)
     attention_scale: float = 1.0
     repeated_read: float = 0.5
     extra_s: Mapping[str, float] = field(default_factory=dict)

@@ -64,14 +64,19 @@ def best_rates(loads: "Loads", name: str, points: Sequence[Point]) -> tuple[floa
 
 
 def derived_cost(
-    model: ModelSpec, server: ServerSpec, source: GpuSpec, choices: Choices, path: str | None = None
+    model: ModelSpec,
+    server: ServerSpec,
+    source: GpuSpec,
+    choices: Choices,
+    path: str | None = None,
+    attainable: float | None = None,
 ) -> ProfileCost:
     """Prices on a server whose GPU nobody has at hand: `path`, a profile of `source`, carried to the server's GPU.
 
-    Without a path it is the shipped profile of the model and its number of GPUs.
+    Without a path it is the shipped profile of the model and its number of GPUs; attainable is as in `derive`.
     """
     profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
-    return ProfileCost(model, server, derive(profile, source, server.gpu), choices)
+    return ProfileCost(model, server, derive(profile, source, server.gpu, attainable), choices)
 
 
 class Loads:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.choices import Choices
+from testbed.cost.choices import Choices, layer_s
 from testbed.cost.knots import Knots
 from testbed.cost.move_tables import AllReduce
 from testbed.cost.sections import Rows, has, included, jumps, table
@@ -17,7 +18,8 @@ Curve = Callable[[int], int]
 class Layers:
     """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of output.
 
-    Where the profile or the choices list cuda_graph_sizes, a batch of at most the largest is padded to the next one.
+    Where the profile or the choices list cuda_graph_sizes, a batch of at most the largest is padded to the next one. On
+    several GPUs the choices say what each layer takes beyond that.
     """
 
     def __init__(
@@ -37,6 +39,8 @@ class Layers:
         told = choices.cuda_graph_sizes
         self._sizes = sorted(profile.get("cuda_graph_sizes", ()) if told is None else told)
         self._reduce = AllReduce(profile, server)
+        waiting_s = layer_s(choices.parallel_layer_s, server.num_gpus) if server else 0.0
+        self._waiting_ps = model.num_layers * round(waiting_s * PS)
         self.price = cache(self._price)
 
     def singly(self, num_tokens: int) -> int:
@@ -47,7 +51,7 @@ class Layers:
         padded = self._padded(num_tokens)
         reduced = 2 * self._model.num_layers * self._reduce(padded * self._model.hidden_size * 2)
         once = self._once(padded) if self._once else 0
-        return self._linear(padded) + self._head(num_rows) + self._write(num_tokens) + reduced + once
+        return self._linear(padded) + self._head(num_rows) + self._write(num_tokens) + reduced + once + self._waiting_ps
 
     def _padded(self, num_tokens: int) -> int:
         if not self._sizes or num_tokens > self._sizes[-1]:

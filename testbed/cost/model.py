@@ -27,7 +27,7 @@ class Work(NamedTuple):
     iteration reads too. prefill lists (new tokens, tokens already stored) of every sequence in its prompt phase;
     decodes and prompts run together. num_requests requests are resident: what software does for each costs time too.
     copies lists (length in slots, how many) on the device, moves those between tiers, extra whatever else a policy
-    counts by name.
+    counts by name. forks sequences were made from others since the iteration before.
     """
 
     decode_seqs: int = 0
@@ -39,6 +39,7 @@ class Work(NamedTuple):
     copies: tuple[tuple[int, int], ...] = ()
     moves: tuple[Moved, ...] = ()
     extra: tuple[tuple[str, int], ...] = ()
+    forks: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -117,7 +118,7 @@ class CostModel(ABC):
         """Picoseconds of one iteration, a whole number above 0."""
 
     def decode(self, work: Work) -> Affine:
-        """Prices of the next decode iterations, the first of which is `work` (no prompts, copies, moves or extra).
+        """Prices of the next decode iterations, the first of which is `work` (no prompts, copies, moves, extra, forks).
 
         In each later one every sequence reads one token more; all other counts stay. Must equal `iteration` step by
         step, as far as it says. By default it says one step only.

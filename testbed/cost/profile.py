@@ -53,21 +53,21 @@ class ProfileCost(CostModel):
         self._software = Software(profile, choices, num_gpus)
 
     def iteration(self, work: Work) -> int:
-        num_tokens, software = work.num_tokens, self._software
+        num_tokens = work.num_tokens
         price = self._layers.price(num_tokens, work.decode_seqs + len(work.prefill)) if num_tokens else 0
         price += self._layers.singly(num_tokens) if work.prefill else 0
-        price += software.iteration_ps + num_tokens * software.token_ps if num_tokens else 0
+        price += self._software.running(num_tokens)
         price += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:
             price = self._with_swaps(price, work)
         price += extra_ps(work.extra, self.choices.extra_s) if work.extra else 0
-        return price + work.num_requests * software.request_ps
+        return price + self._software.serving(work)
 
     def decode(self, work: Work) -> Affine:
-        num_seqs, software = work.decode_seqs, self._software
+        num_seqs = work.decode_seqs
         attention = self._attention.span(work)
-        first = self._layers.price(num_seqs, num_seqs) + software.iteration_ps + num_seqs * software.token_ps
-        first += work.num_requests * software.request_ps + attention.first_ps
+        first = self._layers.price(num_seqs, num_seqs) + self._software.running(num_seqs)
+        first += self._software.serving(work) + attention.first_ps
         return Affine(first, attention.growth_ps, attention.steps)
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:

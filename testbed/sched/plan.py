@@ -30,8 +30,8 @@ class Plan:
     decode_seqs sequences take a step and read decode_context tokens, the longest of them decode_longest, padding
     included; those of resumed groups, which come back from the host, are among them where there is room for it.
     horizon is how many further identical steps the policy has promised; while `open`, an arrival would end them.
-    rejected groups could never run. short says that groups which have ended had to give their room back before their
-    results were in, as if they were preempted.
+    rejected groups could never run. forks sequences were made from others since the plan before. short says that groups
+    which have ended had to give their room back before their results were in, as if they were preempted.
     """
 
     __slots__ = (
@@ -39,6 +39,7 @@ class Plan:
         "decode_context",
         "decode_longest",
         "decode_seqs",
+        "forks",
         "horizon",
         "open",
         "ops",
@@ -49,7 +50,7 @@ class Plan:
     )
 
     def __init__(self) -> None:
-        self.decode_seqs = self.decode_context = self.decode_longest = self.horizon = 0
+        self.decode_seqs = self.decode_context = self.decode_longest = self.horizon = self.forks = 0
         self.open = self.short = False
         self.chunks: list[Chunk] = []
         self.ops: list[Ops] = []
@@ -73,7 +74,7 @@ class Plan:
     @property
     def repeats(self) -> bool:
         """Whether the iteration is a plain decode step, which may be priced as one of many."""
-        return bool(self.decode_seqs) and not (self.chunks or self.ops or self.resumed)
+        return bool(self.decode_seqs) and not (self.chunks or self.ops or self.resumed or self.forks)
 
 
 class Results(NamedTuple):
@@ -100,8 +101,8 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     context = plan.decode_context
     repeated = min(repeated, context) if repeated else 0
     prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks]) if plan.chunks else ()
-    work = Work(plan.decode_seqs, context, plan.decode_longest, repeated, prefill, num_requests)
-    return Work(*work[:6], *summed(plan.ops)) if plan.ops else work
+    work = Work(plan.decode_seqs, context, plan.decode_longest, repeated, prefill, num_requests, forks=plan.forks)
+    return Work(*work[:6], *summed(plan.ops), plan.forks) if plan.ops else work
 
 
 def summed(

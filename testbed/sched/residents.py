@@ -38,10 +38,12 @@ class Residents:
         self.refused: SequenceGroup | None = None
         self.resume_refused = False
         self._copies: list[tuple[SequenceGroup, Ops]] = []
+        self._forks = 0
 
     def new_plan(self) -> Plan:
-        """An empty plan but for the copies that forks have left to do, before anything else moves."""
+        """An empty plan but for the forks that have happened, and the copies that they have left to do first."""
         plan = Plan()
+        plan.forks, self._forks = self._forks, 0
         if self._copies:
             plan.ops, self._copies = [ops for _, ops in self._copies], []
         return plan
@@ -212,5 +214,6 @@ class Residents:
 
     def _fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         ops = forked(self.policy, parent, child)
+        self._forks += 1
         if ops is not NO_OPS and ops:
             self._copies.append((group, ops))
