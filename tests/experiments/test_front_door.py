@@ -183,7 +183,7 @@ def test_capacity_is_where_the_share_is_lost():
         ({"seed": 1.5}, "seed"),
         ({"policy": "null"}, "without a policy"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else "-".join(given),
 )
 def test_bad_input_is_one_exception_of_our_own(options, words):
     with pytest.raises(InputError, match=words.replace("(", r"\(")) as caught:
