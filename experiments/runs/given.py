@@ -39,7 +39,7 @@ class Given:
         kind = KINDS[group]
         if group not in self.objects:
             chosen: Any = make(self.config[group], *first)
-            if not isinstance(chosen, kind):
+            if kind is MemoryPolicy and not isinstance(chosen, kind):
                 raise InputError(_no_kind(group, type(chosen)))
             return chosen
         given = self.objects[group]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.runs.whole_files import whole
 from testbed.core.request import PS
 from testbed.sim.recorder import NOT_YET, Recorder
 
@@ -74,7 +75,7 @@ def write_csv(path: Path, columns: Columns) -> None:
 def write_cells(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """The same of lists; None and NaN are missing."""
     cells = [["" if value is None or value != value else value for value in column] for column in columns.values()]
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)
         table.writerows(zip(*cells, strict=True))

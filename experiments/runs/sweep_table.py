@@ -9,7 +9,6 @@ from rich.table import Table
 from experiments.runs.flat_summary import flat, headlines
 from experiments.runs.run_tables import write_cells
 from experiments.runs.summary_table import number, percent
-from experiments.runs.whole_files import write_with
 
 SHARES = ("token states", "in SLO")
 
@@ -56,8 +55,7 @@ def beside(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
 def write_sweep(path: Path, points: Sequence[Point]) -> None:
     """The rows as CSV."""
     table = rows(points)
-    columns = {name: [row[name] for row in table] for name in table[0]}
-    write_with(path, lambda temporary: write_cells(temporary, columns))
+    write_cells(path, {name: [row[name] for row in table] for name in table[0]})
 
 
 def shown(points: Sequence[Point]) -> Table:

@@ -62,6 +62,8 @@ def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Itera
         yield temporary
         folder.mkdir(exist_ok=True)
         _replace(folder, temporary, last, stale)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(error.filename).replace(str(temporary), str(folder))) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

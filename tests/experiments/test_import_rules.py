@@ -28,7 +28,7 @@ ONLY_IN = {
     "torch": ("kernels",),
     "hydra": ("experiments",),
     "omegaconf": ("experiments",),
-    "matplotlib": ("experiments",),
+    "matplotlib": ("experiments", "kernels/ladder/draw.py"),
     "hypothesis": ("tests",),
 }
 OURS = ("testbed", "traces", "kernels", "experiments")

@@ -82,6 +82,6 @@ def test_the_page_runs_as_it_is_written(testbed, tmp_path):
     lines = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1].splitlines()
     assert len(lines) == 5
     for line in lines:
-        code, _, err = testbed(*line.replace("../shared", str(SHARED.parent)).split()[1:])
+        code, _, err = testbed(*line.replace("data/", f"{SHARED}/").split()[1:])
         assert (code, err) == (0, ""), line
     assert {path.name for path in tmp_path.iterdir()} >= {"rtx.json", "today.png", "blocks_of_32.csv", "arc.csv"}

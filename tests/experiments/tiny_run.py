@@ -26,3 +26,8 @@ def tiny_run(folder, *options, blocks=18):
     with mock.patch.object(sys, "argv", sys.argv):
         assert dispatch(["run", *overrides]) == 0
     return folder
+
+
+def without_id(summary):
+    """What was simulated, without the name of the run, which every option changes."""
+    return {**summary, "run": {key: value for key, value in summary["run"].items() if key != "id"}}
