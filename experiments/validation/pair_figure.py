@@ -1,4 +1,4 @@
-"""The paper's claim on hardware (Figures 2, 12, 13): paged against contiguous memory as measured, simulations beside."""
+"""The paper's claim on hardware (Figures 2, 12, 13): paged against contiguous memory as measured, and simulated."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,13 +20,13 @@ AT_ONE_RATE = {
 }
 NAMES = ("Max", "Pow2", "Oracle", "Paged")
 BY_RATE = ("paged-50", "paged-80", "paged-95", "paged-120")
-WIDTH = 0.38
+WIDTH, DASHED = 0.38, (0, (3, 2))
 SIMULATED = {"hatch": "/////", "edgecolor": "black", "linewidth": 0.4}
 MEASURED = {"edgecolor": "black", "linewidth": 0.4}
 
 
 def draw(pairs: Mapping[str, Pair]) -> Figure:
-    """Three panels: mean batch and memory by kind at one rate, normalized latency by rate; simulated bars are hatched."""
+    """Three panels: mean batch and memory by kind at one rate, latency by rate; simulated bars are hatched."""
     absent = [name for name in (*AT_ONE_RATE, *BY_RATE) if name not in pairs]
     if absent:
         raise InputError(f"the figure needs the run {absent[0]}, which is not there: leave out --figure")
@@ -50,7 +50,7 @@ def _batch(axes: Axes, chosen: Sequence[Pair]) -> None:
         heights = [summary["batch"]["mean_over_time"] for summary in summaries]
         axes.bar([i + place for i in range(len(chosen))], heights, WIDTH, color=colors, **look)
         for i, height in enumerate(heights):
-            axes.text(i + place, height + 0.2, f"{height:.1f}", ha="center", fontsize=5.5)
+            axes.text(i + place, height + 0.2, f"{height:.1f}", ha="center", fontsize=4.8)
     axes.set(ylabel="Batched requests", title=f"Batch at {_rate(chosen[0]):g} req/s", ylim=(0, None))
     _name(axes)
 
@@ -63,14 +63,15 @@ def _latency(axes: Axes, pairs: Mapping[str, Pair]) -> None:
         rates = [_rate(pair) for pair in shown]
         real, ours = [of(p.real.summary) for p in shown], [of(p.ours.summary) for p in shown]
         axes.plot(rates, real, color=color, marker=marker, markersize=4)
-        axes.plot(rates, ours, color=color, marker=marker, markersize=6, markerfacecolor="none", linestyle=(0, (3, 2)))
+        axes.plot(rates, ours, color=color, marker=marker, markersize=6, markerfacecolor="none", linestyle=DASHED)
     axes.set(xlabel="Request rate (req/s)", ylabel="Norm. latency (s/token)", title="Latency by rate", ylim=(0, None))
     handles = [
         Line2D([], [], color=color, marker=marker, markersize=4, label=name, linestyle="-" if name == "Paged" else "")
         for name, (_, color, marker) in zip(NAMES, map(SYSTEMS.get, AT_ONE_RATE.values()), strict=True)
     ]
-    handles.append(Line2D([], [], color="black", marker="o", markersize=6, markerfacecolor="none", linestyle=(0, (3, 2)), label="Simulated"))
-    axes.legend(handles=handles, loc="lower right", fontsize=6)
+    look = {"marker": "o", "markersize": 6, "markerfacecolor": "none", "linestyle": DASHED}
+    handles.append(Line2D([], [], color="black", label="Simulated", **look))
+    axes.legend(handles=handles, loc="upper center", fontsize=6)
 
 
 def _memory(axes: Axes, chosen: Sequence[Pair]) -> None:

@@ -42,7 +42,7 @@ from testbed.memory.paged.paged import Paged
 GRAPHS = [size for size in BUCKETS if size <= 128]
 TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128), *range(2816, 4097, 256))
 ROWS = (*GRAPHS, 192, 256)
-PROMPTS, BATCHES = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 2032), (1, 8, 16, 32, 64, 128)
+PROMPTS, BATCHES = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 2032), (1, 8, 16, 32, 64)
 OPTIONS = Options("cuda", torch.float16, graphs=128, warm=tuple(length + DECODES for length in PROMPTS))
 
 
@@ -152,25 +152,25 @@ def embedding_points(network: Network) -> list[Point]:
 def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, Any]:
     """Whole iterations beyond the profile's other sections, both with a prompt and of decodes alone."""
     bench = Bench(network.arch, network.weights, OPTIONS)
-    price = kernels_of(profile, network.arch.spec, "paged")
+    price = kernels_of(profile, network.arch.spec, "paged", "equal")
     served = prompts_beside_decodes(bench, PROMPTS, price)
     singly = [point(length + DECODES, timing=beyond(found, price)) for length, found in served.items()]
     together = []
     for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
-        price = kernels_of(profile, network.arch.spec, kernel)
+        price = kernels_of(profile, network.arch.spec, kernel, "ragged")
         for batch in BATCHES:
             free()
             together.append(point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), price)))
     note = "whole iterations as served, beyond the kernels of the other sections"
     return {
-        "launched_singly": section(f"an iteration with a prompt beside {DECODES} decodes", ("num_tokens",), singly, note),
+        "launched_singly": section("an iteration with a prompt beside decodes", ("num_tokens",), singly, note),
         "launched_together": section("an iteration of decodes alone", ("kernel", "num_seqs"), together, note),
     }
 
 
-def kernels_of(profile: dict[str, Any], spec: ModelSpec, kernel: str) -> CostModel:
-    """The sum of the measured kernels of equal sequences, without software time."""
-    return ProfileCost(spec, None, profile, Choices(kernel=kernel, spread="equal", overhead_s=0.0))
+def kernels_of(profile: dict[str, Any], spec: ModelSpec, kernel: str, spread: str) -> CostModel:
+    """The sum of the measured kernels, without software time."""
+    return ProfileCost(spec, None, profile, Choices(kernel=kernel, spread=spread, overhead_s=0.0))
 
 
 def _divided(timing: Timing, parts: int) -> Timing:

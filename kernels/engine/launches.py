@@ -14,7 +14,9 @@ from kernels.engine.assemble import Options, assemble
 from kernels.engine.gpu_engine import Engine
 from kernels.engine.records import Iteration
 from kernels.engine.weights import Weights
+from kernels.measure.sweeps import ragged_lens
 from kernels.measure.timing import Timing
+from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
 from testbed.cost.model import CostModel, Work
 from testbed.memory.paged.paged import Paged
@@ -22,7 +24,7 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 
-CONTEXT, STEPS, SETTLING = 480, 64, 4
+CONTEXT, LONGEST, STEPS, SETTLING = 480, 1984, 64, 4
 DECODES, VISITS = 16, 9
 BLOCK = 16
 Kind = Callable[[PoolSpec], MemoryPolicy]
@@ -36,18 +38,21 @@ class Bench:
     weights: Weights
     options: Options
 
-    def engine(self, kind: Kind, num_seqs: int, longest: int) -> Engine:
-        """An engine for so many sequences of so many tokens, whose pool is never short."""
-        pool = PoolSpec((num_seqs + 1) * (longest + BLOCK), longest)
+    def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> Engine:
+        """An engine for so many requests at a time, each in an extent of up to twice its length (buddies are)."""
+        lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
+        pool = PoolSpec(2 * sum(lengths[:num_seqs]), lengths[0])
         scheduler = MixedPrefill(kind(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs)
         options = replace(self.options, graphs=min(self.options.graphs, num_seqs))
         return assemble(scheduler, pool, self.arch, self.weights, options)
 
 
 def decodes_alone(bench: Bench, kind: Kind, batch: int) -> list[Iteration]:
-    """Iterations in which `batch` equal sequences of about CONTEXT tokens decode."""
-    engine = bench.engine(kind, batch, CONTEXT + STEPS // 2)
-    engine.serve(Request(i, 0, CONTEXT - STEPS // 2, STEPS) for i in range(batch))
+    """Iterations in which `batch` sequences of ragged lengths decode, CONTEXT tokens on average."""
+    lengths = ragged_lens(batch, CONTEXT - STEPS // 2, LONGEST)
+    requests = [Request(i, 0, length, STEPS) for i, length in enumerate(lengths)]
+    engine = bench.engine(kind, requests, batch)
+    engine.serve(requests)
     works = engine.records.iterations
     return [one for one in works if one.work.decode_seqs == batch and not one.work.prefill][SETTLING:]
 
@@ -61,8 +66,7 @@ def prompts_beside_decodes(bench: Bench, lengths: Iterable[int], price: CostMode
     visitors, end_s = visits(list(lengths), price)
     steps = int(end_s * PS / price.iteration(Work(DECODES, DECODES * CONTEXT, CONTEXT))) + 1
     residents = [Request(i, 0, CONTEXT, steps) for i in range(DECODES)]
-    longest = max(CONTEXT + steps, *(visitor.final_len for visitor in visitors))
-    engine = bench.engine(Paged, DECODES + 1, longest)
+    engine = bench.engine(Paged, [*residents, *visitors], DECODES + 1)
     engine.serve([*residents, *visitors])
     found: dict[int, list[Iteration]] = {length: [] for length in lengths}
     for one in engine.records.iterations:
@@ -84,5 +88,7 @@ def visits(lengths: list[int], price: CostModel) -> tuple[list[Request], float]:
 
 def beyond(iterations: list[Iteration], price: CostModel) -> Timing:
     """Microseconds of GPU time beyond the price: median, and the 10th and 90th percentile."""
+    if not iterations:
+        raise InputError("no iteration is of the kind that is measured: the pool or the model's max_len is too small")
     extra = [one.gpu_s * 1e6 - price.iteration(one.work) / 1e6 for one in iterations]
     return Timing(float(np.median(extra)), *(float(x) for x in np.percentile(extra, [10, 90])))

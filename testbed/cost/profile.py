@@ -53,10 +53,11 @@ class ProfileCost(CostModel):
         self._software = Software(profile, choices, num_gpus)
 
     def iteration(self, work: Work) -> int:
-        num_tokens = work.num_tokens
-        price = self._layers.price(num_tokens, work.decode_seqs + len(work.prefill)) if num_tokens else 0
-        price += self._layers.singly(num_tokens) if work.prefill else self._layers.together(work.decode_seqs)
-        price += self._software.running(num_tokens)
+        num_tokens, price = work.num_tokens, 0
+        if num_tokens:
+            price += self._layers.price(num_tokens, work.decode_seqs + len(work.prefill))
+            price += self._layers.singly(num_tokens) if work.prefill else self._layers.together(num_tokens)
+            price += self._software.running(num_tokens)
         price += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:
             price = self._with_swaps(price, work)

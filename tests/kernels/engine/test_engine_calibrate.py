@@ -12,6 +12,7 @@ from kernels.engine.assemble import Options  # noqa: E402
 from kernels.engine.maths import PlainMaths  # noqa: E402
 from kernels.engine.network import Network  # noqa: E402
 from kernels.engine.records import Iteration  # noqa: E402
+from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.model import CostModel, Work  # noqa: E402
 from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
@@ -86,9 +87,12 @@ class OneMillisecond(CostModel):
 def test_decodes_alone_are_of_the_whole_batch(monkeypatch, kind):
     monkeypatch.setattr(launches, "CONTEXT", 20)
     monkeypatch.setattr(launches, "STEPS", 12)
+    monkeypatch.setattr(launches, "LONGEST", 100)
     found = launches.decodes_alone(bench("llama"), kind, 3)
     assert len(found) == 12 - 1 - launches.SETTLING
     assert {(one.work.decode_seqs, one.work.prefill) for one in found} == {(3, ())}
+    with pytest.raises(InputError, match="no iteration is of the kind"):
+        launches.beyond([], OneMillisecond())
 
 
 def test_prompts_come_one_by_one_beside_all_decodes(monkeypatch):
