@@ -29,10 +29,11 @@ class Choices:
 
     kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
     "equal"; swap: "fused" or "per block"; swap_waits: "by layer" (the 2023 system's, see with_swaps) or "all in" (no
-    layer runs before everything has come in; what goes out hides behind computing); overhead_s: software time of an
-    iteration, None for the profile's (one graph launch, inputs in, tokens out), overhead_per_worker_s more for each GPU,
-    whose worker gets its input in turn, overhead_per_request_s more for each resident request and overhead_per_token_s
-    for each scheduled token, None for the profile's, where it has them; overhead_per_input_s for each resident request
+    layer runs before everything has come in; what goes out hides behind computing);
+    overhead_s: software time of an iteration, None for the profile's (one graph launch, inputs in, tokens out),
+    overhead_per_worker_s more for each GPU, whose worker gets its input in turn, overhead_per_request_s more for each
+    resident request and overhead_per_token_s for each scheduled token, None for the profile's, where it has them;
+    overhead_per_input_s for each resident request
     on each GPU, to whose worker its input is handed; overhead_per_sequence_s for each sequence that takes a step or is
     prefilled, and as much as for sequences_per_fork of them for each fork;
     parallel_layer_s: what a layer takes on so many GPUs beyond its kernels and all-reduces (launches that wait for the
