@@ -1,24 +1,28 @@
 """`testbed compare`: finished runs side by side, simulated or on a GPU."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+from hydra.errors import InstantiationException
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from experiments.commands.arguments import Parser
 from experiments.commands.console import wide_console
+from experiments.commands.one_line import one_line
 from experiments.compare import curves
 from experiments.compare.compare_page import compare_page
 from experiments.compare.comparison import Comparison, compare, tidy
-from experiments.compare.finished_run import FinishedRun, read_runs
+from experiments.compare.finished_run import read_runs
 from experiments.compare.terms import Term, terms
 from experiments.compare.texts import TERM_HEAD, difference_rows, number_head, number_rows, term_rows
 from experiments.compare.what_it_was import what_it_was
 from experiments.paper.style import save
 from experiments.runs.whole_files import write_text
+from testbed.core.errors import InputError
 
 Blamed = Mapping[tuple[str, str], Sequence[Term]]
 
@@ -26,8 +30,7 @@ Blamed = Mapping[tuple[str, str], Sequence[Term]]
 def main(argv: list[str]) -> None:
     """Print the tables; write what is asked for."""
     options = parser().parse_args(argv)
-    comparison = compare(read_runs(options.runs))
-    blamed = blame(comparison.runs)
+    comparison, blamed = blame(compare(read_runs(options.runs)))
     console = wide_console()
     show(console, comparison, blamed)
     drawing = curves.draw(comparison.runs) if curves.drawable(comparison.runs) else None
@@ -52,10 +55,15 @@ def parser() -> Parser:
     return this
 
 
-def blame(runs: Sequence[FinishedRun]) -> Blamed:
-    """The cost terms of every simulated run against every GPU's."""
-    pairs = [(a, b) for a in runs for b in runs if not a.on_gpu and b.on_gpu]
-    return {(a.name, b.name): terms(a, b) for a, b in pairs}
+def blame(comparison: Comparison) -> tuple[Comparison, Blamed]:
+    """The cost terms of every simulated run against every GPU's; where they cannot be had, a remark says why."""
+    runs, found, remarks = comparison.runs, dict[tuple[str, str], Sequence[Term]](), list[str]()
+    for a, b in [(a, b) for a in runs for b in runs if not a.on_gpu and b.on_gpu]:
+        try:
+            found[a.name, b.name] = terms(a, b)
+        except (InputError, InstantiationException) as error:
+            remarks.append(f"no cost terms of {a.name} against {b.name}: {one_line(error)}")
+    return replace(comparison, remarks=[*comparison.remarks, *remarks]), found
 
 
 def show(console: Console, comparison: Comparison, blamed: Blamed) -> None:

@@ -14,7 +14,7 @@ from experiments.runs.machine import make_cost, make_machine
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import CostModel, Work
-from testbed.cost.work_table import WORK_COLUMNS, read_work
+from testbed.cost.work_table import ALWAYS, read_work
 
 SOFTWARE = "software"
 MEASURED = ("duration_s", "gpu_s")
@@ -64,7 +64,7 @@ def priced(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
     table = real.spans
     if table is None:
         raise InputError(f"{real.folder}: has no iterations.csv, so no cost term can be compared")
-    absent = [name for name in (*MEASURED, *WORK_COLUMNS) if name not in table]
+    absent = [name for name in (*MEASURED, *ALWAYS) if name not in table]
     if absent:
         raise InputError(f"{real.folder}/iterations.csv: has no column {absent[0]}, so no cost term can be compared")
     works = [read_work(row) for row in table.to_dict("records")]

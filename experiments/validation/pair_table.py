@@ -1,23 +1,32 @@
-"""Runs on a GPU beside their simulations, as tables: what is off, and in which iterations."""
+"""Runs on a GPU beside their simulations, as tables: what is off, and which terms of the price."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
+from experiments.compare.finished_run import FinishedRun
+from experiments.compare.terms import SOFTWARE, Term
 
 Summary = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Side:
+    """A simulation: its summary, and its price of the real iterations by term."""
+
+    summary: Summary
+    terms: Sequence[Term]
+
+
+@dataclass(frozen=True)
 class Pair:
-    """One run: both summaries, and its real iterations with their prices."""
+    """One run on a GPU, simulated with the profiles measured on the engine, and with those that ship."""
 
     name: str
     about: str
-    real: Summary
-    simulated: Summary
-    iterations: pd.DataFrame
+    real: FinishedRun
+    ours: Side
+    shipped: Side
 
 
 RATIOS: dict[str, Callable[[Summary], float | None]] = {
@@ -27,29 +36,40 @@ RATIOS: dict[str, Callable[[Summary], float | None]] = {
     "TTFT p50": lambda s: s["ttft_s"]["p50"],
 }
 KINDS = ("token_states", "reserved", "internal", "external")
+TERMS: dict[str, Callable[[str], bool]] = {
+    "decodes": lambda term: term.endswith(": decodes"),
+    "with prompts": lambda term: "prompts" in term and "swaps" not in term,
+    "with swaps": lambda term: "swaps" in term,
+    SOFTWARE: lambda term: term == SOFTWARE,
+}
 
 
-def section(pairs: list[Pair], prices: str) -> str:
-    """The whole section in Markdown; `prices` says which profiles were used."""
-    device = (pairs[0].real["engine"]["fingerprint"] or {}).get("device", "a CPU: a rehearsal, no measurement")
-    date = (pairs[0].real["engine"]["fingerprint"] or {}).get("date", "")
+def section(pairs: list[Pair]) -> str:
+    """The whole section in Markdown."""
+    said = pairs[0].real.summary["engine"]["fingerprint"] or {}
+    where = ", ".join(said[key] for key in ("device", "date") if key in said) or "a CPU: a rehearsal, no measurement"
     return "\n".join(
         [
-            f"`python -m kernels.engine.pairs` ({device}{', ' + date if date else ''}; rows in `engine/pairs`) and "
-            "`python -m experiments.validation.pairs`,",
-            "which made this section. Arrivals in a fixed window without drain. Errors are simulated / measured - 1;",
-            "preemptions are counts, simulated / measured; mean batch and shares of memory are differences.",
-            f"Prices: {prices}, and the software time measured before the pairs.",
+            f"`python -m kernels.engine.pairs` ({where}; rows in `engine/pairs`) and",
+            "`python -m experiments.validation.pairs`, which made this section. Arrivals in a fixed window without",
+            "drain. Errors are simulated / measured - 1; preemptions are counts, simulated / measured; mean batch and",
+            "shares of memory are differences. Prices: the profiles measured on the engine (`engine/profiles`,",
+            "`python -m kernels.engine.calibrate`), and the software time measured before the pairs.",
             "",
-            *errors(pairs),
+            *errors(pairs, lambda pair: pair.ours),
             "",
-            "Where time goes: measured / priced duration of decodes alone and of iterations with prompts; and",
-            "which share of the time the GPU works, and the host. Medians of the host's work in iterations with",
-            "prompts, and of the whole iteration, say whether launching them holds the GPU up.",
+            "The same with the profiles that ship, whose layers were timed as torch runs them, kind of work by kind.",
+            "",
+            *errors(pairs, lambda pair: pair.shipped),
+            "",
+            "Cost terms, as `testbed compare` finds them: every real iteration, priced. Measured / priced s, and the",
+            "error in points of the time that the engine was at work (below 0: priced too low); in brackets with the",
+            "profiles that ship.",
             "",
             *blame(pairs),
             "",
-            "As measured, and as simulated: the batch, latency and the pool by kind over time (Figures 2, 12, 13).",
+            "As measured, and as simulated: the batch, latency and the pool by kind over time (Figures 2, 12, 13;",
+            "`engine/figure.png` by `--figure`).",
             "",
             *levels(pairs),
             "",
@@ -57,58 +77,62 @@ def section(pairs: list[Pair], prices: str) -> str:
     )
 
 
-def errors(pairs: list[Pair]) -> list[str]:
+def errors(pairs: list[Pair], side: Callable[[Pair], Side]) -> list[str]:
     """One line a pair."""
     names = [*RATIOS, "preemptions", "batch", *(kind.replace("_", " ") for kind in KINDS)]
     rows = []
     for pair in pairs:
-        ours, real = pair.simulated, pair.real
+        ours, real = side(pair).summary, pair.real.summary
         ratios = [_percent(_ratio(of(ours), of(real))) for of in RATIOS.values()]
         counts = f"{sum(ours['preemptions'].values())} / {sum(real['preemptions'].values())}"
         batch = _difference(ours["batch"]["mean_over_time"], real["batch"]["mean_over_time"], 1)
-        shares = [_difference(_share(ours, kind), _share(real, kind), 100) for kind in KINDS]
+        shares = [_difference(share(ours, kind), share(real, kind), 100) for kind in KINDS]
         rows.append([pair.about, *ratios, counts, batch, *shares])
-    return _table(["pair", *names], rows)
+    return markdown(["pair", *names], rows)
 
 
 def blame(pairs: list[Pair]) -> list[str]:
-    """Which iterations take longer than their price."""
+    """Which terms are off, and by how much of the whole."""
     rows = []
     for pair in pairs:
-        table = pair.iterations
-        both = [table[table["prompts"] == prompts] for prompts in (False, True)]
-        ratios = [f"{_over(part):.3f}" if len(part) else "-" for part in both]
-        total = table["duration_s"].sum() or 1.0
-        busy, host = (f"{100 * table[name].sum() / total:.1f}%" for name in ("gpu_s", "host_s"))
-        medians = " / ".join(f"{1e3 * both[1][name].median():.1f}" for name in ("host_s", "duration_s"))
-        rows.append([pair.about, len(both[0]), ratios[0], len(both[1]), ratios[1], medians, busy, host])
-    names = [
-        "decodes", "measured / priced", "with prompts", "measured / priced", "their host / whole, ms", "GPU works",
-        "host works",
-    ]  # fmt: skip
-    return _table(["pair", *names], rows)
+        cells = []
+        for kind in TERMS.values():
+            measured_s, priced_s, points = _together(pair.ours.terms, kind)
+            shipped = _together(pair.shipped.terms, kind)[2]
+            cells.append(f"{measured_s:.2f} / {priced_s:.2f}, {points:+.1f} ({shipped:+.1f})" if measured_s else "-")
+        rows.append([pair.about, *cells])
+    return markdown(["pair", *TERMS], rows)
 
 
 def levels(pairs: list[Pair]) -> list[str]:
     """Figures' quantities of both sides."""
     rows = []
     for pair in pairs:
-        both = pair.real, pair.simulated
+        both = pair.real.summary, pair.ours.summary
         batch = _beside(*(one["batch"]["mean_over_time"] for one in both), digits=2)
         latency = _beside(*(RATIOS["s/token"](one) for one in both), digits=5)
-        shares = [_beside(*(_times(_share(one, kind), 100) for one in both), digits=1) for kind in KINDS]
+        shares = [_beside(*(_times(share(one, kind), 100) for one in both), digits=1) for kind in KINDS]
         rows.append([pair.about, batch, latency, *shares])
     kinds = [f"{kind.replace('_', ' ')}, %" for kind in KINDS]
-    return _table(["pair", "batch", "s/token", *kinds], rows)
+    return markdown(["pair", "batch", "s/token", *kinds], rows)
 
 
-def _over(part: pd.DataFrame) -> float:
-    return float(part["duration_s"].sum() / part["priced_s"].sum())
-
-
-def _share(summary: Summary, kind: str) -> float | None:
+def share(summary: Summary, kind: str) -> float | None:
+    """The share of the pool that a kind of memory had over time."""
     value: float | None = summary["memory"][kind]["over_time"]
     return value
+
+
+def markdown(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """The lines of a table."""
+    lines = [names, ["---"] * len(names), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+
+def _together(terms: Sequence[Term], kind: Callable[[str], bool]) -> tuple[float, float, float]:
+    """Seconds measured, seconds priced, and points of the busy time of all terms of a kind."""
+    found = [term for term in terms if kind(term.term)]
+    return tuple(sum(getattr(term, name) for term in found) for name in ("measured_s", "priced_s", "share_points"))
 
 
 def _ratio(ours: float | None, real: float | None) -> float | None:
@@ -129,8 +153,3 @@ def _difference(ours: float | None, real: float | None, times: float) -> str:
 
 def _beside(real: float | None, ours: float | None, digits: int) -> str:
     return " / ".join("-" if value is None else f"{value:.{digits}f}" for value in (real, ours))
-
-
-def _table(names: list[str], rows: list[list[Any]]) -> list[str]:
-    lines = [names, ["---"] * len(names), *rows]
-    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]

@@ -5,7 +5,8 @@ python -m kernels.engine.calibrate --models opt-13b,llama-3-8b --out FOLDER
 `testbed calibrate` measures layers as torch runs them, operation by operation, and one kind of work at a time. Here all
 layers of the real model run after each other as they do in an iteration, fused and with RoPE, the largest token counts
 first and without a pause: so under load, at the clock that the power limit leaves, which each section's note names.
-An iteration with a prompt is launched kernel by kernel, not as a graph: `launched_singly` is what that costs.
+Whole iterations are served then, and what they take beyond the sum of all sections is a section too: `launched_singly`
+with a prompt, which is launched kernel by kernel, `launched_together` for decodes, which are a graph.
 Batches of decodes are padded to the sizes of CUDA graphs (cuda_graph_sizes). Attention, moves and the rest stay.
 """
 
@@ -18,31 +19,31 @@ import torch
 from torch import Tensor
 
 from kernels.engine.architecture import of_spec
-from kernels.engine.assemble import Options, assemble
+from kernels.engine.assemble import Options
 from kernels.engine.fused_maths import FusedMaths
 from kernels.engine.graphs import BUCKETS
+from kernels.engine.launches import DECODES, Bench, beyond, decodes_alone, prompts_beside_decodes
 from kernels.engine.network import Network, Pass
 from kernels.engine.pairs.memory import free
 from kernels.engine.plain_attention import Attention
 from kernels.engine.ragged import Ragged
-from kernels.engine.runner import Runner
-from kernels.engine.upload import upload
 from kernels.engine.weights import random_weights
 from kernels.measure.calibrate import PER_LAYER, dump, section
 from kernels.measure.fingerprint import fingerprint
 from kernels.measure.sweeps import REPLAYS, Point, point
-from kernels.measure.timing import Timing, time_graph, time_stream, warm_up
+from kernels.measure.timing import Timing, time_graph, warm_up
 from testbed.core.shapes import read_model
-from testbed.cost.sections import read_profile
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import CostModel
+from testbed.cost.profile import Choices, ProfileCost, read_profile
+from testbed.memory.contiguous.contiguous import ContiguousOracle
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec
-from testbed.sched.mixed import MixedPrefill
-from testbed.sched.preemption import Recompute
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
-TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128))
+TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128), *range(2816, 4097, 256))
 ROWS = (*GRAPHS, 192, 256)
-PROMPTS, DECODES, CONTEXT = (8, 48, 112, 240, 496, 1008, 2032), 16, 400
+PROMPTS, BATCHES = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 2032), (1, 8, 16, 32, 64)
+OPTIONS = Options("cuda", torch.float16, graphs=128, warm=tuple(length + DECODES for length in PROMPTS))
 
 
 class NoAttention(Attention):
@@ -71,7 +72,8 @@ def main() -> None:
         profile = calibrate(name)
         (options.out / f"h200-{name}-tp1.json").write_text(dump(profile), encoding="utf-8")
         print(name, profile["sections"]["linear"]["note"], flush=True)
-        print(name, "launched singly", profile["sections"]["launched_singly"]["points"], flush=True)
+        for what in ("launched_singly", "launched_together"):
+            print(name, what, profile["sections"][what]["points"], flush=True)
         free()
 
 
@@ -88,15 +90,11 @@ def calibrate(name: str) -> dict[str, Any]:
         "linear": section(PER_LAYER, ("num_tokens",), linear, note),
         "output_head": section("once per iteration", ("num_rows",), head_points(network), "norm, product, argmax"),
         "once_per_iteration": section("once per iteration", ("num_tokens",), embedding_points(network), "embedding"),
-        "launched_singly": section(
-            "once per iteration with a prompt",
-            ("num_tokens",),
-            singly_points(network),
-            "beyond the same work as a graph",
-        ),
     }
     profile.pop("fit", None)  # it was of other sections
-    return profile | {"fingerprint": fingerprint(), "cuda_graph_sizes": GRAPHS}
+    profile |= {"fingerprint": fingerprint(), "cuda_graph_sizes": GRAPHS}
+    profile["sections"] |= launched_sections(profile, network)
+    return profile
 
 
 def linear_points(network: Network) -> tuple[list[Point], list[int]]:
@@ -151,31 +149,28 @@ def embedding_points(network: Network) -> list[Point]:
     return points
 
 
-def singly_points(network: Network) -> list[Point]:
-    """What the GPU takes longer where a prompt and some decodes are launched kernel by kernel, by tokens."""
-    pool = PoolSpec((1 << 12) + 16, 1 << 12)
-    scheduler = MixedPrefill(Paged(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=256)
-    engine = assemble(scheduler, pool, network.arch, network.weights, Options("cuda", torch.float16))
-    points = []
-    for prompt in PROMPTS:
-        batch = engine.runner.idle_batch([prompt], [CONTEXT] * DECODES)
-        alone, graph = together(engine.runner, batch)
-        extra = Timing(*(max(0.0, one - graph.median_us) for one in (alone.median_us, alone.low_us, alone.high_us)))
-        points.append(point(prompt + DECODES, timing=extra))
-    return points
+def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, Any]:
+    """Whole iterations beyond the profile's other sections, both with a prompt and of decodes alone."""
+    bench = Bench(network.arch, network.weights, OPTIONS)
+    price = kernels_of(profile, network.arch.spec, "paged", "equal")
+    served = prompts_beside_decodes(bench, PROMPTS, price)
+    singly = [point(length + DECODES, timing=beyond(found, price)) for length, found in served.items()]
+    together = []
+    for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
+        price = kernels_of(profile, network.arch.spec, kernel, "ragged")
+        for batch in BATCHES:
+            free()
+            together.append(point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), price)))
+    note = "whole iterations as served, beyond the kernels of the other sections"
+    return {
+        "launched_singly": section("an iteration with a prompt beside decodes", ("num_tokens",), singly, note),
+        "launched_together": section("an iteration of decodes alone", ("kernel", "num_seqs"), together, note),
+    }
 
 
-def together(runner: Runner, batch: Ragged) -> tuple[Timing, Timing]:
-    """Times of a forward pass, launched kernel by kernel and as one graph."""
-    arrays = {"tokens": batch.tokens, "positions": batch.positions, "wanted": batch.wanted}
-    there = upload(arrays, runner.network.weights.embedding.device)
-    runner.attention.open(batch)
-
-    def forward() -> None:
-        with torch.inference_mode():
-            runner.network.logits(**there, attention=runner.attention)
-
-    return time_stream(forward, 2 * REPLAYS), time_graph([forward], REPLAYS)
+def kernels_of(profile: dict[str, Any], spec: ModelSpec, kernel: str, spread: str) -> CostModel:
+    """The sum of the measured kernels, without software time."""
+    return ProfileCost(spec, None, profile, Choices(kernel=kernel, spread=spread, overhead_s=0.0))
 
 
 def _divided(timing: Timing, parts: int) -> Timing:

@@ -10,6 +10,7 @@ SECTIONS = {
     "paper": "decode_attention_paper_kernel",
     "contiguous": "contiguous_attention",
 }
+WAITS = ("by layer", "all in")
 
 
 def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:
@@ -27,12 +28,14 @@ class Choices:
     """Which of the measured alternatives is priced.
 
     kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
-    "equal"; swap: "fused" or "per block"; overhead_s: software time of an iteration, None for the profile's
-    (one graph launch, inputs in, tokens out), overhead_per_worker_s more for each GPU, whose worker gets its input in
-    turn, overhead_per_request_s more for each resident request and overhead_per_token_s for each scheduled token, None
-    for the profile's, where it has them; overhead_per_input_s for each resident request on each GPU, to whose worker
-    its input is handed; overhead_per_sequence_s for each sequence that takes a step or is prefilled, and as much as for
-    sequences_per_fork of them for each fork;
+    "equal"; swap: "fused" or "per block"; swap_waits: "by layer" (the 2023 system's, see with_swaps) or "all in" (no
+    layer runs before everything has come in; what goes out hides behind computing);
+    overhead_s: software time of an iteration, None for the profile's (one graph launch, inputs in, tokens out),
+    overhead_per_worker_s more for each GPU, whose worker gets its input in turn, overhead_per_request_s more for each
+    resident request and overhead_per_token_s for each scheduled token, None for the profile's, where it has them;
+    overhead_per_input_s for each resident request
+    on each GPU, to whose worker its input is handed; overhead_per_sequence_s for each sequence that takes a step or is
+    prefilled, and as much as for sequences_per_fork of them for each fork;
     parallel_layer_s: what a layer takes on so many GPUs beyond its kernels and all-reduces (launches that wait for the
     slowest GPU), by number of GPUs; one GPU needs no entry, and nothing at all is said by an empty table;
     attention_scale: decode attention takes that many times as long;
@@ -46,6 +49,7 @@ class Choices:
     kernel: str = "paged"
     spread: str = "ragged"
     swap: str = "fused"
+    swap_waits: str = "by layer"
     overhead_s: float | None = None
     overhead_per_worker_s: float = 0.0
     overhead_per_request_s: float | None = None
@@ -58,6 +62,10 @@ class Choices:
     repeated_read: float = 0.5
     extra_s: Mapping[str, float] = field(default_factory=dict)
     cuda_graph_sizes: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.swap_waits not in WAITS:
+            raise InputError(f"swap_waits: {self.swap_waits} is not one of {', '.join(WAITS)}")
 
     @property
     def decode_section(self) -> str:

@@ -1,6 +1,6 @@
 """Piecewise affine functions of counts, in whole picoseconds."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -43,6 +43,21 @@ class Knots:
         """First count that belongs to the next piece."""
         i = self.segment(x)
         return self.x[i + 1] if i + 1 < len(self.slopes) else UNBOUNDED
+
+
+class Line:
+    """Linear between points and level beyond both ends; it may fall, so no span of iterations is read off it."""
+
+    def __init__(self, points: Iterable[tuple[int, int]]) -> None:
+        self._points = sorted(points)
+
+    def __call__(self, x: int) -> int:
+        points = self._points
+        i = bisect_left(points, x, key=lambda point: point[0])
+        if i in (0, len(points)):
+            return points[min(i, len(points) - 1)][1]
+        (low, y_low), (high, y_high) = points[i - 1], points[i]
+        return blend(low, high, x, y_low, y_high)
 
 
 def blend(low: int, high: int, x: int, y_low: int, y_high: int) -> int:

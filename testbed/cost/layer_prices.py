@@ -8,9 +8,9 @@ from typing import Any
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.choices import Choices, layer_s
-from testbed.cost.knots import Knots
+from testbed.cost.knots import Knots, Line
 from testbed.cost.move_tables import AllReduce
-from testbed.cost.sections import Rows, has, included, jumps, table
+from testbed.cost.sections import Rows, has, included, jumps, rows, table
 
 Curve = Callable[[int], int]
 
@@ -35,7 +35,8 @@ class Layers:
         self._linear, self._write = curve("linear", model.num_layers), curve("cache_write", model.num_layers)
         self._head = curve("output_head", 1)
         self._once = curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else None
-        self._singly = curve("launched_singly", 1) if has(profile, "launched_singly") else None
+        self._singly = _launched(profile, "launched_singly", ())
+        self._together = _launched(profile, "launched_together", (choices.kernel,))
         told = choices.cuda_graph_sizes
         self._sizes = sorted(profile.get("cuda_graph_sizes", ()) if told is None else told)
         self._reduce = AllReduce(profile, server)
@@ -45,7 +46,11 @@ class Layers:
 
     def singly(self, num_tokens: int) -> int:
         """What an iteration with a prompt takes beyond its kernels, because they are launched one by one."""
-        return self._singly(num_tokens) if self._singly else 0
+        return self._singly(num_tokens)
+
+    def together(self, num_seqs: int) -> int:
+        """What decodes alone take beyond their kernels, though these are one graph."""
+        return self._together(num_seqs)
 
     def _price(self, num_tokens: int, num_rows: int) -> int:
         padded = self._padded(num_tokens)
@@ -57,6 +62,13 @@ class Layers:
         if not self._sizes or num_tokens > self._sizes[-1]:
             return num_tokens
         return int(self._sizes[bisect_left(self._sizes, num_tokens)])
+
+
+def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:
+    """Whole iterations beyond their kernels, of one kind; nothing where nobody has measured them."""
+    points = rows(profile, section) if has(profile, section) else []
+    chosen = [(key[-1], ps) for key, ps in points if key[:-1] == kind]
+    return Line(chosen) if chosen else lambda count: 0
 
 
 def _line(points: Rows, times: int) -> Curve:

@@ -53,10 +53,11 @@ class ProfileCost(CostModel):
         self._software = Software(profile, choices, num_gpus)
 
     def iteration(self, work: Work) -> int:
-        num_tokens = work.num_tokens
-        price = self._layers.price(num_tokens, work.decode_seqs + len(work.prefill)) if num_tokens else 0
-        price += self._layers.singly(num_tokens) if work.prefill else 0
-        price += self._software.running(num_tokens)
+        num_tokens, price = work.num_tokens, 0
+        if num_tokens:
+            price += self._layers.price(num_tokens, work.decode_seqs + len(work.prefill))
+            price += self._layers.singly(num_tokens) if work.prefill else self._layers.together(num_tokens)
+            price += self._software.running(num_tokens)
         price += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:
             price = self._with_swaps(price, work)
@@ -67,7 +68,7 @@ class ProfileCost(CostModel):
         num_seqs = work.decode_seqs
         attention = self._attention.span(work)
         first = self._layers.price(num_seqs, num_seqs) + self._software.running(num_seqs)
-        first += self._software.serving(work) + attention.first_ps
+        first += self._software.serving(work) + attention.first_ps + self._layers.together(num_seqs)
         return Affine(first, attention.growth_ps, attention.steps)
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
@@ -75,6 +76,9 @@ class ProfileCost(CostModel):
         layers, tables = self._model.num_layers, {"out": self._out, "in": self._in}
         counts = transfers(work.moves)
         moving_ps = sum(tables[way](length, count) for (way, length), count in counts.items())
+        if self.choices.swap_waits == "all in":
+            coming_ps = sum(self._in(length, count) for (way, length), count in counts.items() if way == "in")
+            return max(computing_ps + coming_ps, moving_ps)
         per_block = 2 * layers if self.choices.swap == "per block" else 1
         return with_swaps(computing_ps, moving_ps, per_block * sum(counts.values()), layers)
 

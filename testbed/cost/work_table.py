@@ -9,6 +9,8 @@ from testbed.cost.model import Moved, Work
 
 PREFIX = "work_"
 WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
+CAME_LATER = {"forks": 0}  # what a row of an engine that did not write it yet means: none was counted
+ALWAYS = tuple(PREFIX + name for name in Work._fields if name not in CAME_LATER)
 LISTS = ("prefill", "copies", "moves", "extra")
 
 
@@ -25,7 +27,7 @@ def read_work(row: Mapping[str, Any]) -> Work:
     values: dict[str, Any] = {}
     for name in Work._fields:
         try:
-            cell = row[PREFIX + name]
+            cell = row.get(PREFIX + name, CAME_LATER[name]) if name in CAME_LATER else row[PREFIX + name]
             values[name] = tuple(tuple(one) for one in json.loads(cell)) if name in LISTS else int(cell)
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?") from None

@@ -192,6 +192,26 @@ def test_planted_errors_of_the_price_are_found_term_by_term(pair, testbed):
     assert "kernels: prompts" in (pair / "x.html").read_text()
 
 
+def test_rows_of_before_forks_were_counted_are_read(pair):
+    folder = planted_gpu_run(pair / "paged", pair / "gpu")
+    simulated = read_run("simulated", pair / "paged")
+    before = terms(simulated, read_run("real", folder))
+    table = pd.read_csv(folder / "iterations.csv.gz").drop(columns="work_forks")
+    table.to_csv(folder / "iterations.csv.gz", index=False)
+    assert terms(simulated, read_run("real", folder)) == before
+
+
+def test_where_terms_cannot_be_had_the_rest_is_compared(pair, testbed):
+    folder = planted_gpu_run(pair / "paged", pair / "gpu")
+    config = OmegaConf.to_container(OmegaConf.load(pair / "paged" / "config.yaml"))
+    config["cost"] = {"_target_": "testbed.cost.profile.ProfileCost", "path": "gone.json", "choices": None}
+    OmegaConf.save(OmegaConf.create(config), pair / "paged" / "config.yaml")
+    code, output, error = testbed("compare", "paged", folder.name)
+    assert code == 0, error
+    assert "no cost terms of paged against gpu: cost: no profile gone.json" in output
+    assert "Numbers" in output
+
+
 def test_terms_of_a_table_without_gpu_times_are_refused(pair):
     folder = planted_gpu_run(pair / "paged", pair / "gpu")
     table = pd.read_csv(folder / "iterations.csv.gz").drop(columns="gpu_s")

@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.derive import derive
-from testbed.cost.knots import Knots
+from testbed.cost.knots import Knots, Line
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.move_tables import SizedTable
 from testbed.cost.profile import Choices, ProfileCost, read_profile
@@ -97,6 +97,16 @@ def test_prices_cover_every_part():
     assert bare < decode
 
 
+def test_what_waits_for_a_swap_is_told():
+    away, back = (Moved(*way, 16, 20) for way in ((DEVICE, HOST), (HOST, DEVICE)))
+    waits, decode, idle = cost_of(swap_waits="all in"), COST.iteration(Work(8, 800)), Work(moves=(back,))
+    assert waits.iteration(Work(8, 800, moves=(away,))) == decode  # hidden behind computing
+    assert waits.iteration(Work(8, 800, moves=(back,))) == decode + waits.iteration(idle)
+    assert COST.iteration(Work(8, 800, moves=(back,))) < decode + waits.iteration(idle)
+    with pytest.raises(InputError, match="swap_waits: never is not one of by layer, all in"):
+        cost_of(swap_waits="never")
+
+
 def test_the_papers_kernel_costs_more():
     assert PAPER.iteration(Work(32, 32 * 400)) > COST.iteration(Work(32, 32 * 400))
 
@@ -117,6 +127,11 @@ def test_knots_are_whole_numbers_and_reach_both_ways():
     assert [knots(x) for x in (0, 10, 15, 20, 39, 40, 80)] == [0, 100, 150, 205, 205, 205, 205]
     assert (knots.end(15), knots.end(25)) == (20, UNBOUNDED)
     assert Knots([(5, 7)])(100) == 7
+
+
+def test_a_line_may_fall_and_is_level_beyond_its_ends():
+    line = Line([(20, -100), (10, 100)])
+    assert [line(x) for x in (0, 10, 15, 20, 80)] == [100, 100, 0, -100, -100]
 
 
 def test_unmeasured_block_sizes_are_blended():

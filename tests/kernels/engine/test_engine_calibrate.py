@@ -7,12 +7,17 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
 
-from kernels.engine import calibrate  # noqa: E402
+from kernels.engine import calibrate, launches  # noqa: E402
+from kernels.engine.assemble import Options  # noqa: E402
 from kernels.engine.maths import PlainMaths  # noqa: E402
 from kernels.engine.network import Network  # noqa: E402
+from kernels.engine.records import Iteration  # noqa: E402
+from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
-from testbed.cost.model import Work  # noqa: E402
+from testbed.cost.model import CostModel, Work  # noqa: E402
 from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
+from testbed.memory.contiguous.contiguous import ContiguousOracle  # noqa: E402
+from testbed.memory.paged.paged import Paged  # noqa: E402
 
 
 @pytest.mark.parametrize("family", ["opt", "llama"])
@@ -51,6 +56,55 @@ def test_an_iteration_with_a_prompt_pays_for_single_launches():
     prompt, decode = Work(3, 300, 100, prefill=((1, 0),)), Work(3, 300, 100)
     assert cost.iteration(decode) == plain.iteration(decode)
     assert cost.iteration(prompt) - plain.iteration(prompt) == pytest.approx(900e6, rel=0.02)
+
+
+def test_decodes_alone_pay_for_what_their_graph_takes_beyond_its_kernels():
+    made = read_profile("h200-opt-13b-tp1")
+    plain = ProfileCost(read_model("opt-13b"), None, made)
+    rows = [["paged", 1, 300.0, 0, 0], ["paged", 9, 100.0, 0, 0], ["contiguous", 1, 700.0, 0, 0]]
+    made["sections"]["launched_together"] = {"axes": ["kernel", "num_seqs"], "points": rows}
+    cost = ProfileCost(read_model("opt-13b"), None, made)
+    decode, prompt = Work(5, 300, 100), Work(5, 300, 100, prefill=((1, 0),))
+    assert cost.iteration(decode) - plain.iteration(decode) == 200 * 10**6
+    assert cost.iteration(prompt) == plain.iteration(prompt)
+    span = cost.decode(decode)
+    assert [span.first_ps + k * span.growth_ps for k in range(3)] == [
+        cost.iteration(Work(5, 300 + 5 * k, 100 + k)) for k in range(3)
+    ]
+
+
+def bench(family):
+    arch = tiny.architecture(family)
+    return launches.Bench(arch, tiny.weights(arch), Options(clock=tiny.StepClock(1e-3)))
+
+
+class OneMillisecond(CostModel):
+    def iteration(self, work):
+        return 10**9
+
+
+@pytest.mark.parametrize("kind", [Paged, ContiguousOracle])
+def test_decodes_alone_are_of_the_whole_batch(monkeypatch, kind):
+    monkeypatch.setattr(launches, "CONTEXT", 20)
+    monkeypatch.setattr(launches, "STEPS", 12)
+    monkeypatch.setattr(launches, "LONGEST", 100)
+    found = launches.decodes_alone(bench("llama"), kind, 3)
+    assert len(found) == 12 - 1 - launches.SETTLING
+    assert {(one.work.decode_seqs, one.work.prefill) for one in found} == {(3, ())}
+    with pytest.raises(InputError, match="no iteration is of the kind"):
+        launches.beyond([], OneMillisecond())
+
+
+def test_prompts_come_one_by_one_beside_all_decodes(monkeypatch):
+    monkeypatch.setattr(launches, "CONTEXT", 20)
+    monkeypatch.setattr(launches, "DECODES", 2)
+    found = launches.prompts_beside_decodes(bench("opt"), [3, 7], OneMillisecond())
+    assert {length: len(ones) for length, ones in found.items()} == {3: launches.VISITS, 7: launches.VISITS}
+
+
+def test_what_is_beyond_the_price_is_gpu_time():
+    ones = [Iteration(0.0, 1.0, 0.5, 0.5, seconds, Work(1, 1, 1)) for seconds in (1.2e-3, 1.3e-3, 0.9e-3)]
+    assert launches.beyond(ones, OneMillisecond()).median_us == pytest.approx(200)
 
 
 def test_a_batch_of_nobody_is_what_was_asked_for():

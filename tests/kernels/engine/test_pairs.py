@@ -2,6 +2,7 @@
 
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,11 @@ pytest.importorskip("pandas", reason="pandas is not installed")
 
 import tiny_models  # noqa: E402, F401  (one thread)
 
+from experiments.compare.finished_run import FinishedRun  # noqa: E402
 from experiments.validation import pairs as validation  # noqa: E402
+from experiments.validation.decode_lines import decode_lines, renewed  # noqa: E402
+from experiments.validation.pair_figure import AT_ONE_RATE, BY_RATE, draw  # noqa: E402
+from experiments.validation.pair_table import KINDS, Pair, Side  # noqa: E402
 from kernels.engine.pairs import __main__ as command  # noqa: E402
 from kernels.engine.pairs.plan import PAIRS, device, rehearsal  # noqa: E402
 from kernels.engine.pairs.software import FIELDS, read_software  # noqa: E402
@@ -33,7 +38,7 @@ def test_what_the_runs_leave_is_simulated_and_compared(tmp_path, capsys):
     text = table.read_text()
     assert text.startswith("# Kept\n\n## The simulation beside it\n\n`python -m")
     assert "\nold\n" not in text
-    assert text.count("| ShareGPT, paged at 80%") == 3
+    assert text.count("| ShareGPT, paged at 80%") == 4  # errors by two profiles, cost terms, levels
     validation.main(arguments)
     assert table.read_text() == text  # the same rows give the same table
 
@@ -69,6 +74,43 @@ def test_a_pair_that_fails_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "prepared", broken)
     assert command.run_pairs(command.chosen("azure"), rehearsal(), tmp_path, 60.0) == ["azure"]
     assert "no weights" in capsys.readouterr().out
+
+
+SUMMARY = {
+    "batch": {"mean_over_time": 3.0},
+    "normalized_latency_s_per_token": {"mean": 0.02},
+    "memory": {kind: {"over_time": 0.25} for kind in KINDS},
+}
+
+
+def test_the_figure_shows_both_sides_of_every_system():
+    side = Side(SUMMARY, ())
+    names = {*AT_ONE_RATE, *BY_RATE}
+    real = FinishedRun("real", Path(), {"arrivals": {"rate": 2.0}}, SUMMARY, None, None)
+    pairs = {name: Pair(name, name, real, side, side) for name in names}
+    figure = draw(pairs)
+    batch, latency, memory = figure.axes
+    assert [len(batch.patches), len(memory.patches)] == [8, 2 * 4 * 4]
+    assert sum(bool(bar.get_hatch()) for bar in batch.patches) == 4
+    assert len(latency.lines) == 8
+    del pairs["paged-95"]
+    with pytest.raises(InputError, match="needs the run paged-95"):
+        draw(pairs)
+
+
+def test_the_table_of_decodes_is_made_of_kept_rows(tmp_path):
+    head = "model,batch,duration_us,gpu_us,host_us,idle_share,over_kernels,bytes_us,of_bytes"
+    (tmp_path / "decodes-small.csv").write_text(f"# a GPU\n{head}\nsmall,8,10.4,9.6,1,0.019,0.9,5,0.52\n")
+    (tmp_path / "decodes-large.csv").write_text(f"# a GPU\n{head}\nlarge,1,20,19,1,0.05,0.9,9,0.5\n")
+    table = decode_lines(tmp_path)
+    assert table[2:] == [
+        "| large | 1 | 20 | 19 | 1 | 5.0% | 0.900 | 0.500 |",
+        "| small | 8 | 10 | 10 | 1 | 1.9% | 0.900 | 0.520 |",
+    ]
+    page = "\n".join(["before", table[0], "|---|", "| old |", "", "| other |"])
+    assert renewed(page, table) == "\n".join(["before", *table, "", "| other |"])
+    assert renewed("no table", table) == "no table"
+    assert decode_lines(tmp_path / "nowhere") == []
 
 
 def test_software_time_is_a_line_through_what_was_measured(tmp_path):
