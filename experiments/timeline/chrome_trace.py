@@ -7,7 +7,7 @@ in microseconds of simulated time, six decimals of which are whole picoseconds.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.runs.run_tables import Columns
+from testbed.sim.columns import Columns
 from experiments.timeline.lanes import lanes
 from experiments.timeline.phases import Life
 from testbed.core.request import Request

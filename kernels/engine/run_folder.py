@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from kernels.engine.records import Records, RequestRow
+from kernels.engine.records import Records
 from testbed.core.request import PS
 from testbed.cost.work_table import WORK_COLUMNS, work_cells
 from testbed.metrics import summarize
 from testbed.sched.recorded_beams import COLUMNS as BEAMS
+from testbed.sim.columns import request_columns
 from testbed.sim.recorder import NOT_YET, SHAPE, SLOTS
 
 MEASURED = ("gpu_s", "host_s", "wait_s")
@@ -44,14 +45,15 @@ def write_run(
     return summary
 
 
-def request_table(records: Records) -> tuple[list[str], list[list[Any]]]:
+def request_table(records: Records) -> tuple[list[str], Iterable[Sequence[Any]]]:
     """Names and rows of requests.csv, in order of arrival; what has not happened is empty."""
-    names = [_seconds_name(name) for name in RequestRow._fields]
-    rows = [
-        [*map(_cell, RequestRow._fields, row), records.rejections.get(row.request_id, "")]
-        for row in sorted(records.requests)
-    ]
-    return [*names, "rejected"], rows
+    columns = request_columns(records.recorder)
+    return [*columns], zip(*(map(_known, column.tolist()) for column in columns.values()), strict=True)
+
+
+def _known(value: Any) -> Any:
+    """NaN, what has not happened, as an empty cell."""
+    return "" if value != value else value
 
 
 def iteration_table(records: Records) -> tuple[list[str], list[list[Any]]]:

@@ -51,12 +51,11 @@ def test_engine_and_simulator_agree_step_by_step(num_seqs):
 def test_folder_has_a_simulated_runs_files(tmp_path):
     pd = pytest.importorskip("pandas")
     from experiments.runs import run_tables
-    from experiments.runs.point import complete
 
     config = run_config(tmp_path, window_s=[0.0, 100.0])
     run = make_run(config)
     run.carry_out(tmp_path / "out")
-    assert complete(tmp_path / "out")["engine"] == {"kind": "cpu", "fingerprint": None}
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["engine"] == {"kind": "cpu", "fingerprint": None}
     recorder = run.engine.records.recorder
     for name, table in (("requests", run_tables.requests(recorder)), ("iterations", run_tables.spans(recorder))):
         got = pd.read_csv(tmp_path / "out" / f"{name}.csv", keep_default_na=name != "requests")
