@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.commands.arguments.capacity import PRECISION, SHARE
 from experiments.front_door.options import asked
 from experiments.front_door.sweep import measured
 from experiments.paper.studies.knee import sustained_rate
@@ -15,7 +16,6 @@ from testbed.core.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARE, PRECISION = 0.9, 0.02
 MAX_REQUESTS = 3_000_000
 Seen = Callable[[float, float], None]
 
