@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from experiments.front_door.own_workload import Own, own_workload
 from experiments.runs.given import KINDS, is_made
 from experiments.runs.known_choices import GROUPS
 from experiments.runs.lab import composed
+from experiments.runs.misspelt import dotted, nearest
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 
@@ -97,9 +97,9 @@ def _config(
 
 
 def _no_option(key: str, config: DictConfig) -> str:
-    known = [*GROUPS, *WORDS, *SHORT, *map(str, config), *(f"{g}.{k}" for g in KINDS for k in config[g])]
-    near = get_close_matches(key, known, 1)
-    guess = f"; did you mean {near[0]}?" if near else ";"
+    known = [*GROUPS, *SHORT, *dotted(config)]
+    near = nearest(key, known)
+    guess = f"; did you mean {near}?" if near else ";"
     return f"no option {key!r}{guess} options are those of testbed run (testbed run --help)"
 
 

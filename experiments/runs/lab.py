@@ -13,6 +13,7 @@ from experiments.runs.choices import understood
 from experiments.runs.identity import run_id
 from experiments.runs.known_choices import CONF
 from experiments.runs.length_files import FILE_READERS
+from experiments.runs.misspelt import keys_explained
 from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
 
@@ -66,5 +67,5 @@ class Lab:
 def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
     """A config from the tree; composing is slow, so each is composed once."""
     register_models()
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+    with keys_explained(overrides), initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         return compose(name, overrides=understood(overrides))
