@@ -13,9 +13,9 @@ from experiments.commands.chosen_classes import check_choice
 from experiments.commands.one_line import one_line
 from experiments.front_door.own_workload import Own, own_workload
 from experiments.runs.given import KINDS, is_made
-from experiments.runs.known_choices import GROUPS
+from experiments.runs.known_choices import CUSTOM, GROUPS, names_of
 from experiments.runs.lab import composed
-from experiments.runs.misspelt import dotted, nearest
+from experiments.runs.misspelt import check_key
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 
@@ -31,7 +31,6 @@ WORDS = {  # groups that the command line names otherwise
     "protocol": "+protocol={}",
     "eviction": "eviction@policy.eviction={}",
 }
-ABSENT = object()
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
 
 
@@ -57,7 +56,7 @@ def asked(overrides: Sequence[str], options: Mapping[str, Any]) -> Asked:
             nodes["server.gpu" if key == "gpu" else key] = _node(value)
         elif key in KINDS and not isinstance(value, Mapping):
             objects[key] = _object(key, value, own)
-            words.append(f"{key}=custom")
+            words.append(f"{key}={CUSTOM}")
         else:
             values[SHORT.get(key, key)] = value
     if own.replays:
@@ -76,6 +75,7 @@ def _object(key: str, value: Any, own: Own) -> Any:
 def _config(
     words: Sequence[str], values: Mapping[str, Any], objects: Mapping[str, Any], nodes: Mapping[str, Any]
 ) -> DictConfig:
+    of_ones_own = {word.partition("=")[0] for word in words if _of_ones_own(word)}
     try:
         for word in words:
             check_choice(word)
@@ -87,20 +87,19 @@ def _config(
         for key, node in nodes.items():
             OmegaConf.update(config, key, node, merge=False)
         for key, value in values.items():
-            own = key.partition(".")[0] in objects
-            if not own and OmegaConf.select(config, key, default=ABSENT) is ABSENT:
-                raise InputError(_no_option(key, config))
+            own = key.partition(".")[0] in of_ones_own
+            if not own:
+                check_key(key, config, SHORT)
             OmegaConf.update(config, key, value, force_add=own)
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(f"{one_line(error)}; options are those of testbed run (testbed run --help)") from error
     return config
 
 
-def _no_option(key: str, config: DictConfig) -> str:
-    known = [*GROUPS, *SHORT, *dotted(config)]
-    near = nearest(key, known)
-    guess = f"; did you mean {near}?" if near else ";"
-    return f"no option {key!r}{guess} options are those of testbed run (testbed run --help)"
+def _of_ones_own(word: str) -> bool:
+    """Whether a word chooses a class of the user's own, whose parameters no config lists."""
+    group, _, choice = word.partition("=")
+    return group in KINDS and (choice == CUSTOM or choice not in names_of(group))
 
 
 def _python(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
 from experiments.commands.run_help import config_dirs, values
 from experiments.runs.known_choices import GROUPS
@@ -60,7 +61,15 @@ def keys_of(arguments: Sequence[str]) -> list[str]:
     return [*dotted(yaml.safe_load("\n".join(lines))), *GROUPS, *ELSEWHERE]
 
 
-def dotted(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+def check_key(key: str, config: DictConfig, also: Iterable[str] = ()) -> None:
+    """A key must be one of the config, though it may have no value yet; `also` are other names to suggest."""
+    above, _, last = key.rpartition(".")
+    node = OmegaConf.select(config, above) if above else config
+    if not isinstance(node, DictConfig) or last not in list(node):
+        raise InputError(no_key(key, [*also, *dotted(OmegaConf.to_container(config)), *GROUPS]))
+
+
+def dotted(values: Any, above: str = "") -> Iterator[str]:
     """The keys of nested mappings, from the outermost on."""
     for key, value in values.items():
         if not str(key).startswith("_"):

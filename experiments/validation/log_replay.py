@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.importers.known_shapes import gpu_of_device
 from experiments.runs.build import build
 from experiments.runs.lab import composed
-from experiments.runs.misspelt import dotted, no_key
+from experiments.runs.misspelt import check_key
 from experiments.runs.point import run
 from experiments.runs.run_tables import Columns, request_columns, span_columns
 from experiments.validation.deviations import Times
@@ -19,7 +19,6 @@ from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
 from traces.vllm_log import Served, VllmLog
 
-ABSENT = object()
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
 
 
@@ -136,6 +135,5 @@ def _set_own(config: DictConfig, overrides: Sequence[str]) -> None:
     """Values below server and model, which a profile may just have put there."""
     values = OmegaConf.from_dotlist(list(overrides))
     for key in (text.partition("=")[0] for text in overrides):
-        if OmegaConf.select(config, key, default=ABSENT) is ABSENT:
-            raise InputError(no_key(key, dotted(config)))
+        check_key(key, config)
         OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)

@@ -158,7 +158,7 @@ def test_capacity_is_where_the_share_is_lost():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"polcy": "paged"}, "no option 'polcy'; did you mean policy"),
+        ({"polcy": "paged"}, "no key 'polcy'; did you mean policy"),
         ({"policy": "pagd"}, "pagd"),
         ({"policy": 3}, "policy is int"),
         ({"policy": int}, "policy is int"),
