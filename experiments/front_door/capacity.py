@@ -61,7 +61,7 @@ def capacity(
         raise InputError(f"low is {low} and high is {high}; they must be rates above 0, the lower one first")
     if not precision > 0:
         raise InputError(f"precision is {precision}; it must be above 0")
-    if options.get("rate") is not None:
+    if options.get("rate") is not None or any(word.startswith("arrivals.rate=") for word in overrides):
         raise InputError("rate is what capacity looks for; say where to begin by low and high")
     slo = {key: value for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s)) if value is not None}
     if not slo_of(plain(asked(overrides, {**options, **slo}).config)):
