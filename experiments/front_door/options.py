@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.commands.chosen_classes import check_choice
 from experiments.commands.one_line import one_line
 from experiments.front_door.own_workload import Own, own_workload
+from experiments.runs.build import Setup, build
 from experiments.runs.given import KINDS, is_made
 from experiments.runs.known_choices import CUSTOM, GROUPS, names_of
 from experiments.runs.lab import composed
@@ -39,6 +40,14 @@ class Asked(NamedTuple):
 
     config: DictConfig
     objects: dict[str, Any]
+
+
+def made(config: DictConfig, objects: Mapping[str, Any]) -> Setup:
+    """What the config and the objects describe; what Hydra says against it is an InputError."""
+    try:
+        return build(config, objects)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(one_line(error)) from error
 
 
 def asked(overrides: Sequence[str], options: Mapping[str, Any]) -> Asked:
