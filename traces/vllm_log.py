@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,14 @@ class VllmLog(FileTrace):
         super().__init__(path)
         self.workload = workload
 
+    @cached_property
+    def served(self) -> Served:
+        """The requests, and when the server answered."""
+        return read_served(self.path, self.workload)
+
     def read(self) -> Rows:
         """All rows in order of arrival."""
-        return read_served(self.path, self.workload).rows
+        return self.served.rows
 
 
 def _vllm(path: str, workload: str | None) -> tuple[Rows, NDArray[np.float64]]:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from rich.table import Table
 
-from experiments.commands.arguments import Parser, at_least_one
+from experiments.commands.arguments.bench import parser
 from experiments.commands.cache_speed import cache_speed
 from experiments.commands.console import wide_console
 from experiments.commands.progress import spoken
 from experiments.runs.build import build
-from experiments.runs.lab import Lab, length_file
+from experiments.runs.lab import Lab
+from experiments.runs.length_files import length_file
 from experiments.runs.point import run
 
 HOUR = ("+system=vllm", "cost=analytic", "arrivals.duration_s=3600")
@@ -52,11 +53,7 @@ class Speed(NamedTuple):
 
 def main(argv: list[str]) -> None:
     """Measure and print; each measurement in a fresh process, one after another."""
-    this = Parser(prog="testbed bench", description=__doc__)
-    this.add_argument("--lengths", metavar="FILE", help="ShareGPT length file; default: the embedded model")
-    this.add_argument("--repeats", type=at_least_one, default=3, metavar="N", help="keep the fastest of N (default 3)")
-    this.add_argument("--requests", type=at_least_one, default=1_000_000, metavar="N", help="of the long run")
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     lengths = (length_file(options.lengths),) if options.lengths else ()
     began = count(1)
 

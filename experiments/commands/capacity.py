@@ -1,32 +1,14 @@
 """`testbed capacity`: the highest rate at which a share of the requests keeps the objectives, by bisection."""
 
 import sys
-from pathlib import Path
 
-from experiments.commands.arguments import Parser
-from experiments.front_door.capacity import PRECISION, SHARE, Capacity, capacity
-
-NUMBERS = (
-    ("--share", SHARE, "SHARE", f"of the requests that must keep the objectives (default {SHARE})"),
-    ("--low", 0.5, "RATE", "first guess in requests/s, moved outward as far as it takes (default 0.5)"),
-    ("--high", 2.0, "RATE", "the same, above (default 2)"),
-    ("--precision", PRECISION, "P", f"the rate is known to a factor of 1 + P (default {PRECISION})"),
-)
+from experiments.commands.arguments.capacity import parser
+from experiments.front_door.capacity import Capacity, capacity
 
 
 def main(argv: list[str]) -> None:
     """Print every rate as it is tried, then the answer."""
-    this = Parser(
-        prog="testbed capacity",
-        description="The highest rate (requests/s) at which a share of the requests keeps slo.ttft_s and slo.tpot_s, "
-        "looked for by the bisection that the figures use. Runs are kept, and not run again.",
-    )
-    help_text = "those of testbed run; slo.ttft_s=... (s to the first token), slo.tpot_s=... (s a later token), or both"
-    this.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help=help_text)
-    for flag, default, unit, text in NUMBERS:
-        this.add_argument(flag, type=float, default=default, metavar=unit, help=text)
-    this.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="run folders (default: runs)")
-    options = this.parse_intermixed_args(argv)
+    options = parser().parse_intermixed_args(argv)
     found = capacity(
         *options.overrides, share=options.share, low=options.low, high=options.high, precision=options.precision,
         folder=options.runs, seen=lambda rate, inside: tell(rate, inside, options.share),

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.check import parser
 from experiments.commands.fast_and_slow import differs
 from testbed.contract import ClauseBroken, check_policy
 from testbed.contract.search import POOLS, MakePolicy
@@ -16,18 +16,7 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec, host
 
 def main(argv: list[str]) -> int:
     """Print the verdict; exit code 1 where a clause is broken."""
-    this = Parser(
-        prog="testbed check",
-        description="Hold a memory policy to every clause of the contract, in pools of several sizes; print the first "
-        "clause that breaks and the shortest sequence of calls that breaks it.",
-    )
-    this.add_argument("policy", metavar="MODULE:CLASS")
-    this.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters of the class besides its pool")
-    this.add_argument("--slots", type=int, help="slots of the pool, instead of several sizes")
-    this.add_argument("--max-len", type=int, help="the longest sequence in tokens")
-    this.add_argument("--host-slots", type=int, help="slots of the host pool")
-    this.add_argument("--examples", type=int, default=200, help="random histories in each pool (default: 200)")
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     make = partial(find(options.policy), **dict(map(parameter, options.parameters)))
     pools = chosen(options.slots, options.max_len, options.host_slots)
     broken = verdict(make, pools, options.examples)

@@ -32,12 +32,13 @@ COMMANDS = {
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
     "timeline": ("experiments.commands.timeline", "requests, iterations and pool of a run, for Perfetto"),
     "calibrate": ("kernels.measure.calibrate_command", "measure a GPU into a cost profile"),
-    "bench-kernels": ("kernels.measure.bench_kernels", "check and time the CUDA kernels"),
+    "bench-kernels": ("kernels.measure.bench_command", "check and time the CUDA kernels"),
     "completion": ("experiments.commands.completion", "tab completion for bash"),
     "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."
 HELP = ("-h", "--help")
+ARGUMENTS = "experiments.commands.arguments.{}"
 
 
 def main() -> None:
@@ -109,9 +110,19 @@ def _call(name: str, argv: list[str]) -> int:
         from testbed.core.errors import InputError
 
         raise InputError(f"no such command{did_you_mean(name, COMMANDS)}; choose from {', '.join(COMMANDS)}")
-    if name == "run" and not set(HELP).isdisjoint(argv):
-        return import_module("experiments.commands.run_help").main(argv) or 0
+    if not set(HELP).isdisjoint(argv):
+        _help(name, argv)
     return import_module(COMMANDS[name][0]).main(argv) or 0
+
+
+def _help(name: str, argv: list[str]) -> None:
+    """Answer without what only the work needs, and end; what the command has no such answer for, it says itself."""
+    arguments = ARGUMENTS.format(name.replace("-", "_"))
+    if name == "run":
+        import_module("experiments.commands.run_help").main(argv)
+        sys.exit(0)
+    if _exists(arguments):
+        import_module(arguments).parser().parse_args(argv)
 
 
 def _exists(module: str) -> bool:

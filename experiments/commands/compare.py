@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 
 from hydra.errors import InstantiationException
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.compare import parser
 from experiments.commands.console import wide_console
 from experiments.commands.one_line import one_line
 from experiments.compare import curves
@@ -43,16 +42,6 @@ def main(argv: list[str]) -> None:
         write_text(options.html, compare_page(comparison, drawing and curves.png(drawing), blamed))
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
-
-
-def parser() -> Parser:
-    """The arguments."""
-    this = Parser(prog="testbed compare", description=str(__doc__).partition(": ")[2])
-    this.add_argument("runs", nargs="+", metavar="[NAME=]RUN", help="run folders; errors are against the first")
-    this.add_argument("--csv", type=Path, metavar="OUT", help="a line for each number and run")
-    this.add_argument("--html", type=Path, metavar="OUT", help="one page with curves and tables")
-    this.add_argument("--figure", type=Path, metavar="OUT", help="the curves over each other: .png, .pdf or .svg")
-    return this
 
 
 def blame(comparison: Comparison) -> tuple[Comparison, Blamed]:

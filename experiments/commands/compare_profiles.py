@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.compare_profiles import parser
 from experiments.commands.console import wide_console
 from experiments.validation.profile_comparison import SectionErrors, compare
 from testbed.cost.sections import read_profile
@@ -13,10 +13,7 @@ from testbed.cost.sections import read_profile
 
 def main(argv: list[str]) -> None:
     """Print the errors at the shapes at which the second one was measured."""
-    this = Parser(prog="testbed compare-profiles", description=str(__doc__).partition(": ")[2])
-    this.add_argument("first", metavar="PROFILE", help="a profile JSON, or the name of one that ships")
-    this.add_argument("second", metavar="REFERENCE", help="the one that it is held against, at whose shapes")
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     names = [str(Path(name).name) for name in (options.first, options.second)]
     found = list(compare(read_profile(options.first), read_profile(options.second)))
     console = wide_console()

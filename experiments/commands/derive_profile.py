@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.derive_profile import parser
 from experiments.runs.lab import CONF, composed
 from experiments.runs.machine import check_device
 from experiments.runs.make import make
@@ -16,15 +16,7 @@ from testbed.cost.profile import read_profile
 
 def main(argv: list[str]) -> None:
     """Write the derived profile; its fingerprint says that it was derived, and from what."""
-    names = ", ".join(known())
-    this = Parser(prog="testbed derive-profile", description=str(__doc__).partition(": ")[2])
-    this.add_argument("--from", dest="source", required=True, metavar="PROFILE", help="a JSON file, or a shipped name")
-    this.add_argument("--to", required=True, metavar="GPU", help=names)
-    this.add_argument("--source-gpu", default="h200", metavar="GPU", help="the one that was measured (default: h200)")
-    this.add_argument("--out", type=Path, metavar="FILE", help="default: the profile's name with the new GPU in front")
-    this.add_argument("--attainable", type=float, metavar="SHARE", help="of the new GPU's memory bandwidth, if it is "
-                      "known (A100: 0.86); default: the share that the measured GPU reached")  # fmt: skip
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     if options.attainable is not None and not 0 < options.attainable <= 1:
         raise InputError(f"--attainable {options.attainable:g}: it is a share, above 0 and at most 1")
     source, gpu = read_profile(options.source), data_sheet(options.source_gpu)

@@ -5,14 +5,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.fit_software import parser
 from experiments.commands.console import wide_console
 from experiments.commands.import_profile import dump
 from experiments.commands.validate import split
 from experiments.runs.identity import content_hash
 from experiments.runs.whole_files import write_text
 from experiments.validation.log_replay import PROFILE_COST, Log, server_config
-from experiments.validation.software_fit import KEYS, NAMES, Fitted, fit
+from experiments.validation.software_fit import Fitted, fit
+from experiments.validation.software_times import KEYS, NAMES
 from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
 
@@ -33,16 +34,6 @@ def main(argv: list[str]) -> None:
         profile = with_software(read_profile(str(config.cost.path)), fitted, paths)
         write_text(options.out, dump(profile))
         console.print(f"profile with these times: {options.out}; validate it on other logs", highlight=False)
-
-
-def parser() -> Parser:
-    """The arguments; logs and KEY=VALUE as in validate."""
-    this = Parser(prog="testbed fit-software", description=str(__doc__).partition(": ")[2])
-    this.add_argument("arguments", nargs="+", metavar="LOG | KEY=VALUE", help="as in testbed validate")
-    this.add_argument("--workload", metavar="FILE", help="the prompts' token ids, line by line as in the log")
-    this.add_argument("--times", default=",".join(NAMES), metavar="NAMES", help="which to fit (default: %(default)s)")
-    this.add_argument("--out", type=Path, metavar="FILE", help="write the profile with these times in it")
-    return this
 
 
 def chosen(text: str) -> list[str]:

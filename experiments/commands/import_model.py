@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.import_model import parser
 from experiments.importers.hf_config import model_of
 from experiments.runs.whole_files import write_text
 from testbed.core.specs import ModelSpec
@@ -12,11 +12,7 @@ from testbed.core.specs import ModelSpec
 
 def main(argv: list[str]) -> None:
     """Write the model file and say how large it is."""
-    this = Parser(prog="testbed import-model", description=str(__doc__).partition(": ")[2])
-    this.add_argument("config", type=Path, metavar="CONFIG", help="config.json of OPT, LLaMA, Qwen2, Qwen3 or Mistral")
-    this.add_argument("--name", help="what to call it (default: what the file says, else its folder)")
-    this.add_argument("--out", type=Path, metavar="FILE", help="default: model/NAME.yaml")
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     model = model_of(options.config, options.name)
     out = options.out or Path("model") / f"{model.name}.yaml"
     if not options.out:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from experiments.commands.arguments import Parser, at_least_one
+from experiments.commands.arguments.import_profile import parser
 from experiments.importers import aiconfigurator, llmservingsim, own
 from experiments.importers.imported import Asked
 from experiments.runs.whole_files import write_text
@@ -17,14 +17,7 @@ INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 def main(argv: list[str]) -> None:
     """Write the profile, and say what the source does not hold and how far outside its grid it was read."""
-    this = Parser(prog="testbed import-profile", description=str(__doc__).partition(": ")[2])
-    this.add_argument("source", type=Path, metavar="FOLDER", help="a folder of LLMServingSim's or AIConfigurator's, "
-                      "or a profile of our own")  # fmt: skip
-    this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
-    this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json; if the source does not say")
-    this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON; if the source does not say")
-    this.add_argument("--tensor-parallel", type=at_least_one, metavar="N", help="GPUs; if the source does not say")
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     found = reader_of(options.source).read(options.source, Asked(options.model, options.gpu, options.tensor_parallel))
     profile = found.profile()
     write_text(options.out, dump(profile))

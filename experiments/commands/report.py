@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.report import parser
 from experiments.compare.finished_run import FinishedRun, read_run
 from experiments.pages.html import details, heading, page, paragraph
 from experiments.report.paper_parts import reproduction
@@ -20,13 +20,7 @@ CARD = "scorecard.csv"
 
 def main(argv: list[str]) -> None:
     """Write the page."""
-    this = Parser(
-        prog="testbed report", description="Figures, tables, scorecard, configurations and profiles on one HTML page."
-    )
-    this.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
-                      help="of `testbed reproduce`, of runs, or of one run")  # fmt: skip
-    this.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the first folder")
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     text = render(options.folders)
     out = options.out or options.folders[0] / "report.html"
     write_text(out, text)

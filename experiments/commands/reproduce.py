@@ -1,6 +1,5 @@
 """`testbed reproduce`: the paper's experiments, their figures and the scorecard."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,21 +8,17 @@ from pathlib import Path
 import hydra.utils
 import pandas as pd
 
-from experiments.commands.arguments import Parser, at_least_one
+from experiments.commands.arguments.reproduce import BESIDE, BEYOND, ORDER, available, parser
 from experiments.commands.console import wide_console
 from experiments.paper import alternatives, embedded_lengths, seeds
 from experiments.paper.scorecard import card_table, scorecard
 from experiments.paper.studies.study import Row, Study, Task
 from experiments.paper.style import save
-from experiments.runs.lab import CONF, FILE_READERS, Lab, composed, length_file
+from experiments.runs.lab import Lab, composed
+from experiments.runs.length_files import length_file
 from experiments.runs.whole_files import write_text
 from experiments.runs.workers import perform
 from testbed.core.errors import InputError
-
-ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
-
-BEYOND = ("mooncake", "agent_sessions")
-BESIDE = ("seeds", "alternatives")  # how far the scorecard can be trusted; kept on disk, apart from `all`
 
 
 def main(argv: list[str]) -> None:
@@ -50,26 +45,6 @@ def main(argv: list[str]) -> None:
     for remark in embedded_lengths.remarks(card, dict(lab.lengths), options.figures):
         console.print(remark, highlight=False, soft_wrap=True)
     console.print(f"figures, tables and scorecard.csv: {options.out}", highlight=False, soft_wrap=True)
-
-
-def parser() -> Parser:
-    """The command's arguments."""
-    known = ", ".join([*available(), *BESIDE, "all"])
-    this = Parser(prog="testbed reproduce", description="Run experiments of the PagedAttention paper, draw, score.")
-    this.add_argument("figures", nargs="+", metavar="FIGURE", help=known)
-    this.add_argument(
-        "--lengths", action="append", default=[], metavar="[NAME=]FILE",
-        help=f"replay a length file in place of an embedded model ({', '.join(FILE_READERS)}; default sharegpt)",
-    )  # fmt: skip
-    this.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    this.add_argument("--jobs", type=at_least_one, default=os.cpu_count() or 1, metavar="N", help="default: all cores")
-    this.add_argument("--seeds", type=at_least_one, metavar="N", help="seeds 0 to N-1; default: each figure's own")
-    return this
-
-
-def available() -> list[str]:
-    """Figures that have a config, in the paper's order."""
-    return [name for name in (*ORDER, *BEYOND) if (CONF / "figure" / f"{name}.yaml").exists()]
 
 
 def chosen(figures: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from experiments.commands.one_line import one_line
 from experiments.commands.working_folder import put_last
 from experiments.runs.choices import understood
 from experiments.runs.identity import run_id
+from experiments.runs.misspelt import keys_explained
 from experiments.runs.model_group import register_models
 from experiments.runs.point import holds, run_into
 from experiments.runs.summary_table import summary_table
@@ -91,7 +92,7 @@ def main(argv: list[str]) -> None:
     register_models()
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["testbed run", *understood(argv)]
-    with redirect_stderr(cast(TextIO, OneError(sys.stderr))), _environment(AGAIN, again):
+    with redirect_stderr(cast(TextIO, OneError(sys.stderr))), _environment(AGAIN, again), keys_explained(argv):
         if {"-m", "--multirun"}.isdisjoint(argv):
             hydra_run()
         else:

@@ -5,7 +5,7 @@ Composing with Hydra would take longer than the answer is worth; a test compares
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,7 +34,7 @@ ENTRY = re.compile(r"  - (?P<group>/?[\w@./-]+?)(?::\s*(?P<choice>\S+))?\s*(?:#.
 def main(argv: list[str]) -> None:
     """Print the groups and the values; overrides before --help choose what is shown."""
     chosen = dict(one.lstrip("+").partition("=")[::2] for one in argv if "=" in one and not one.startswith(("-", "~")))
-    folders = [Path(folder) for folder in _config_dirs(argv)]
+    folders = list(config_dirs(argv))
     print(ABOVE, "", "== Groups (choose with group=option) ==", sep="\n")
     for group in GROUPS:
         prefix = {"system": "+", "protocol": "+"}.get(group, "")
@@ -43,11 +43,12 @@ def main(argv: list[str]) -> None:
     print("", "== Values (set with key=value) ==", *values(chosen, folders), "", BELOW, sep="\n")
 
 
-def _config_dirs(argv: list[str]) -> Iterator[str]:
+def config_dirs(argv: Sequence[str]) -> Iterator[Path]:
+    """The folders of one's own choices."""
     for argument, following in pairwise([*argv, ""]):
         flag, equals, value = argument.partition("=")
         if flag in ("--config-dir", "-cd"):
-            yield value if equals else following
+            yield Path(value if equals else following)
 
 
 def values(chosen: dict[str, str], folders: list[Path]) -> Iterator[str]:

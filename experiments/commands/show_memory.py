@@ -1,6 +1,5 @@
 """`testbed show-memory`: physical blocks over time, as a picture and as a page to click through."""
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.show_memory import NAME, parser
 from experiments.commands.console import wide_console
 from experiments.paper.style import save
 from experiments.runs.build import build
@@ -18,8 +17,6 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
 from testbed.sim.memory_trace import MemoryTrace, trace_memory
-
-NAME = "memory_map"
 
 
 def main(argv: list[str]) -> None:
@@ -34,27 +31,6 @@ def main(argv: list[str]) -> None:
         console.print(str(path), highlight=False)
     for remark in remarks(trace, complete(arguments.run) if ends_by_itself(arguments.stop, config) else None):
         console.print(remark, highlight=False)
-
-
-def parser() -> Parser:
-    """The arguments."""
-    parser = Parser(prog="testbed show-memory", description=main.__doc__)
-    parser.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has left")
-    parser.add_argument("--from", dest="start", metavar="S", type=seconds, default=0.0, help="draw from this second on")
-    parser.add_argument("--to", dest="stop", metavar="S", type=seconds, help="draw up to this second; default: the end")
-    parser.add_argument("--out", metavar="DIR", type=Path, help=f"write {NAME}.png, .pdf and .html here; default: RUN")
-    return parser
-
-
-def seconds(text: str) -> float:
-    """A time of the run."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < UNBOUNDED / PS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, at least 0")
-    return value
 
 
 def run_config(folder: Path) -> DictConfig:

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.timeline import NAME, parser
 from experiments.commands.console import wide_console
-from experiments.commands.show_memory import run_config, seconds
+from experiments.commands.show_memory import run_config
 from experiments.runs.build import build
 from experiments.runs.whole_files import write_text
 from experiments.timeline.chrome_trace import chrome_trace
@@ -15,17 +15,10 @@ from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
 from testbed.sim.simulation import simulate
 
-NAME = "timeline.json"
-
 
 def main(argv: list[str]) -> None:
     """Simulate the run of a folder again, and write what every request, the GPU and the pool did."""
-    this = Parser(prog="testbed timeline", description=main.__doc__)
-    this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has left")
-    this.add_argument("--from", dest="start", metavar="S", type=seconds, default=0.0, help="from this second on")
-    this.add_argument("--to", dest="stop", metavar="S", type=seconds, help="up to this second; default: the end")
-    this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{NAME}")
-    options = this.parse_args(argv)
+    options = parser().parse_args(argv)
     if options.stop is not None and options.stop <= options.start:
         raise InputError(f"--from {options.start:g} --to {options.stop:g}: nothing lies between")
     trace = timeline(options.run, options.start, options.stop)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.table import Table
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.validate import parser
 from experiments.commands.console import wide_console
 from experiments.runs.whole_files import write_text
 from experiments.validation.deviations import Compared, compare, metrics
 from experiments.validation.log_replay import Log, Replayed, replay, server_config
 from experiments.validation.notes import notes
-from experiments.validation.running import compare_running, real_running
+from experiments.validation.running import compare_running, sampled_at
 from testbed.core.errors import InputError
 
 
@@ -45,20 +45,6 @@ def main(argv: list[str]) -> int:
     return verdict(rows, options.within)
 
 
-def parser() -> Parser:
-    """The arguments; logs and KEY=VALUE are told apart by the sign."""
-    this = Parser(prog="testbed validate", description=str(__doc__).partition(": ")[2])
-    this.add_argument("arguments", nargs="+", metavar="LOG | KEY=VALUE", help="logs: requests.jsonl of vLLM's "
-                      "benchmark, or a CSV with arrival_s, first_token_s, finish_s; values: those of testbed run, such "
-                      "as +system=vllm-v1 cost=profile cost.path=FILE server.num_blocks=N; with cost=profile, model, "
-                      "GPU and number of GPUs are the profile's")  # fmt: skip
-    this.add_argument("--workload", metavar="FILE", help="the prompts' token ids, line by line as in the log")
-    this.add_argument("--csv", type=Path, metavar="OUT", help="a line for each log and metric")
-    this.add_argument("--figure", type=Path, metavar="FILE", help="running requests over time; TTFT and TPOT")
-    this.add_argument("--within", type=float, metavar="PERCENT", help="exit code 1 if any metric is further off")
-    return this
-
-
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Logs, and the values of a config."""
     paths = [text for text in arguments if Path(text).is_file() or "=" not in text]
@@ -74,8 +60,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def compared(log: Log, replayed: Replayed) -> list[Compared]:
     """Every metric that both the log and the simulation have."""
     rows = compare(log.path, metrics(log.times), metrics(replayed.times))
-    series = real_running(log.path)
-    return rows if series is None else rows + compare_running(log.path, series, log.times, replayed.times)
+    moments = sampled_at(log.path)
+    return rows if moments is None else rows + compare_running(log.path, moments, log.times, replayed.times)
 
 
 def shown(rows: Sequence[Compared]) -> Table:

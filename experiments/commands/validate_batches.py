@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.commands.arguments import Parser
+from experiments.commands.arguments.validate_batches import COLUMNS, SHAPE, parser
 from experiments.commands.console import wide_console
 from experiments.runs.whole_files import write_text
 from experiments.validation import a100_kernels
@@ -26,7 +26,6 @@ from testbed.core.errors import InputError
 # Seconds a layer on so many GPUs, beyond kernels and all-reduces: what --fit finds in FasterTransformer's tables.
 LAYER_S = {2: 55.3e-6, 4: 83.7e-6, 8: 85.3e-6}
 UNMEASURED = Path(a100_kernels.__file__).with_name("dense_gpt_96.csv")
-COLUMNS = [*Batch._fields, "latency_ms"]
 
 
 def main(argv: list[str]) -> None:
@@ -34,7 +33,7 @@ def main(argv: list[str]) -> None:
     options = parser().parse_args(argv)
     beside = pd.read_csv(UNMEASURED)
     table = read(options.latencies, COLUMNS)
-    shapes = read(options.models or options.latencies.with_name("models.csv"), ["model", *a100_kernels.SHAPE])
+    shapes = read(options.models or options.latencies.with_name("models.csv"), ["model", *SHAPE])
     models = a100_kernels.dense_gpts(pd.concat([shapes, beside.drop_duplicates("model")]))
     prices = a100_kernels.prices(
         options.kernels, models, {degree: 0.0 for degree in LAYER_S} if options.fit else LAYER_S
@@ -54,20 +53,6 @@ def main(argv: list[str]) -> None:
         console.print(line, highlight=False)
     if options.csv:
         write_text(options.csv, as_table(measured, predicted, found).to_csv(index=False))
-
-
-def parser() -> Parser:
-    """The command's arguments."""
-    this = Parser(prog="testbed validate-batches", description=str(__doc__).partition(": ")[2])
-    this.add_argument("latencies", type=Path, metavar="LATENCY.csv", help="a row for each batch: " + ", ".join(COLUMNS))
-    this.add_argument("--kernels", type=Path, required=True, metavar="FOLDER",
-                      help="AIConfigurator's folder of the GPU, such as systems/data/a100_sxm")  # fmt: skip
-    this.add_argument("--models", type=Path, metavar="FILE", help="shapes: model, " + ", ".join(a100_kernels.SHAPE)
-                      + " (default: models.csv beside the latencies)")  # fmt: skip
-    this.add_argument("--csv", type=Path, metavar="OUT", help="every row, predicted, those without latency too")
-    this.add_argument("--fit", action="store_true", help="print what a layer takes beyond kernels and all-reduces, by "
-                      "number of GPUs, and stop")  # fmt: skip
-    return this
 
 
 def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.commands.arguments.capacity import PRECISION, SHARE
 from experiments.front_door.options import asked
 from experiments.front_door.sweep import measured
 from experiments.paper.studies.knee import sustained_rate
@@ -15,7 +16,6 @@ from testbed.core.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARE, PRECISION = 0.9, 0.02
 MAX_REQUESTS = 3_000_000
 Seen = Callable[[float, float], None]
 
@@ -61,7 +61,7 @@ def capacity(
         raise InputError(f"low is {low} and high is {high}; they must be rates above 0, the lower one first")
     if not precision > 0:
         raise InputError(f"precision is {precision}; it must be above 0")
-    if options.get("rate") is not None:
+    if options.get("rate") is not None or any(word.startswith("arrivals.rate=") for word in overrides):
         raise InputError("rate is what capacity looks for; say where to begin by low and high")
     slo = {key: value for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s)) if value is not None}
     if not slo_of(plain(asked(overrides, {**options, **slo}).config)):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,9 +12,11 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.commands.chosen_classes import check_choice
 from experiments.commands.one_line import one_line
 from experiments.front_door.own_workload import Own, own_workload
+from experiments.runs.build import Setup, build
 from experiments.runs.given import KINDS, is_made
-from experiments.runs.known_choices import GROUPS
+from experiments.runs.known_choices import CUSTOM, GROUPS, names_of
 from experiments.runs.lab import composed
+from experiments.runs.misspelt import check_key
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 
@@ -31,7 +32,6 @@ WORDS = {  # groups that the command line names otherwise
     "protocol": "+protocol={}",
     "eviction": "eviction@policy.eviction={}",
 }
-ABSENT = object()
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
 
 
@@ -40,6 +40,14 @@ class Asked(NamedTuple):
 
     config: DictConfig
     objects: dict[str, Any]
+
+
+def made(config: DictConfig, objects: Mapping[str, Any]) -> Setup:
+    """What the config and the objects describe; what Hydra says against it is an InputError."""
+    try:
+        return build(config, objects)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(one_line(error)) from error
 
 
 def asked(overrides: Sequence[str], options: Mapping[str, Any]) -> Asked:
@@ -57,7 +65,7 @@ def asked(overrides: Sequence[str], options: Mapping[str, Any]) -> Asked:
             nodes["server.gpu" if key == "gpu" else key] = _node(value)
         elif key in KINDS and not isinstance(value, Mapping):
             objects[key] = _object(key, value, own)
-            words.append(f"{key}=custom")
+            words.append(f"{key}={CUSTOM}")
         else:
             values[SHORT.get(key, key)] = value
     if own.replays:
@@ -76,6 +84,7 @@ def _object(key: str, value: Any, own: Own) -> Any:
 def _config(
     words: Sequence[str], values: Mapping[str, Any], objects: Mapping[str, Any], nodes: Mapping[str, Any]
 ) -> DictConfig:
+    of_ones_own = {word.partition("=")[0] for word in words if _of_ones_own(word)}
     try:
         for word in words:
             check_choice(word)
@@ -87,20 +96,19 @@ def _config(
         for key, node in nodes.items():
             OmegaConf.update(config, key, node, merge=False)
         for key, value in values.items():
-            own = key.partition(".")[0] in objects
-            if not own and OmegaConf.select(config, key, default=ABSENT) is ABSENT:
-                raise InputError(_no_option(key, config))
+            own = key.partition(".")[0] in of_ones_own
+            if not own:
+                check_key(key, config, SHORT)
             OmegaConf.update(config, key, value, force_add=own)
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(f"{one_line(error)}; options are those of testbed run (testbed run --help)") from error
     return config
 
 
-def _no_option(key: str, config: DictConfig) -> str:
-    known = [*GROUPS, *WORDS, *SHORT, *map(str, config), *(f"{g}.{k}" for g in KINDS for k in config[g])]
-    near = get_close_matches(key, known, 1)
-    guess = f"; did you mean {near[0]}?" if near else ";"
-    return f"no option {key!r}{guess} options are those of testbed run (testbed run --help)"
+def _of_ones_own(word: str) -> bool:
+    """Whether a word chooses a class of the user's own, whose parameters no config lists."""
+    group, _, choice = word.partition("=")
+    return group in KINDS and (choice == CUSTOM or choice not in names_of(group))
 
 
 def _python(value: Any) -> Any:

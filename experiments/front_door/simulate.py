@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from experiments.front_door.options import asked
-from experiments.runs.build import build
+from experiments.front_door.options import asked, made
 from experiments.runs.point import run
 from experiments.runs.run_tables import requests, spans
 from experiments.runs.summary_table import summary_table
@@ -80,6 +79,6 @@ def simulate(
     config, objects = asked(
         overrides, {"policy": policy, "trace": trace, "rate": rate, "duration_s": duration_s, **options}
     )
-    setup = build(config, objects)
+    setup = made(config, objects)
     result = run(setup)
     return Result(result.summary, setup.pool.num_slots, result.recorder)

@@ -6,8 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.front_door.options import asked
-from experiments.runs.build import build
+from experiments.front_door.options import asked, made
 from experiments.runs.flat_summary import flat
 from experiments.runs.identity import run_id
 from experiments.runs.point import holds, run, run_into
@@ -32,6 +31,8 @@ def sweep(*overrides: str, jobs: int | None = None, folder: str | Path | None = 
     import pandas as pd
     from joblib import Parallel, delayed
 
+    if jobs is not None and (type(jobs) is not int or jobs < 1):
+        raise InputError(f"jobs is {jobs!r}; it must be a whole number of at least 1, or None for all cores")
     axes = {key: list(value) for key, value in options.items() if is_axis(value)}
     if any(not values for values in axes.values()):
         raise InputError(f"{next(key for key, values in axes.items() if not values)} is an empty list")
@@ -58,7 +59,7 @@ def measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str |
     """The summary of a run; from its folder, if there is one below `folder`."""
     if folder is None:
         config, objects = asked(overrides, options)
-        return run(build(config, objects)).summary
+        return run(made(config, objects)).summary
     config, objects = asked(overrides, {"outputs": "summary", **options})
     if objects:
         raise InputError(f"{next(iter(objects))} is an object, which no run folder can hold; leave out folder")

@@ -80,6 +80,8 @@ def build(config: DictConfig, objects: Mapping[str, Any] | None = None) -> Setup
 def slo_of(values: Mapping[str, Any]) -> Slo:
     """The objectives of a config; one of an older version has none."""
     slo = values.get("slo") or {}
+    if not isinstance(slo, Mapping):
+        raise InputError(f"slo is {slo!r}; give slo.ttft_s and slo.tpot_s, in seconds")
     return checked_slo(slo.get("ttft_s"), slo.get("tpot_s"))
 
 

@@ -12,18 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.runs.choices import understood
 from experiments.runs.identity import run_id
 from experiments.runs.known_choices import CONF
+from experiments.runs.length_files import FILE_READERS
+from experiments.runs.misspelt import keys_explained
 from experiments.runs.model_group import register_models
 from experiments.runs.point import complete, run_into
-from testbed.core.errors import InputError
-
-FILE_READERS = {
-    "sharegpt": {"_target_": "traces.csv_lengths.CsvLengths"},
-    "alpaca": {"_target_": "traces.csv_lengths.CsvLengths"},
-    "wmt": {"_target_": "traces.wmt.WmtCsv"},
-    "chat": {"_target_": "traces.chat.ChatCsv"},
-    "mooncake": {"_target_": "traces.mooncake.MooncakeJsonl"},
-    "agent_sessions": {"_target_": "traces.agent_sessions.AgentSessions"},
-}
 
 
 class Measured(NamedTuple):
@@ -71,21 +63,9 @@ class Lab:
         config.trace = {**FILE_READERS[embedded], "path": files[embedded], **kept}
 
 
-def length_file(text: str) -> tuple[str, str]:
-    """NAME=FILE, or FILE for sharegpt."""
-    name, equals, path = text.partition("=")
-    if not equals or Path(text).is_file():
-        name, path = "sharegpt", text
-    if name not in FILE_READERS:
-        raise InputError(f"--lengths {text}: no trace {name!r}; choose from {', '.join(FILE_READERS)}")
-    if not Path(path).is_file():
-        raise InputError(f"--lengths {text}: no such file as {path}")
-    return name, path
-
-
 @cache
 def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
     """A config from the tree; composing is slow, so each is composed once."""
     register_models()
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+    with keys_explained(overrides), initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         return compose(name, overrides=understood(overrides))

@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 import hydra.utils
 from omegaconf import DictConfig, ListConfig
 
+from experiments.runs.known_choices import did_you_mean
 from testbed.core.errors import InputError
 
 
@@ -62,7 +63,8 @@ def check_names(node: DictConfig, target: Any) -> None:
     unknown = [str(key) for key in node if not str(key).startswith("_") and str(key) not in parameters]
     if unknown:
         way_out = " ".join(f"~{node._get_full_key(key)}" for key in unknown)
-        raise InputError(f"{node._target_} takes no {' or '.join(unknown)}; remove by {way_out}")
+        meant = did_you_mean(unknown[0], parameters)
+        raise InputError(f"{node._target_} takes no {' or '.join(unknown)}{meant or ';'} remove by {way_out}")
 
 
 def _target(node: DictConfig) -> Any:

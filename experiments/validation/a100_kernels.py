@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.commands.arguments.validate_batches import SHAPE
 from experiments.importers import aiconfigurator
 from experiments.importers.aiconfigurator_links import nccl_points
 from experiments.importers.imported import Asked
@@ -19,7 +20,6 @@ from testbed.cost.profile import Choices, ProfileCost
 # AIConfigurator's are short bursts at full clocks, at up to 0.92 of the A100's.
 PEAK_SHARE = 0.72
 MAX_LEN = 2048
-SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 
 
 def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:

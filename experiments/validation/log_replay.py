@@ -5,20 +5,19 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.importers.known_shapes import gpu_of_device
 from experiments.runs.build import build
 from experiments.runs.lab import composed
+from experiments.runs.misspelt import check_key
 from experiments.runs.point import run
-from experiments.runs.run_tables import requests, spans
+from experiments.runs.run_tables import Columns, request_columns, span_columns
 from experiments.validation.deviations import Times
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
-from traces.vllm_log import Served, read_served
+from traces.vllm_log import Served, VllmLog
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
 
@@ -31,9 +30,14 @@ class Log:
     workload: str | None = None
 
     @cached_property
+    def trace(self) -> VllmLog:
+        """Its requests, read once."""
+        return VllmLog(self.path, self.workload)
+
+    @property
     def served(self) -> Served:
         """What it says."""
-        return read_served(self.path, self.workload)
+        return self.trace.served
 
     @property
     def times(self) -> Times:
@@ -44,15 +48,14 @@ class Log:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A simulated run of a log: times in seconds as in the log, and its spans of iterations.
+    """A simulated run of a log: times in seconds as in the log, and the columns of its spans of iterations.
 
     preemptions are all of them, swaps those to the host. measured says who measured the prices, nothing where they are
     not a profile's.
     """
 
     times: Times
-    requests: pd.DataFrame
-    spans: pd.DataFrame
+    spans: Columns
     preemptions: int
     swaps: int
     num_blocks: int
@@ -83,20 +86,18 @@ def replay(log: Log, config: DictConfig) -> Replayed:
     config = config.copy()
     config.trace = {"_target_": "traces.vllm_log.VllmLog", "path": log.path, "workload": log.workload}
     config.arrivals = {"_target_": "testbed.sim.arrivals.Replay", "speedup": 1.0}
-    setup = build(config)
+    setup = build(config, {"trace": log.trace})
     recorder = run(setup).recorder
-    table = requests(recorder)
     if recorder.rejections:
         first, reason = next(iter(recorder.rejections.items()))
         raise InputError(f"{log.path}: request {first} cannot be served here: {reason}; give the pool more room")
-    columns = (table[name].to_numpy(dtype=np.float64) for name in ("arrival_s", "first_token_s", "finish_s"))
-    times = Times(*columns, log.served.rows.output_len)
+    table = request_columns(recorder)
+    times = Times(table["arrival_s"], table["first_token_s"], table["finish_s"], log.served.rows.output_len)
     totals = recorder.totals
     size = int(config.policy.get("block_size", 1))
     return Replayed(
         times,
-        table,
-        spans(recorder),
+        span_columns(recorder),
         totals.swaps + totals.recomputes,
         totals.swaps,
         setup.pool.num_slots // size,
@@ -134,4 +135,5 @@ def _set_own(config: DictConfig, overrides: Sequence[str]) -> None:
     """Values below server and model, which a profile may just have put there."""
     values = OmegaConf.from_dotlist(list(overrides))
     for key in (text.partition("=")[0] for text in overrides):
+        check_key(key, config)
         OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)

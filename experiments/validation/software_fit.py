@@ -11,16 +11,15 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.runs.run_tables import Columns
 from experiments.validation.deviations import Times
 from experiments.validation.log_replay import Log, replay
+from experiments.validation.software_times import KEYS
 from testbed.core.errors import InputError
 
-NAMES = ("iteration", "request", "token")
-KEYS = dict(zip(NAMES, ("overhead_s", "overhead_per_request_s", "overhead_per_token_s"), strict=True))
 TPOT, BOTH = slice(1, 2), slice(2)  # of TTFT and TPOT
 UNIT_S = {"iteration": 1e-3, "request": 1e-4, "token": 1e-5}
 MAX_ROUNDS = 15
@@ -114,14 +113,14 @@ def _moments(times: Times) -> list[tuple[Matrix, Matrix, Matrix]]:
     return [(times.arrival_s, first, np.ones(len(first))), (first[several], finish[several], steps)]
 
 
-def _counts(spans: pd.DataFrame, names: Sequence[str]) -> Callable[[Matrix], Matrix]:
+def _counts(spans: Columns, names: Sequence[str]) -> Callable[[Matrix], Matrix]:
     """How many iterations, resident requests in them and tokens scheduled there were up to a moment."""
-    steps = spans["iterations"].to_numpy(dtype=np.float64)
-    tokens = steps * spans["decode_seqs"].to_numpy() + spans["prefill_tokens"].to_numpy()
-    each = {"iteration": steps, "request": steps * spans["running"].to_numpy(), "token": tokens}
-    begun = spans["start_s"].to_numpy()
-    moments = np.stack([begun, begun + spans["duration_s"].to_numpy()], axis=1).ravel()
-    sums = [np.cumsum(np.stack([np.zeros(len(spans)), each[name]], axis=1).ravel()) for name in names]
+    steps = spans["iterations"].astype(np.float64)
+    tokens = steps * spans["decode_seqs"] + spans["prefill_tokens"]
+    each = {"iteration": steps, "request": steps * spans["running"], "token": tokens}
+    begun = spans["start_s"]
+    moments = np.stack([begun, begun + spans["duration_s"]], axis=1).ravel()
+    sums = [np.cumsum(np.stack([np.zeros(len(steps)), each[name]], axis=1).ravel()) for name in names]
     return lambda when: np.stack([np.interp(when, moments, total) for total in sums], axis=1)
 
 

@@ -6,7 +6,6 @@ graphs, warm, out; and `requests`, a table of requests with its own times, in pl
 
 import csv
 import importlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from kernels.engine.gpu_engine import Engine
 from kernels.engine.run_folder import write_run
 from kernels.engine.sampling import TopP
 from kernels.engine.weights import Weights, load_weights, random_weights
+from kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Workload
 from testbed.core.specs import GIB, ModelSpec
@@ -63,22 +63,14 @@ class Run:
         return {"kind": "gpu", "fingerprint": fingerprint()}
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The values of a config file."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return dict(json.loads(text))
-    try:
-        import yaml
-    except ImportError:
-        raise InputError(f"{path}: reading YAML needs the package PyYAML; give the same values as .json") from None
-    return dict(yaml.safe_load(text))
-
-
 def make(node: dict[str, Any], *first: Any) -> Any:
     """The object that a node's `_target_` names, made with `first` and its own values by name, nested ones before."""
     values = {key: _made(value) for key, value in node.items() if not key.startswith("_")}
-    return _find(node["_target_"])(*first, **values)
+    target = _find(node["_target_"])
+    try:
+        return target(*first, **values)
+    except TypeError as error:
+        raise InputError(f"{node['_target_']} cannot be made: {error}") from error
 
 
 def make_run(config: dict[str, Any], weights: Weights | None = None, cost: CostModel | None = None) -> Run:
@@ -87,6 +79,7 @@ def make_run(config: dict[str, Any], weights: Weights | None = None, cost: CostM
     weights: those of the config's model, where they are in memory already. cost: for a preemption rule that asks.
     """
     options = engine_options(config)
+    check_device(options["device"])
     spec: ModelSpec = make(config["model"])
     pool = make_pool(config, spec)
     policy = make(config["policy"], pool)
@@ -127,6 +120,18 @@ def engine_options(config: dict[str, Any]) -> dict[str, Any]:
     if options["dtype"] not in DTYPES:
         raise InputError(f"engine.dtype is {options['dtype']!r}; choose one of {', '.join(DTYPES)}")
     return options
+
+
+def check_device(device: Any) -> None:
+    """The device must be there, before weights are made for it."""
+    if device == "cpu":
+        return
+    if not str(device).startswith("cuda"):
+        raise InputError(f"engine.device is {device!r}; it must be cuda or cpu")
+    try:
+        require_gpu()
+    except KernelsUnavailable as error:
+        raise InputError(f"engine.device is {device}: {error}; run it on a machine with one, or simulate") from error
 
 
 def architecture(options: dict[str, Any], spec: ModelSpec) -> Architecture:

@@ -16,6 +16,7 @@ import torch
 
 from kernels.launch.compile import require_gpu
 from kernels.measure import sweeps
+from kernels.measure.bench_command import parser
 from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from kernels.measure.bench_report import Report, Time
 from kernels.measure.calibrate import calibrate, dump, file_name
@@ -186,11 +187,11 @@ def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of `bench-kernels`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
-    parser.add_argument("--fit", nargs="*", default=["opt-13b"], help="models whose fit is tested")
-    options = parser.parse_args(arguments)
+    bench(parser().parse_args(arguments))
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Check, time, and write the report."""
     require_gpu()
     report, device = Report(), fingerprint()
     if not bench_right(report, options.rounds):

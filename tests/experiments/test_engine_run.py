@@ -10,6 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from tiny_run import tiny_run
 
 from experiments.commands.cli import dispatch
+from kernels.launch.compile import KernelsUnavailable
 
 MODEL = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "num_kv_heads": 2, "head_size": 8, "ffn_size": 16,
          "vocab_size": 61}  # fmt: skip
@@ -47,3 +48,14 @@ def test_without_torch_one_line_says_what_is_missing(tmp_path, monkeypatch, caps
     monkeypatch.setattr(builtins, "__import__", without)
     assert dispatch(["run", "engine=gpu", f"hydra.run.dir={tmp_path / 'x'}"]) != 0
     assert "engine=gpu needs the package torch: install torch and CuPy" in capsys.readouterr().err
+
+
+def test_without_a_gpu_one_line_says_so_and_nothing_is_left(tmp_path, monkeypatch, capsys):
+    def none():
+        raise KernelsUnavailable("the NVIDIA driver lists no GPU")
+
+    monkeypatch.setattr("kernels.engine.config.require_gpu", none)
+    assert dispatch(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
+    error = capsys.readouterr().err
+    assert (error.count("\n"), list(tmp_path.iterdir())) == (1, [])
+    assert "engine.device is cuda: the NVIDIA driver lists no GPU" in error

@@ -155,59 +155,6 @@ def test_capacity_is_where_the_share_is_lost():
     assert min(rate for rate in lost if rate > max(kept)) / max(kept) <= 1.11
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"polcy": "paged"}, "no option 'polcy'; did you mean policy"),
-        ({"policy": "pagd"}, "pagd"),
-        ({"policy": 3}, "policy is int"),
-        ({"policy": int}, "policy is int"),
-        ({"policy": lambda pool: None}, "lambda"),
-        ({"policy": Paged, "policy.blok_size": 3}, "takes no blok_size"),
-        ({"rate": -1}, "arrivals.rate is -1"),
-        ({"rate": "fast"}, "fast"),
-        ({"trace": [1, 2]}, "a list must hold"),
-        ({"trace": [Request(0, 0, 5, 5)], "rate": 1}, "rate does not go with a list of requests"),
-        ({"trace": [Request(0, 0, 5, 5), Request(0, 0, 5, 5)]}, "same request_id"),
-        ({"trace": [Request(0, -1, 5, 5)]}, "before 0"),
-        ({"trace": [Request(0, 0, 0, 5)]}, "at least 1"),
-        ({"trace": pd.DataFrame({"prompt": [1]})}, "no column prompt_len"),
-        ({"trace": pd.DataFrame({"prompt_len": [1.5], "output_len": [1]})}, "whole numbers"),
-        ({"trace": pd.DataFrame({"prompt_len": [1], "output_len": [1], "arrival_s": [None]})}, "arrival_s"),
-        ({"scheduler": 3}, "scheduler is int"),
-        (
-            {"scheduler": ChunkedPrefill(Paged(PoolSpec(64, 32)), Swap(), max_num_batched_tokens=64, max_num_seqs=4)},
-            "give its class",
-        ),
-        ({"slo": {"ttft_s": 0}}, "slo.ttft_s is 0"),
-        ({"seed": 1.5}, "seed"),
-        ({"policy": "null"}, "without a policy"),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "-".join(given),
-)
-def test_bad_input_is_one_exception_of_our_own(options, words):
-    with pytest.raises(InputError, match=words.replace("(", r"\(")) as caught:
-        front.simulate(**{"duration_s": 1, **options} if "trace" not in options else options)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "no objective"),
-        ({"ttft_s": 1, "share": 2}, "share is 2"),
-        ({"ttft_s": 1, "low": 3}, "low is 3"),
-        ({"ttft_s": 1, "rate": 3}, "rate is what capacity looks for"),
-        ({"ttft_s": 1e-9}, "out of reach"),
-        ({"tpot_s": 1, "trace": [Request(0, 0, 5, 5)]}, "does not go with a list"),
-    ],
-    ids=str,
-)
-def test_capacity_says_what_it_cannot_look_for(options, words):
-    with pytest.raises((InputError, ValueError), match=words):
-        front.capacity(duration_s=5, **options) if "trace" not in options else front.capacity(**options)
-
-
 def test_a_used_policy_is_refused():
     policy = Paged(PoolSpec(4096, 2048))
     policy.register_prefix(64)

@@ -86,3 +86,7 @@ def test_the_command_finds_a_planted_wait_and_keeps_what_nobody_measured(kernels
     assert "within 20%" in capsys.readouterr().out
     kept = pd.read_csv(tmp_path / "all.csv")
     assert len(kept[kept["latency_ms"].isna() & (kept["predicted_ms"] > 0)]) == 7
+
+
+def test_the_columns_are_those_of_a_batch():
+    assert [*Batch._fields, "latency_ms"] == validate_batches.COLUMNS

@@ -1,4 +1,4 @@
-"""Arguments of the plain subcommands."""
+"""Arguments of the plain subcommands, a module each, so that help is there before what only the work needs."""
 
 import argparse
 from typing import NoReturn
@@ -22,4 +22,18 @@ def at_least_one(text: str) -> int:
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time of a run."""
+    from testbed.core.request import PS
+    from testbed.cost.model import UNBOUNDED
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < UNBOUNDED / PS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, at least 0")
     return value
