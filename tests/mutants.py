@@ -1,0 +1,174 @@
+"""Plants faults in the product and asks whether the default tests notice: `python tests/mutants.py [AREA ...]`.
+
+Not part of the default run. Each fault is a table in tests/planted_faults/AREA.toml: `file`, `old` (once in that file),
+`new` and `why` (what a user would get wrong); `speed_only` marks one that changes no answer. An area names the tests
+that are asked `first`; who survives these meets the whole default run. `--kept FILE` keeps a line a fault and skips
+those that are in it.
+"""
+
+import argparse
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parents[1]
+FOLDER = Path(__file__).parent / "planted_faults"
+COPIED = ("testbed", "traces", "experiments", "kernels", "tests", "pyproject.toml", "README.md", "LICENSE", ".ci")
+SURVIVED, HUNG = "survived", "hung"
+LIMIT_S = {"first": 300, "whole": 1500}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planted fault; `first` are the tests that are asked before all others."""
+
+    area: str
+    file: str
+    old: str
+    new: str
+    why: str
+    first: list[str] = field(default_factory=list)
+    speed_only: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names the fault in a kept file."""
+        return f"{self.file}: {self.old.strip()} -> {self.new.strip()}"
+
+    def check(self) -> None:
+        """Exit where the old text is not in the file exactly once: the list is older than the sources."""
+        found = (ROOT / self.file).read_text().count(self.old)
+        if found != 1 or self.old == self.new:
+            sys.exit(f"{self.area}.toml: {self.file} holds {self.old!r} {found} times; mend the list")
+
+
+def faults(areas: list[str]) -> Iterator[Fault]:
+    """All faults of these areas (of all, if none is named), checked against the sources."""
+    for path in sorted(FOLDER.glob("*.toml")):
+        if areas and path.stem not in areas:
+            continue
+        listed = tomllib.loads(path.read_text())
+        for entry in listed["fault"]:
+            fault = Fault(path.stem, **{"first": listed["first"], **entry})
+            fault.check()
+            yield fault
+
+
+def plant_and_ask(fault: Fault, tree: Path) -> str:
+    """The first test that fails with the fault in place, HUNG, or SURVIVED. The tree is whole again afterwards."""
+    path = tree / fault.file
+    sound = path.read_text()
+    path.write_text(sound.replace(fault.old, fault.new))
+    try:
+        return ask(tree, fault.first, "first") or ask(tree, [], "whole") or SURVIVED
+    finally:
+        path.write_text(sound)
+
+
+def ask(tree: Path, tests: list[str], limit: str) -> str:
+    """The name of the first test that fails, HUNG, or nothing."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_SEED": "0"}
+    try:
+        run = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT_S[limit], check=False
+        )
+    except subprocess.TimeoutExpired:
+        return HUNG
+    if run.returncode == 0:
+        return ""
+    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if not failed:
+        sys.exit(f"pytest itself failed (exit {run.returncode}): {run.stdout[-800:]}{run.stderr[-800:]}")
+    return failed[0].split(" - ")[0].split(" ", 1)[1]
+
+
+def copies(num: int, folder: Path) -> SimpleQueue[Path]:
+    """Trees to plant faults in, so that the sources themselves are never touched."""
+    trees = SimpleQueue[Path]()
+    for i in range(num):
+        tree = folder / str(i)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                tree.mkdir(exist_ok=True)
+                shutil.copy(source, tree / name)
+        trees.put(tree)
+    return trees
+
+
+def kept(path: Path | None) -> dict[str, str]:
+    """What an earlier run found, by fault."""
+    if path is None or not path.exists():
+        return {}
+    with path.open(newline="") as text:
+        return {row["fault"]: row["killed_by"] for row in csv.DictReader(text)}
+
+
+def keep(path: Path | None, fault: Fault, killer: str) -> None:
+    """Append one line, with a header in a new file."""
+    if path is None:
+        return
+    new = not path.exists()
+    with path.open("a", newline="") as text:
+        table = csv.writer(text, lineterminator="\n")
+        if new:
+            table.writerow(["area", "fault", "why", "killed_by"])
+        table.writerow([fault.area, fault.key, fault.why, killer])
+
+
+def report(found: list[tuple[Fault, str]]) -> None:
+    """The kill rate among faults that change an answer, and who survived."""
+    real = [(fault, killer) for fault, killer in found if not fault.speed_only]
+    killed = sum(killer != SURVIVED for _, killer in real)
+    print(f"{killed} of {len(real)} faults killed ({killed / max(1, len(real)):.1%}); ", end="")
+    print(f"{len(found) - len(real)} more change speed alone")
+    for fault, killer in found:
+        if killer == SURVIVED:
+            print(f"  survived{' (speed only)' if fault.speed_only else ''}: {fault.key} ({fault.why})")
+
+
+def main() -> None:
+    """Plant every fault in turn; the exit code is 1 below 95% killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("areas", nargs="*", help="names of tests/planted_faults/*.toml; all by default")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--kept", type=Path, help="CSV of what was found, appended to and read again")
+    chosen = parser.parse_args()
+    before = kept(chosen.kept)
+    found = list[tuple[Fault, str]]()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.jobs) as pool:
+        trees = copies(chosen.jobs, Path(folder))
+
+        def judge(fault: Fault) -> tuple[Fault, str]:
+            if fault.key in before:
+                return fault, before[fault.key]
+            tree = trees.get()
+            try:
+                return fault, plant_and_ask(fault, tree)
+            finally:
+                trees.put(tree)
+
+        for fault, killer in pool.map(judge, list(faults(chosen.areas))):
+            if fault.key not in before:
+                keep(chosen.kept, fault, killer)
+                print(f"{killer:60.60} {fault.key}", flush=True)
+            found.append((fault, killer))
+    report(found)
+    real = [killer for fault, killer in found if not fault.speed_only]
+    sys.exit(sum(killer != SURVIVED for killer in real) < 0.95 * len(real))
+
+
+if __name__ == "__main__":
+    main()
