@@ -63,16 +63,25 @@ def faults(areas: list[str]) -> Iterator[Fault]:
             yield fault
 
 
-def plant_and_ask(fault: Fault, tree: Path, quick: bool) -> str:
+def plant_and_ask(fault: Fault, tree: Path, quick: bool, proven: set[str]) -> str:
     """The first test that fails with the fault in place, HUNG, or SURVIVED. The tree is whole again afterwards."""
     path = tree / fault.file
     sound = path.read_text()
     path.write_text(sound.replace(fault.old, fault.new))
     try:
         killer = ask(tree, fault.first, "first") or ("" if quick else ask(tree, [], "whole"))
-        return killer or SURVIVED
     finally:
         path.write_text(sound)
+    if killer not in ("", HUNG):
+        prove(tree, killer.split("[")[0], proven)
+    return killer or SURVIVED
+
+
+def prove(tree: Path, test: str, proven: set[str]) -> None:
+    """Exit where this test fails without any fault: it would kill whatever is planted. Each is asked once."""
+    if test not in proven and ask(tree, [test], "first"):
+        sys.exit(f"{test} fails on the sound tree too; mend it first")
+    proven.add(test)
 
 
 def ask(tree: Path, tests: list[str], limit: str) -> str:
@@ -149,7 +158,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="ask an area's own tests alone: for work on the list")
     chosen = parser.parse_args()
     before = kept(chosen.kept)
-    found = list[tuple[Fault, str]]()
+    found, proven = list[tuple[Fault, str]](), set[str]()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.jobs) as pool:
         trees = copies(chosen.jobs, Path(folder))
 
@@ -158,7 +167,7 @@ def main() -> None:
                 return fault, before[fault.key]
             tree = trees.get()
             try:
-                return fault, plant_and_ask(fault, tree, chosen.quick)
+                return fault, plant_and_ask(fault, tree, chosen.quick, proven)
             finally:
                 trees.put(tree)
 

@@ -6,6 +6,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.choices import Choices
 from testbed.cost.layer_prices import Layers
 from testbed.cost.mixed_table import MixedTable
 from testbed.cost.model import Affine, Work
@@ -79,9 +80,8 @@ def test_all_reduces_are_two_a_layer_of_two_bytes_a_channel():
     def layers(num_gpus):
         flat = {"axes": ["tokens"], "columns": ["us"], "points": [[1, 1.0]]}
         profile = {"model": {"name": "tiny"}, "sections": dict.fromkeys(("linear", "cache_write", "output_head"), flat)}
-        return Layers(
-            profile, MODEL, ServerSpec("s", GpuSpec("g", 10**9, 1e9, 1e12, 1e9, link_bandwidth=1e9), num_gpus)
-        )
+        server = ServerSpec("s", GpuSpec("g", 10**9, 1e9, 1e12, 1e9, link_bandwidth=1e9), num_gpus)
+        return Layers(profile, MODEL, server, Choices())
 
     # 7 tokens of 100 channels of 2 bytes, on 2 GPUs as many bytes sent as there are: 1,000 ps each
     assert layers(2).price(7, 1) - layers(1).price(7, 1) == 2 * 3 * 7 * 100 * 2 * 1000
