@@ -1,0 +1,284 @@
+"""Blocks that are taken, shared, promised and given back: counted by hand on pools of a few blocks of four slots."""
+
+import pytest
+from by_hand import admit, extend, fork, release, seat, sequence
+
+from testbed.core.batch import disband, passing_batch
+from testbed.core.slots import DEVICE, HOST, Copy, Extent, Grant, Refusal
+from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+
+TEXT = tuple(range(100, 140))
+
+
+def paged(num_blocks=16, watermark=0.0, kind=Paged, host_blocks=16):
+    return kind(PoolSpec(num_blocks * 4, 64, host(host_blocks * 4)), block_size=4, watermark=watermark)
+
+
+def samples(prompt_len, count=2, first=0):
+    seqs = [sequence(first, prompt_len, num_seqs=count) for _ in range(count)]
+    for i, seq in enumerate(seqs):
+        seq.seq_id = first + i
+    return seqs
+
+
+def room(policy, seqs):
+    """How many single steps these sequences can go on for."""
+    steps = 0
+    while not isinstance(extend(policy, seqs, 1), Refusal):
+        steps += 1
+        policy.check()
+    return steps
+
+
+@pytest.mark.parametrize(("num_tokens", "held"), [(1, 4), (4, 4), (5, 8), (8, 8)])
+def test_a_prompt_takes_the_whole_blocks_that_it_needs(num_tokens, held):
+    policy = paged()
+    seat(policy, [sequence(0, 8)], num_tokens)
+    assert (policy.usage().live, policy.usage().held) == (num_tokens, held)
+    policy.check()
+
+
+def test_a_pool_may_be_filled_and_what_is_larger_is_never_admitted():
+    assert not isinstance(admit(paged(4), [sequence(0, 16)], 16), Refusal)
+    assert admit(paged(4), [sequence(0, 17)], 17) is Refusal.NEVER
+
+
+def test_the_watermark_stays_free_unless_nothing_is_resident():
+    policy = paged(10, watermark=0.15)  # 1.5 blocks are 2
+    seat(policy, [sequence(0, 4)], 4)
+    assert admit(policy, [sequence(1, 32)], 32) is Refusal.LATER
+    assert not isinstance(admit(policy, [sequence(2, 28)], 28), Refusal)
+    policy = paged(10, watermark=0.15)
+    assert not isinstance(admit(policy, [sequence(3, 40)], 40), Refusal)
+
+
+def test_samples_share_whole_blocks_and_nobody_shares_the_last_partial_one():
+    policy, seqs = paged(), samples(10, count=3)
+    seat(policy, seqs, 10)
+    tables = [policy.table(seq) for seq in seqs]
+    assert tables[0][:2] == tables[1][:2] == tables[2][:2]
+    assert len({table[2] for table in tables}) == 3
+    used = policy.usage()
+    assert (used.live, used.held, used.saved) == (8 + 3 * 2, 8 + 3 * 4, 2 * 8)
+    policy.check()
+
+
+def test_what_every_holder_gives_back_is_free_when_the_last_has_gone():
+    policy, seqs = paged(), samples(8, count=3)
+    seat(policy, seqs, 8)
+    for left, seq in zip((8, 8, 0), seqs, strict=True):
+        release(policy, seq)
+        policy.check()
+        assert policy.usage().held == left
+
+
+def test_the_first_writers_copy_a_shared_block_and_the_last_writes_in_place():
+    policy, (parent, *children) = paged(), samples(6, count=3)
+    seat(policy, [parent], 6)
+    for child in children:
+        fork(policy, parent, child)
+    answer = extend(policy, [parent, *children], 1)
+    assert answer.ops.copies == (Copy(4, 8, 4), Copy(4, 12, 4))
+    assert policy.usage().live == 4 + 3 * 3
+    policy.check()
+
+
+def test_a_full_block_is_shared_on_without_a_copy():
+    policy, (parent, child) = paged(), samples(8)
+    seat(policy, [parent], 8)
+    fork(policy, parent, child)
+    assert not extend(policy, [parent, child], 1).ops
+    assert policy.table(parent)[:2] == policy.table(child)[:2]
+    policy.check()
+
+
+def test_copies_need_free_blocks_too():
+    policy, (parent, child) = paged(2), samples(6)
+    seat(policy, [parent], 6)
+    fork(policy, parent, child)
+    assert extend(policy, [parent, child], 1) is Refusal.LATER
+    assert extend(policy, [parent], 1) is Refusal.LATER
+    release(policy, child)
+    assert isinstance(extend(policy, [parent], 1), Grant)
+
+
+@pytest.mark.parametrize("lengths", [(4,), (3, 5), (8, 8, 8), (1, 2, 3, 4), (7, 9)])
+@pytest.mark.parametrize("num_blocks", [6, 7, 13])
+def test_a_promise_is_what_single_steps_find(lengths, num_blocks):
+    """`horizon` never says more than there is, and at least the whole rounds that every sequence has a block for."""
+    policy, seqs = paged(num_blocks), [sequence(i, length) for i, length in enumerate(lengths)]
+    for seq in seqs:
+        seat(policy, [seq], seq.prompt_len)
+    batch = passing_batch(seqs)
+    promised, free = policy.horizon(batch), policy.usage().free // 4
+    disband(batch)
+    found = room(policy, seqs)
+    assert promised <= found
+    assert promised >= free // len(seqs) * 4
+
+
+def test_within_a_promise_nothing_is_copied():
+    policy, (parent, child) = paged(), samples(6)
+    seat(policy, [parent], 6)
+    fork(policy, parent, child)
+    batch = passing_batch([parent, child])
+    assert policy.horizon(batch) == 0
+    disband(batch)
+
+
+def test_many_steps_at_once_take_what_single_ones_take():
+    many, single = paged(), paged()
+    for policy, steps in ((many, (11,)), (single, (1,) * 11)):
+        seqs = [sequence(i, length) for i, length in enumerate((3, 4, 6))]
+        for seq in seqs:
+            seat(policy, [seq], seq.prompt_len)
+        for step in steps:
+            extend(policy, seqs, step)
+        policy.check()
+    assert many.usage() == single.usage()
+    assert many.usage().live == 13 + 3 * 11
+
+
+def test_a_group_comes_back_only_with_room_for_its_next_step():
+    policy, seqs = paged(6), [sequence(i, 8) for i in range(2)]
+    for seq in seqs:
+        seat(policy, [seq], 8)
+    policy.move(seqs[:1], HOST)
+    extend(policy, seqs[1:], 5)  # four blocks: two are left
+    assert policy.move(seqs[:1], DEVICE) is Refusal.LATER
+    release(policy, seqs[1])
+    assert isinstance(policy.move(seqs[:1], DEVICE), Grant)
+    policy.check()
+
+
+@pytest.mark.parametrize("kind", [Paged, PrefixCaching])
+def test_the_host_is_empty_again_and_sharing_survives_the_journey(kind):
+    policy, seqs = paged(kind=kind, host_blocks=4), samples(8, count=2)
+    seat(policy, seqs, 8)
+    before = policy.usage()
+    for _ in range(3):
+        assert isinstance(policy.move(seqs, HOST), Grant)
+        policy.check()
+        assert isinstance(policy.move(seqs, DEVICE), Grant)
+        policy.check()
+        assert policy.usage()[:3] == before[:3]
+    extend(policy, seqs, 1)
+    release(policy, seqs[0])
+    policy.check()
+
+
+def test_a_prefix_stays_pinned_while_its_users_travel_and_is_counted_once():
+    policy = paged()
+    policy.register_prefix(8)
+    before = policy.usage()
+    seqs = [sequence(i, 12, prefix=8) for i in range(2)]
+    for seq in seqs:
+        seat(policy, [seq], 12)
+    assert policy.usage().live == 8 + 2 * 4
+    policy.move(seqs[:1], HOST)
+    policy.move(seqs[:1], DEVICE)
+    policy.check()
+    assert policy.usage().live == 8 + 2 * 4
+    for seq in seqs:
+        release(policy, seq)
+    policy.check()
+    assert policy.usage() == before
+
+
+def test_a_prompt_that_is_the_prefix_computes_its_last_token_in_a_block_of_its_own():
+    policy, seq = paged(), sequence(0, 8, prefix=8)
+    policy.register_prefix(8)
+    (grant,) = seat(policy, [seq], 8)
+    assert policy.table(seq) == [Extent(0, 4), Extent(8, 4)]
+    assert grant.ops.copies == (Copy(4, 8, 4),)
+
+
+def test_with_a_prefix_a_prompt_fits_that_would_not_without():
+    policy = paged(5)
+    policy.register_prefix(8)
+    assert not isinstance(admit(policy, [sequence(0, 20, prefix=8)], 20), Refusal)
+    assert admit(policy, [sequence(1, 20)], 20) is Refusal.NEVER
+
+
+@pytest.mark.parametrize(("num_seqs", "longest"), [(1, 24), (2, 16), (3, 12)])
+def test_the_longest_samples_share_their_prompt_alone(num_seqs, longest):
+    """Six blocks, two of them the prompt's: four more for each, two, or one and a third."""
+    assert paged(6).longest(8, num_seqs) == longest
+
+
+def test_a_beam_that_goes_on_from_another_lets_go_of_its_own_end():
+    policy, (one, two) = paged(), samples(8)
+    seat(policy, [one], 8)
+    fork(policy, one, two)
+    extend(policy, [one, two], 2)
+    assert policy.usage().held == 16
+    policy.fork(one, two)
+    policy.check()
+    assert policy.table(one) == policy.table(two)
+    assert (policy.usage().live, policy.usage().held, policy.usage().saved) == (10, 12, 12)
+
+
+def test_blocks_are_handed_out_lowest_first_and_counted_by_holder():
+    pool = BlockPool(6)
+    assert pool.take(3) == [0, 1, 2]
+    pool.share([1])
+    pool.share([1])
+    assert (pool.ref_count(1), pool.num_saved) == (3, 2)
+    assert pool.put([1]) == 0
+    assert pool.ref_count(1) == 2
+    assert (pool.put([1]), pool.put([1]), pool.num_saved) == (0, 1, 0)
+    pool.check([[0, 2]])
+
+
+def found(policy, seq_id, ids, num_tokens=None, **request):
+    seq = sequence(seq_id, len(ids), prompt_ids=ids, **request)
+    (grant,) = seat(policy, [seq], num_tokens or len(ids))
+    policy.check()
+    return seq, grant.num_cached
+
+
+def test_a_block_that_is_not_full_is_found_by_nobody():
+    policy = paged(kind=PrefixCaching)
+    found(policy, 0, TEXT[:12], num_tokens=6)
+    assert found(policy, 1, TEXT[:12])[1] == 4
+
+
+def test_cached_blocks_are_live_again_when_they_are_held_again():
+    policy = paged(kind=PrefixCaching)
+    release(policy, found(policy, 0, TEXT[:12])[0])
+    assert (policy.usage().live, policy.usage().cached) == (0, 12)
+    found(policy, 1, TEXT[:9], num_tokens=5)
+    assert (policy.usage().live, policy.usage().held, policy.usage().cached) == (8, 8, 4)
+
+
+def test_the_end_of_a_chain_is_evicted_before_its_root():
+    policy = paged(6, kind=PrefixCaching)
+    release(policy, found(policy, 0, TEXT[:16])[0])
+    release(policy, found(policy, 1, TEXT[20:36])[0])  # four blocks: two of the four cached ones go
+    assert policy.counters()["evictions"] == 2
+    assert found(policy, 2, TEXT[:17])[1] == 8
+
+
+def test_the_watermark_holds_where_blocks_could_be_evicted():
+    policy = paged(10, watermark=0.2, kind=PrefixCaching)
+    release(policy, found(policy, 0, TEXT[:16])[0])
+    found(policy, 1, TEXT[20:24])
+    assert admit(policy, [sequence(2, 32, prompt_ids=tuple(range(32)))], 32) is Refusal.LATER
+    assert not isinstance(admit(policy, [sequence(3, 28, prompt_ids=tuple(range(28)))], 28), Refusal)
+
+
+def test_the_hit_rate_counts_what_was_found_and_recomputed_prompts_not():
+    policy = paged(kind=PrefixCaching)
+    first, _ = found(policy, 0, TEXT[:12])
+    second, hit = found(policy, 1, (*TEXT[:8], 1, 2, 3, 4))
+    assert hit == 8
+    release(policy, second)
+    second.num_preemptions += 1
+    seat(policy, [second], 12)
+    counts = policy.counters()
+    assert (counts["prompts"], counts["tokens"], counts["hit_tokens"]) == (2, 24, 8)
+    release(policy, first)
+    policy.check()
