@@ -38,7 +38,7 @@ def test_everybody_comes_at_its_own_time_and_the_door_closes_behind_the_last():
 
 @pytest.mark.parametrize("cost", [OneMillisecond(), FastMillisecond()])
 def test_an_iteration_that_ends_at_an_arrival_sees_it(cost):
-    """The third request comes as the first iteration ends, which began before anybody knew when the third would come."""
+    """The third request comes as the first iteration ends, which began before the second had come."""
     policy = Paged(PoolSpec(1600, 512), block_size=16)
     scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
     requests = [Request(i, at, 16, 10) for i, at in enumerate((0, MS // 2, MS))]

@@ -105,6 +105,16 @@ def test_copies_need_free_blocks_too():
     assert isinstance(extend(policy, [parent], 1), Grant)
 
 
+def test_a_step_of_several_tokens_needs_blocks_for_its_copies_and_for_what_comes_behind_them():
+    """Two of 6 tokens that share two blocks take 3 tokens each: a copy, and a third block for both."""
+    for num_blocks, refused in ((4, True), (5, False)):
+        policy, (parent, child) = paged(num_blocks), samples(6)
+        seat(policy, [parent], 6)
+        fork(policy, parent, child)
+        assert isinstance(extend(policy, [parent, child], 3), Refusal) is refused
+        policy.check()
+
+
 @pytest.mark.parametrize("lengths", [(4,), (3, 5), (8, 8, 8), (1, 2, 3, 4), (7, 9)])
 @pytest.mark.parametrize("num_blocks", [6, 7, 13])
 def test_a_promise_is_what_single_steps_find(lengths, num_blocks):

@@ -8,6 +8,7 @@ from testbed.core.request import Request
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
@@ -127,10 +128,33 @@ def test_padding_is_computed_and_read():
 
 
 def test_who_comes_back_steps_with_all_its_samples_beside_the_others():
-    """The group of two gives way when blocks run out, and both its samples step in the iteration that brings it back."""
+    """The group of two gives way when blocks run out; both its samples step in the iteration that brings it back."""
     cost = Noted()
     requests = [Request(0, 0, 8, 10), Request(1, 0, 8, 14, num_seqs=2), Request(2, 0, 2, 14)]
     recorder = run(requests, cost, tight(), Swap, MixedPrefill)
     back = next(work for work in cost.works if any(moved.target == "device" for moved in work.moves))
     assert recorder.totals.swaps >= 1
     assert back.decode_seqs >= 2
+
+
+@pytest.mark.parametrize("kind", [Paged, ContiguousMax])
+def test_a_span_s_row_holds_means_and_its_sums_are_those_of_the_steps(kind):
+    """Live slots of 8 tokens and then 9 to 12: 50 over five iterations, whether they are five rows or two."""
+    for cost, num_rows in ((OneMillisecond(), 5), (FastMillisecond(), 2)):
+        recorder = run([Request(0, 0, 8, 5)], cost, kind(PoolSpec(640, 64), block_size=4))
+        spans = recorder.spans.columns()
+        assert len(spans["live"]) == num_rows
+        assert (spans["live"] * spans["iterations"]).sum() == recorder.totals.per_iteration.live == 50
+        assert spans["live"].max() <= 12
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_cached_blocks_are_counted_until_the_step_that_evicts_them(cost):
+    """Ten blocks, four of them cached when the second request comes; its 34 tokens take one after another of them."""
+    policy = PrefixCaching(PoolSpec(40, 64), block_size=4, watermark=0)
+    requests = [Request(0, 0, 17, 1, prompt_ids=tuple(range(17))), Request(1, 5 * MS, 4, 30)]
+    recorder = simulate(requests, scheduler_of(SeparatePrefill, policy, Recompute()), cost, 64)
+    assert policy.counters()["evictions"] == 3  # the last token is never stored: nine blocks
+    cached = 30 * 16 - 4 * (1 + 5 + 9)  # a block less in the last iteration, in the last five, in the last nine
+    assert recorder.totals.per_iteration.cached == cached
+    assert recorder.totals.over_time.cached == cached * MS
