@@ -52,10 +52,12 @@ class Fault:
         return f"{self.file}: {self.old.strip()} -> {self.new.strip()}"
 
     def check(self) -> None:
-        """Exit where the old text is not in the file exactly once: the list is older than the sources."""
-        found = (ROOT / self.file).read_text().count(self.old)
+        """Exit where the old text is not in the file exactly once, or the new one is no program."""
+        text = (ROOT / self.file).read_text()
+        found = text.count(self.old)
         if found != 1 or self.old == self.new:
             sys.exit(f"{self.area}.toml: {self.file} holds {self.old!r} {found} times; mend the list")
+        compile(text.replace(self.old, self.new), self.file, "exec")
 
 
 def faults(areas: list[str]) -> Iterator[Fault]:

@@ -86,6 +86,23 @@ def test_the_first_writers_copy_a_shared_block_and_the_last_writes_in_place():
     policy.check()
 
 
+def test_candidates_that_go_on_from_one_parent_each_write_into_a_block_of_their_own():
+    """As beams do: the fork is between members of a batch that has stepped already."""
+    policy, (parent, *children) = paged(), samples(6, count=3)
+    for seq in (parent, *children):
+        seat(policy, [seq], 6)
+    batch = passing_batch([parent, *children])
+    policy.extend(batch, 1)
+    batch.extend(1)
+    for child in children:
+        policy.fork(parent, child)
+    assert policy.usage().held == 8
+    assert len(policy.extend(batch, 1).ops.copies) == 2
+    batch.extend(1)
+    assert len({policy.table(seq)[-1] for seq in batch}) == 3
+    policy.check()
+
+
 def test_a_full_block_is_shared_on_without_a_copy():
     policy, (parent, child) = paged(), samples(8)
     seat(policy, [parent], 8)

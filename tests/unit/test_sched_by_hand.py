@@ -136,6 +136,17 @@ def test_a_group_that_comes_back_steps_with_all_its_samples_beside_longer_contex
     assert (plans[3].decode_seqs, plans[3].decode_context, plans[3].decode_longest) == (3, 23 + 2 * 4, 23)
 
 
+def test_nobody_comes_back_in_the_iteration_that_took_room_from_another():
+    """Two samples are on the host when a long request has to be computed again: it leaves more room than they need."""
+    run = by_hand(SeparatePrefill, RecomputeSingleSwapGroup, policy=paged(num_blocks=9))
+    _, long = add(run, (4, 30), (16, 30))
+    (pair,) = add(run, (4, 30), num_seqs=2)
+    plans = [run.step()[0] for _ in range(11)]
+    assert plans[1].preempted == [pair]
+    assert (plans[9].preempted, plans[9].resumed) == ([long], [])
+    assert plans[10].resumed == [pair]
+
+
 def test_samples_go_to_the_host_and_single_sequences_are_computed_again():
     run = by_hand(SeparatePrefill, RecomputeSingleSwapGroup)
     (single,), (pair,) = add(run, (8, 9)), add(run, (8, 9), num_seqs=2)
