@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "planted_faults"
 COPIED = ("testbed", "traces", "experiments", "kernels", "tests", "pyproject.toml", "README.md", "LICENSE", ".ci")
 SURVIVED, HUNG = "survived", "hung"
-LIMIT_S = {"first": 600, "whole": 3000}
+LIMIT_S = {"first": 300, "whole": 3000}
 # Tests run in forks of a process that has imported what pytest would import in each: most of a short test's time.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["pytest", "hypothesis.strategies", "hydra.extra.pytest_plugin", "numpy", "simpy"])
