@@ -103,6 +103,26 @@ def test_candidates_that_go_on_from_one_parent_each_write_into_a_block_of_their_
     policy.check()
 
 
+def test_who_has_left_the_batch_copies_nothing_in_the_name_of_who_has_its_blocks_now():
+    """A group forks and is preempted before its next step; another one is given the same blocks, and forks too."""
+    policy, batch = paged(), passing_batch([])
+    for first in (0, 2):
+        parent, child = samples(6, first=first)
+        seat(policy, [parent], 6)
+        batch.join(parent)
+        fork(policy, parent, child)
+        batch.join(child)
+        policy.horizon(batch)  # whatever the policy keeps on the batch is there from now on
+        if not first:
+            for seq in (parent, child):
+                batch.leave(seq)
+                release(policy, seq)
+    assert len(policy.extend(batch, 1).ops.copies) == 1
+    batch.extend(1)
+    assert policy.table(parent)[-1] != policy.table(child)[-1]
+    policy.check()
+
+
 def test_a_full_block_is_shared_on_without_a_copy():
     policy, (parent, child) = paged(), samples(8)
     seat(policy, [parent], 8)

@@ -9,7 +9,6 @@ from testbed.core.slots import Copy, Ops
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
-from testbed.sched.beams import SyntheticBeams
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.mixed_2023 import Mixed2023
@@ -77,6 +76,16 @@ def test_a_chunk_takes_room_for_itself_alone():
     (group,) = add(run, (40, 2))
     step(run)
     assert (group.sequences[0].room, run.policy.usage().held) == (8, 8)
+
+
+def test_the_last_token_of_a_prompt_is_computed_even_where_all_of_it_is_there_already():
+    policy = paged()
+    policy.register_prefix(8)
+    run = by_hand(SeparatePrefill, policy=policy)
+    group = run.add(Request(0, 0, 8, 3, prefix=8))
+    plan, outcome = run.step()
+    assert [(chunk.new, chunk.stored, chunk.last) for chunk in plan.chunks] == [(1, 7, True)]
+    assert outcome.first_tokens == [group]
 
 
 def test_the_second_chunk_goes_on_where_the_first_ended():
@@ -198,13 +207,6 @@ def test_a_policy_that_does_not_share_gives_every_sample_room_for_the_whole_prom
     (group,) = add(run, (20, 3), num_seqs=2)
     step(run)
     assert [seq.room for seq in group.sequences] == [20, 20]
-
-
-def test_requests_have_beams_of_their_own():
-    beams = SyntheticBeams(concentration=4.0)
-    requests = [Request(i, 0, 8, 99, num_seqs=4, beam=True) for i in range(2)]
-    one, two = ([beams.parents(request, n) for n in range(2, 80)] for request in requests)
-    assert one != two
 
 
 def test_operations_are_summed_by_kind():
