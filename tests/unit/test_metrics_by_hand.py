@@ -76,6 +76,17 @@ def test_a_window_counts_what_was_inside_it_alone():
     assert summary["memory"]["token_states"]["per_iteration"] == 2000 / (20 * 1000)
 
 
+def test_what_sharing_saved_in_a_window_leaves_out_what_it_saved_before():
+    """Ten slots are held; before the window 90 more are used twice, and in its 20 iterations 100: 5 each time."""
+    whole = recorder(10, iterations=50)
+    whole.marks = {
+        PS: Mark(PS, Totals(iterations=10, sharing={10: (90, 9 * PS), 30: (30, 3 * PS)})),
+        5 * PS: Mark(5 * PS, Totals(iterations=30, busy_ps=4 * PS, sharing={10: (190, 49 * PS), 30: (30, 3 * PS)})),
+    }
+    saved = summarize(whole, num_slots=1000, window_ps=(PS, 5 * PS))["memory_saving"]
+    assert saved == pytest.approx({"per_iteration": 1 - 1 / 1.5, "over_time": 1 - 1 / 2})
+
+
 def test_a_run_is_counted_whole_where_no_window_is_asked_for():
     counts = {"arrived": 9, "finished": 8, "rejected": 1, "generated": 400, "swaps": 3, "recomputes": 5}
     summary = summarize(recorder(4, **counts), num_slots=10)
