@@ -329,3 +329,18 @@ def test_the_hit_rate_counts_what_was_found_and_recomputed_prompts_not():
     assert (counts["prompts"], counts["tokens"], counts["hit_tokens"]) == (2, 24, 8)
     release(policy, first)
     policy.check()
+
+
+def test_who_built_on_an_equal_block_that_is_gone_publishes_its_own():
+    """Two prompts alike are admitted before either is computed, so each has blocks of its own; the first one leaves."""
+    policy, first, second = paged(6, kind=PrefixCaching), *(sequence(i, 8, prompt_ids=TEXT[:8]) for i in range(2))
+    for seq in (first, second):
+        admit(policy, [seq], 8)
+    for seq in (first, second):
+        policy.computed(seq, 4)
+    release(policy, first)
+    release(policy, found(policy, 2, TEXT[20:37], num_tokens=16)[0])
+    assert policy.counters()["evictions"] == 1
+    policy.computed(second, 8)
+    policy.check()
+    assert found(policy, 3, TEXT[:9])[1] == 8
