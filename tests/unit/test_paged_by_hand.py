@@ -1,27 +1,17 @@
 """Blocks that are taken, shared, promised and given back: counted by hand on pools of a few blocks of four slots."""
 
 import pytest
-from by_hand import admit, extend, fork, release, seat, sequence
+from by_hand import admit, extend, fork, release, samples, seat, sequence
 
 from testbed.core.batch import disband, passing_batch
-from testbed.core.slots import DEVICE, HOST, Copy, Extent, Grant, Refusal
+from testbed.core.slots import Copy, Grant, Refusal
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec, host
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-
-TEXT = tuple(range(100, 140))
+from testbed.memory.policy import PoolSpec
 
 
-def paged(num_blocks=16, watermark=0.0, kind=Paged, host_blocks=16):
-    return kind(PoolSpec(num_blocks * 4, 64, host(host_blocks * 4)), block_size=4, watermark=watermark)
-
-
-def samples(prompt_len, count=2, first=0):
-    seqs = [sequence(first, prompt_len, num_seqs=count) for _ in range(count)]
-    for i, seq in enumerate(seqs):
-        seq.seq_id = first + i
-    return seqs
+def paged(num_blocks=16, watermark=0.0):
+    return Paged(PoolSpec(num_blocks * 4, 64), block_size=4, watermark=watermark)
 
 
 def room(policy, seqs):
@@ -189,67 +179,6 @@ def test_many_steps_at_once_take_what_single_ones_take():
     assert many.usage().live == 13 + 3 * 11
 
 
-def test_a_group_comes_back_only_with_room_for_its_next_step():
-    policy, seqs = paged(6), [sequence(i, 8) for i in range(2)]
-    for seq in seqs:
-        seat(policy, [seq], 8)
-    policy.move(seqs[:1], HOST)
-    extend(policy, seqs[1:], 5)  # four blocks: two are left
-    assert policy.move(seqs[:1], DEVICE) is Refusal.LATER
-    release(policy, seqs[1])
-    assert isinstance(policy.move(seqs[:1], DEVICE), Grant)
-    policy.check()
-
-
-@pytest.mark.parametrize("kind", [Paged, PrefixCaching])
-def test_the_host_is_empty_again_and_sharing_survives_the_journey(kind):
-    policy, seqs = paged(kind=kind, host_blocks=4), samples(8, count=2)
-    seat(policy, seqs, 8)
-    before = policy.usage()
-    for _ in range(3):
-        assert isinstance(policy.move(seqs, HOST), Grant)
-        policy.check()
-        assert isinstance(policy.move(seqs, DEVICE), Grant)
-        policy.check()
-        assert policy.usage()[:3] == before[:3]
-    extend(policy, seqs, 1)
-    release(policy, seqs[0])
-    policy.check()
-
-
-def test_a_prefix_stays_pinned_while_its_users_travel_and_is_counted_once():
-    policy = paged()
-    policy.register_prefix(8)
-    before = policy.usage()
-    seqs = [sequence(i, 12, prefix=8) for i in range(2)]
-    for seq in seqs:
-        seat(policy, [seq], 12)
-    assert policy.usage().live == 8 + 2 * 4
-    policy.move(seqs[:1], HOST)
-    policy.move(seqs[:1], DEVICE)
-    policy.check()
-    assert policy.usage().live == 8 + 2 * 4
-    for seq in seqs:
-        release(policy, seq)
-    policy.check()
-    assert policy.usage() == before
-
-
-def test_a_prompt_that_is_the_prefix_computes_its_last_token_in_a_block_of_its_own():
-    policy, seq = paged(), sequence(0, 8, prefix=8)
-    policy.register_prefix(8)
-    (grant,) = seat(policy, [seq], 8)
-    assert policy.table(seq) == [Extent(0, 4), Extent(8, 4)]
-    assert grant.ops.copies == (Copy(4, 8, 4),)
-
-
-def test_with_a_prefix_a_prompt_fits_that_would_not_without():
-    policy = paged(5)
-    policy.register_prefix(8)
-    assert not isinstance(admit(policy, [sequence(0, 20, prefix=8)], 20), Refusal)
-    assert admit(policy, [sequence(1, 20)], 20) is Refusal.NEVER
-
-
 @pytest.mark.parametrize(("num_seqs", "longest"), [(1, 24), (2, 16), (3, 12)])
 def test_the_longest_samples_share_their_prompt_alone(num_seqs, longest):
     """Six blocks, two of them the prompt's: four more for each, two, or one and a third."""
@@ -278,69 +207,3 @@ def test_blocks_are_handed_out_lowest_first_and_counted_by_holder():
     assert pool.ref_count(1) == 2
     assert (pool.put([1]), pool.put([1]), pool.num_saved) == (0, 1, 0)
     pool.check([[0, 2]])
-
-
-def found(policy, seq_id, ids, num_tokens=None, **request):
-    seq = sequence(seq_id, len(ids), prompt_ids=ids, **request)
-    (grant,) = seat(policy, [seq], num_tokens or len(ids))
-    policy.check()
-    return seq, grant.num_cached
-
-
-def test_a_block_that_is_not_full_is_found_by_nobody():
-    policy = paged(kind=PrefixCaching)
-    found(policy, 0, TEXT[:12], num_tokens=6)
-    assert found(policy, 1, TEXT[:12])[1] == 4
-
-
-def test_cached_blocks_are_live_again_when_they_are_held_again():
-    policy = paged(kind=PrefixCaching)
-    release(policy, found(policy, 0, TEXT[:12])[0])
-    assert (policy.usage().live, policy.usage().cached) == (0, 12)
-    found(policy, 1, TEXT[:9], num_tokens=5)
-    assert (policy.usage().live, policy.usage().held, policy.usage().cached) == (8, 8, 4)
-
-
-def test_the_end_of_a_chain_is_evicted_before_its_root():
-    policy = paged(6, kind=PrefixCaching)
-    release(policy, found(policy, 0, TEXT[:16])[0])
-    release(policy, found(policy, 1, TEXT[20:36])[0])  # four blocks: two of the four cached ones go
-    assert policy.counters()["evictions"] == 2
-    assert found(policy, 2, TEXT[:17])[1] == 8
-
-
-def test_the_watermark_holds_where_blocks_could_be_evicted():
-    policy = paged(10, watermark=0.2, kind=PrefixCaching)
-    release(policy, found(policy, 0, TEXT[:16])[0])
-    found(policy, 1, TEXT[20:24])
-    assert admit(policy, [sequence(2, 32, prompt_ids=tuple(range(32)))], 32) is Refusal.LATER
-    assert not isinstance(admit(policy, [sequence(3, 28, prompt_ids=tuple(range(28)))], 28), Refusal)
-
-
-def test_the_hit_rate_counts_what_was_found_and_recomputed_prompts_not():
-    policy = paged(kind=PrefixCaching)
-    first, _ = found(policy, 0, TEXT[:12])
-    second, hit = found(policy, 1, (*TEXT[:8], 1, 2, 3, 4))
-    assert hit == 8
-    release(policy, second)
-    second.num_preemptions += 1
-    seat(policy, [second], 12)
-    counts = policy.counters()
-    assert (counts["prompts"], counts["tokens"], counts["hit_tokens"]) == (2, 24, 8)
-    release(policy, first)
-    policy.check()
-
-
-def test_who_built_on_an_equal_block_that_is_gone_publishes_its_own():
-    """Two prompts alike are admitted before either is computed, so each has blocks of its own; the first one leaves."""
-    policy, first, second = paged(6, kind=PrefixCaching), *(sequence(i, 8, prompt_ids=TEXT[:8]) for i in range(2))
-    for seq in (first, second):
-        admit(policy, [seq], 8)
-    for seq in (first, second):
-        policy.computed(seq, 4)
-    release(policy, first)
-    release(policy, found(policy, 2, TEXT[20:37], num_tokens=16)[0])
-    assert policy.counters()["evictions"] == 1
-    policy.computed(second, 8)
-    policy.check()
-    assert found(policy, 3, TEXT[:9])[1] == 8
