@@ -47,6 +47,7 @@ def test_the_watermark_holds_where_blocks_could_be_evicted():
     release(policy, found(policy, 0, TEXT[:16])[0])
     found(policy, 1, TEXT[20:24])
     assert admit(policy, [sequence(2, 32, prompt_ids=tuple(range(32)))], 32) is Refusal.LATER
+    assert admit(policy, [sequence(2, 32)], 32) is Refusal.LATER  # nor for content that nobody else has
     assert not isinstance(admit(policy, [sequence(3, 28, prompt_ids=tuple(range(28)))], 28), Refusal)
 
 
