@@ -20,6 +20,12 @@ def sequence(seq_id, prompt_len=1, **request):
     return Sequence(seq_id, Incoming(seq_id, 0, prompt_len, **request))
 
 
+def samples(prompt_len, count=2, first=0):
+    """The `count` sequences of one request, numbered from `first` on."""
+    request = Incoming(first, 0, prompt_len, num_seqs=count)
+    return [Sequence(first + i, request) for i in range(count)]
+
+
 def admit(policy, seqs, num_tokens):
     """Room for these sequences, of whose tokens none is computed yet; the policy's answers."""
     answers = policy.admit(seqs, num_tokens)

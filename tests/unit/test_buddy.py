@@ -50,3 +50,11 @@ def test_enough_free_units_in_pieces_are_no_free_range():
     for start in starts[::2]:
         buddy.free(start, 0)
     assert (buddy.num_free, buddy.largest_free(), buddy.allocate(1)) == (4, 1, None)
+
+
+def test_of_equal_ranges_the_lowest_is_taken_whatever_was_freed_last():
+    buddy = BuddyAllocator(16)
+    starts = [buddy.allocate(1) for _ in range(8)]
+    for start in (starts[5], starts[1], starts[6]):
+        buddy.free(start, 1)
+    assert [buddy.allocate(1) for _ in range(3)] == [starts[1], starts[5], starts[6]]

@@ -65,3 +65,20 @@ def test_a_known_bandwidth_takes_the_place_of_the_sources_share():
     before, after = (one["sections"]["linear"]["points"][0] for one in (plain, told))
     assert after[1] > 1.5 * before[1]
     assert "reaches 0.5 of its memory bandwidth" in told["fingerprint"]["method"]
+
+
+def test_a_slower_link_lengthens_what_crosses_it_by_its_bytes():
+    profile = read_profile("h200-opt-66b-tp4")
+    derived, loads = derive(profile, H200, A100), loads_of(profile)
+    for section, before_rate, after_rate in (("swap", 55e9, 25e9), ("all_reduce", 450e9, 300e9)):
+        points = zip(*(measured(p["sections"][section]) for p in (profile, derived)), strict=True)
+        for (key, (before, *_)), (_, (after, *_)) in points:
+            longer = loads.sent(section, key) * 1e6 * (1 / after_rate - 1 / before_rate)
+            assert after - before == pytest.approx(longer, abs=2e-3)
+
+
+def test_a_told_share_of_its_bandwidth_is_what_the_largest_products_reach():
+    profile = read_profile("h200-opt-13b-tp1")
+    told, loads = derive(profile, H200, A100, attainable=0.86), loads_of(profile)
+    reached = max(best_rates(loads, s, measured(told["sections"][s]))[0] for s in STREAMS)
+    assert reached / A100.memory_bandwidth == pytest.approx(0.86, abs=0.02)

@@ -20,7 +20,7 @@ from testbed.memory.traced import Traced
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.memory_trace import MemoryTrace, Tracer, trace_memory
+from testbed.sim.memory_trace import MemoryTrace, Tracer, covers_grid_point, trace_memory
 from testbed.sim.simulation import simulate
 
 MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, max_len=64)
@@ -153,6 +153,11 @@ def test_only_the_window_is_kept_and_frames_are_thinned_to_those_on_an_even_grid
     assert (frames[0].start_ps, frames[-1].end_ps, script.trace.num_states) == (95, 480, 41)
     assert [f.start_ps for f in frames] == [95, 150, 220, 280, 350, 410, 470]
     assert all(f.held[0].num_tokens == f.start_ps // 10 + 1 for f in frames)
+
+
+@pytest.mark.parametrize(("start", "end", "kept"), [(5, 6, True), (6, 15, False), (6, 16, True), (15, 16, True)])
+def test_a_frame_is_kept_for_a_point_of_the_grid_that_it_covers_its_end_left_out(start, end, kept):
+    assert covers_grid_point(MemoryTrace(100, 4, start_ps=5), 10, start, end) is kept
 
 
 def test_a_state_that_lasts_is_never_thinned_away():

@@ -49,6 +49,10 @@ def test_a_sequence_that_is_alone_is_served_to_the_last_slot():
     policy, batch = Paged2023(PoolSpec(8, 8), block_size=4, watermark=0.0), Batch()
     resident(policy, batch, 0, 5)
     assert policy.horizon(batch) == 3
+    for _ in range(3):  # no block is free, and none is needed
+        assert isinstance(policy.extend(batch, 1), Grant)
+        batch.extend(1)
+    assert policy.extend(batch, 1) is Refusal.LATER
 
 
 @given(st.integers(1, 3), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 9))

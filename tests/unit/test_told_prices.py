@@ -32,6 +32,7 @@ def test_sequences_forks_and_inputs_cost_what_is_told():
     beam = Work(6, 600, 100, prefill=((50, 0),), num_requests=2, forks=3)
     assert added(beam, overhead_per_sequence_s=1e-6) == 7 * PS // 10**6
     assert added(beam, overhead_per_sequence_s=1e-6, sequences_per_fork=2.0) == (7 + 3 * 2) * PS // 10**6
+    assert added(beam, overhead_per_worker_s=1e-6) == 4 * PS // 10**6
     assert added(beam, overhead_per_input_s=1e-6) == 4 * 2 * PS // 10**6  # four workers
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from testbed.core.errors import InputError
 from traces.chat import ChatCsv, ChatFitted, interleave
+from traces.chat_histories import ChatHistories
 from traces.fit_chat import fit_chat
 
 HEADER = "conv_id,turn,history_plus_prompt_tokens,output_tokens\n"
@@ -59,6 +60,23 @@ def test_half_of_the_arrivals_start_a_conversation_while_there_are_any():
     turns = interleave(np.arange(0, 10**6, 50), 0.5, Random(1))
     assert np.mean(turns[:10_000] % 50 == 0) == pytest.approx(0.5, abs=0.02)
     assert not np.any(turns[-10_000:] % 50 == 0)
+    seldom = interleave(np.arange(0, 10**6, 50), 0.1, Random(1))
+    assert np.mean(seldom[:10_000] % 50 == 0) == pytest.approx(0.1, abs=0.02)
+
+
+def test_all_conversations_that_have_begun_are_as_likely_to_go_on():
+    turns = interleave(np.array([0, 1000, 2000]), 1.0, Random(1))
+    assert np.mean(turns[2:500] >= 1000) == pytest.approx(0.5, abs=0.1)
+
+
+def test_histories_share_content_with_earlier_turns_of_their_conversation_alone():
+    rows = ChatHistories(max_prompt=200).rows(400, seed=1)
+    first_ids = [ids[0] for ids in rows.prompt_ids]
+    for ids, prompt_len in zip(rows.prompt_ids, rows.prompt_len.tolist(), strict=True):
+        assert len(ids) == -(-prompt_len // rows.tokens_per_id)
+        longest = max((other for other in rows.prompt_ids if other[0] == ids[0]), key=len)
+        assert longest[: len(ids)] == ids
+    assert 40 < len(set(first_ids)) < 200  # as many as conversations
 
 
 @pytest.mark.parametrize("make", [lambda path: ChatCsv(path), lambda path: ChatFitted()], ids=["csv", "fitted"])

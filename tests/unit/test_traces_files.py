@@ -25,6 +25,7 @@ def read(tmp_path, name, content):
         ("a.csv", "", "is empty"),
         ("a.csv", HEADER, "has a header but no rows"),
         ("a.csv", "input_tokens,out\n1,2\n", "no column 'output_tokens'; it has input_tokens, out"),
+        ("a.csv", "input_tokens,input_tokens,output_tokens\n1,2,3\n", "input_tokens"),
         ("a.csv", HEADER + "1,2\n0,5\n", "line 3, column input_tokens: '0' is not a whole number"),
         ("a.csv", HEADER + "1,2\n4,-5\n", "line 3, column output_tokens: '-5'"),
         ("a.csv", HEADER + "1,2\n4,x\n", "line 3, column output_tokens: 'x'"),

@@ -114,3 +114,9 @@ def test_a_waiting_request_that_is_refused_holds_up_those_behind_it():
 def test_the_budget_must_serve_all_that_run():
     with pytest.raises(InputError, match="max_num_seqs, which is 17"):
         server(9, max_num_seqs=17)
+
+
+def test_a_budget_of_a_token_for_every_sequence_serves_them_all():
+    run = server(100, max_num_batched_tokens=2, max_num_seqs=2)
+    add(run, (1, 3), (1, 3))
+    assert [step(run), step(run), step(run)] == [(0, [(0, 1), (1, 1)]), (2, []), (2, [])]
