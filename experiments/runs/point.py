@@ -17,6 +17,7 @@ from experiments.runs.identity import plain, run_id
 from experiments.runs.overload import Overloaded, WatchfulRecorder
 from experiments.runs.whole_files import SUMMARY, whole_folder, write_json, write_text
 from testbed.metrics import summarize
+from testbed.sim.columns import request_columns, span_columns
 from testbed.sim.recorder import Recorder
 from testbed.sim.simulation import simulate
 
@@ -81,11 +82,11 @@ def run_into(config: DictConfig, folder: Path, *, show: bool = False) -> dict[st
 def write_everything(folder: Path, setup: Setup, result: Run) -> None:
     """The tables of requests and of iteration spans, what their columns mean, and the plots drawn from them."""
     from experiments.runs import plots
-    from experiments.runs import run_tables as tables
+    from experiments.runs.run_tables import write_csv
 
-    requests, spans = tables.request_columns(result.recorder), tables.span_columns(result.recorder)
-    tables.write_csv(folder / "requests.csv", requests)
-    tables.write_csv(folder / "iterations.csv", spans)
+    requests, spans = request_columns(result.recorder), span_columns(result.recorder)
+    write_csv(folder / "requests.csv", requests)
+    write_csv(folder / "iterations.csv", spans)
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
     plots.draw_all(folder, requests, spans, setup.pool.num_slots)
 

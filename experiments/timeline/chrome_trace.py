@@ -7,10 +7,10 @@ in microseconds of simulated time, six decimals of which are whole picoseconds.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from testbed.sim.columns import Columns
 from experiments.timeline.lanes import lanes
 from experiments.timeline.phases import Life
 from testbed.core.request import Request
+from testbed.sim.columns import Columns
 
 REQUESTS, ITERATIONS, POOL = 1, 2, 3
 PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
