@@ -61,13 +61,13 @@ class PhaseRecorder(Recorder):
         self._ended[request.request_id] = request.arrival_ps
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], seen: Seen
+        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
     ) -> None:
         """Whoever is preempted, comes back or computes its prompt in this plan does so from its start on."""
-        super().span(start_ps, duration_ps, steps, plan, queues, seen)
+        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, seen)
         for group in plan.preempted:
-            swapped = group.status is SequenceStatus.SWAPPED
-            self._begin(group.request.request_id, SWAPPED if swapped else PREEMPTED, start_ps)
+            to_host = group.status is SequenceStatus.SWAPPED
+            self._begin(group.request.request_id, SWAPPED if to_host else PREEMPTED, start_ps)
         for group in plan.resumed:
             self._begin(group.request.request_id, DECODE, start_ps)
         for chunk in plan.chunks:

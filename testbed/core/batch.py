@@ -28,14 +28,13 @@ class Batch:
     """Sequences in order of joining.
 
     Two facts move here for all members at once: `extended` counts the steps that they have room for, `steps` those
-    that have run. A member's own counts are offsets from these. context is the sum of the members' rooms, longest the
-    largest of them, 0 for an empty batch.
+    that have run. A member's own counts are offsets from these.
     """
 
-    __slots__ = ("_offsets", "context", "extended", "indexes", "longest", "sequences", "steps")
+    __slots__ = ("_offsets", "_rooms", "extended", "indexes", "sequences", "steps")
 
     def __init__(self) -> None:
-        self.extended = self.steps = self.context = self.longest = 0
+        self.extended = self.steps = self._rooms = 0
         self.sequences: dict[int, Sequence] = {}
         self.indexes: dict[object, Any] = {}
         self._offsets: list[tuple[int, int]] = []
@@ -45,6 +44,16 @@ class Batch:
 
     def __iter__(self) -> "Iterator[Sequence]":
         return iter(self.sequences.values())
+
+    @property
+    def context(self) -> int:
+        """The sum of the members' rooms."""
+        return self._rooms + self.extended * len(self.sequences)
+
+    @property
+    def longest(self) -> int:
+        """The largest of the members' rooms, 0 for an empty batch."""
+        return self.extended - self._offsets[0][0] if self._offsets else 0
 
     def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
         """The index that `owner` keeps here; made when it is asked for first."""
@@ -58,10 +67,8 @@ class Batch:
     def join(self, seq: "Sequence") -> None:
         """Add a sequence, which runs on this clock from now on."""
         self.sequences[seq.seq_id] = seq
-        self.context += seq.room_offset
-        if seq.room_offset > self.longest:
-            self.longest = seq.room_offset
         seq.room_offset -= self.extended
+        self._rooms += seq.room_offset
         seq.stored_offset -= self.steps
         seq.batch = self
         heapq.heappush(self._offsets, (-seq.room_offset, seq.seq_id))
@@ -73,26 +80,22 @@ class Batch:
         for index in self.indexes.values():
             index.left(seq)
         del self.sequences[seq.seq_id]
+        self._rooms -= seq.room_offset
         if self._offsets[0][1] == seq.seq_id:
             self._drop_lapsed()
         seq.batch = None
         seq.room_offset += self.extended
         seq.stored_offset += self.steps
-        self.context -= seq.room_offset
 
     def _drop_lapsed(self) -> None:
         """The first offset is a member's again: those before it belong to sequences that have left."""
         offsets, members = self._offsets, self.sequences
         while offsets and (offsets[0][1] not in members or members[offsets[0][1]].room_offset != -offsets[0][0]):
             heapq.heappop(offsets)
-        self.longest = self.extended - offsets[0][0] if offsets else 0
 
     def extend(self, num_tokens: int) -> None:
         """Every member has room for so many tokens more."""
         self.extended += num_tokens
-        if self.sequences:
-            self.context += num_tokens * len(self.sequences)
-            self.longest += num_tokens
 
     def advance(self, steps: int) -> None:
         """Every member has stored so many tokens more."""

@@ -30,24 +30,19 @@ class DecodeTable:
 
     def __call__(self, lengths: Lengths, saved: int) -> int:
         """Picoseconds of one iteration; shared blocks save the reading of `saved` tokens."""
-        num_seqs, context, longest = lengths
-        read = context - saved
-        price = self.curve(num_seqs)(read)
-        if self._unequal is None:
-            return price
-        part = self._part(num_seqs, self._unequal.share(0, 0, lengths))
-        return price + part(num_seqs * longest - saved) - part(read)
+        return self.span(lengths, saved).first_ps
 
     def span(self, lengths: Lengths, saved: int) -> Affine:
         """Iterations in a row in which every sequence reads one token more each time, up to the next knot or bin."""
         num_seqs, context, longest = lengths
-        read, curve = context - saved, self.curve(num_seqs)
-        growth, steps = _slope(curve, read), _steps(curve, read, num_seqs)
+        read = context - saved
+        first, growth, end = self.curve(num_seqs).piece(read)
+        steps = _steps(end, read, num_seqs)
         if self._unequal is not None:
             part, far = self._part(num_seqs, self._unequal.share(0, 0, lengths)), num_seqs * longest - saved
-            growth += _slope(part, far) - _slope(part, read)
-            steps = min(steps, _steps(curve, far, num_seqs), self._unequal.steps(lengths))
-        first = self(lengths, saved)
+            (price, slope, end), (less, flatter, _) = part.piece(far), part.piece(read)
+            first, growth = first + price - less, growth + slope - flatter
+            steps = min(steps, _steps(end, far, num_seqs), self._unequal.steps(lengths))
         return Affine(first, num_seqs * growth, steps) if growth >= 0 else Affine(first, 0, 1)
 
     def _curve(self, num_seqs: int) -> Knots:
@@ -74,10 +69,5 @@ def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
     return chosen
 
 
-def _slope(curve: Knots, x: int) -> int:
-    return curve.slopes[curve.segment(x)]
-
-
-def _steps(curve: Knots, x: int, stride: int) -> int:
-    end = curve.end(x)
+def _steps(end: int, x: int, stride: int) -> int:
     return UNBOUNDED if end == UNBOUNDED else -(-(end - x) // stride)

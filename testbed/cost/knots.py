@@ -39,10 +39,11 @@ class Knots:
         i = self.segment(x)
         return self.y[i] + self.slopes[i] * (x - self.x[i])
 
-    def end(self, x: int) -> int:
-        """First count that belongs to the next piece."""
-        i = self.segment(x)
-        return self.x[i + 1] if i + 1 < len(self.slopes) else UNBOUNDED
+    def piece(self, x: int) -> tuple[int, int, int]:
+        """The value at x, the slope there, and the first count that belongs to the next piece."""
+        i, slopes = self.segment(x), self.slopes
+        end = self.x[i + 1] if i + 1 < len(slopes) else UNBOUNDED
+        return self.y[i] + slopes[i] * (x - self.x[i]), slopes[i], end
 
 
 class Line:

@@ -24,13 +24,16 @@ class MixedPrefill(Scheduler):
     def plan(self) -> Plan:
         residents, prompts = self.residents, self.prompts
         plan = residents.new_plan()
-        self.choose_order(residents.waiting)
-        item = prompts.next_item()
-        if item > self.max_num_batched_tokens:
-            prompts.fill(plan, self.max_num_batched_tokens)
+        item = 0
+        if residents.waiting or prompts.partial is not None:
+            self.choose_order(residents.waiting)
+            item = prompts.next_item()
+            if item > self.max_num_batched_tokens:
+                prompts.fill(plan, self.max_num_batched_tokens)
         if not plan.chunks:
             decode(residents, plan)
-            resume(residents, plan)
+            if residents.swapped:
+                resume(residents, plan)
             if item and not plan.took_room:
                 prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
         self.offer(plan, prompts)

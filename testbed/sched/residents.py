@@ -43,7 +43,8 @@ class Residents:
     def new_plan(self) -> Plan:
         """An empty plan but for the forks that have happened, and the copies that they have left to do first."""
         plan = Plan()
-        plan.forks, self._forks = self._forks, 0
+        if self._forks:
+            plan.forks, self._forks = self._forks, 0
         if self._copies:
             plan.ops, self._copies = [ops for _, ops in self._copies], []
         return plan

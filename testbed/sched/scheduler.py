@@ -72,13 +72,12 @@ class Scheduler(Foresight, ABC):
             for request_id, group in residents.beams.items():
                 residents.choose_parents(group, results.parents[request_id])
         first_tokens = []
-        for chunk in plan.chunks:
-            stored = chunk.stored + chunk.new
-            if stored > chunk.seq.stored_offset:  # at rest
-                chunk.seq.stored_offset = stored
-            if chunk.last:
-                first_tokens.append(chunk.group)
-                self._prefilled(chunk.group, ended, finished)
+        for group, seq, new, stored, last, _ in plan.chunks:
+            if stored + new > seq.stored_offset:  # at rest
+                seq.stored_offset = stored + new
+            if last:
+                first_tokens.append(group)
+                self._prefilled(group, ended, finished)
         for group in plan.resumed:
             self._resumed(group, results, finished)
         return Outcome(first_tokens, finished, grown)
@@ -89,15 +88,15 @@ class Scheduler(Foresight, ABC):
         An arrival matters where the queue is empty, or where it might come to stand at its head.
         """
         r = self.residents
-        if not plan.repeats or plan.took_room or r.beams or len(r.batch.sequences) != r.num_seqs:
+        if len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted or plan.short or not plan.repeats:
             return
         waiting, swapped = r.waiting, r.swapped
         plan.open = not swapped and not (waiting and self._keeps_order)
         if not waiting or swapped or waiting[0] is r.refused or prompts.is_full_with(waiting[0]):
-            plan.horizon = r.policy.horizon(r.batch)
-            if plan.horizon < 0:
+            plan.horizon = horizon = r.policy.horizon(r.batch)
+            if horizon < 0:
                 name = type(r.policy).__name__
-                raise PlugInError(f"{name} promises {plan.horizon} steps by horizon(), which is at least 0")
+                raise PlugInError(f"{name} promises {horizon} steps by horizon(), which is at least 0")
 
     def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
         """The prompt phase of the group is over, and has brought its next output token."""

@@ -95,18 +95,18 @@ class Engine:
                 recorder.rejected(request, "the memory policy can never hold it")
                 if self.ended is not None:
                     self.ended(request)
-            if plan:
+            if plan.decode_seqs or plan:
                 used = policy.usage()
                 meter.open(plan, used)
                 prices, steps = self._price(plan, used, start_ps)
                 duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
-                queues = len(waiting), len(swapped)
+                num_waiting, num_swapped = len(waiting), len(swapped)
                 yield env.timeout(duration_ps)
                 outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
                 if plan.chunks or plan.resumed:
                     outputs.follow(plan, outcome)
                 seen = meter.close(plan, prices, steps, duration_ps, outcome)
-                recorder.span(start_ps, duration_ps, steps, plan, queues, seen)
+                recorder.span(start_ps, duration_ps, steps, plan, num_waiting, num_swapped, seen)
                 start_ps += duration_ps
                 if outcome.finished or outcome.first_tokens or plan.ops or plan.preempted:
                     self._record(plan, outcome, start_ps)
@@ -146,12 +146,14 @@ class Engine:
         if not plan.horizon:
             return prices, 1
         steps = min(1 + plan.horizon, prices.steps, self.max_steps, self.outputs.steps_to_end())
-        if used.saved:
+        if steps > 1 and used.saved:
             steps = min(steps, self.meter.max_steps(used))
+        if steps == 1:
+            return prices, 1
         bound: float = self._marks[-1] if self._marks else inf
         if plan.open:
             bound = min(bound, self.env.peek())
-        if bound < inf and steps > 1:
+        if bound < inf:
             steps = min(steps, prices.steps_to_reach(int(bound) - start_ps) or 1)
         return prices, steps
 

@@ -13,7 +13,7 @@ from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
 from testbed.sim.sharing import Shared, shared_once, shared_over, taken_from_now
 from testbed.sim.spans import Span, after, at, ramp
-from testbed.sim.totals import NO_CHANGE, Seen
+from testbed.sim.totals import NO_CHANGE, Changes, Seen
 
 
 class Meter(ABC):
@@ -42,7 +42,7 @@ class Meter(ABC):
         used: Usage,
         internal: int,
         copies: int,
-        changes: tuple[int, ...] = NO_CHANGE,
+        changes: Changes = NO_CHANGE,
         shared: tuple[Shared, ...] = (),
     ) -> Seen:
         """What the iterations of a span see whose first one finds `internal` slots that will never be used.
@@ -54,7 +54,7 @@ class Meter(ABC):
         if allocated + cached + free != total or free < 0 or largest_free < 0:
             raise PlugInError(f"{type(self.policy).__name__} miscounts its slots: {used}")
         reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
-        return running, live, reserved, internal, saved + copies, cached, rounding, scattered, *changes, shared
+        return running, live, reserved, internal, saved + copies, cached, rounding, scattered, changes, shared
 
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still share count once."""
@@ -186,14 +186,14 @@ class SpanMeter(Meter):
             raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
         return rows
 
-    def _changes(self, span: Span, started: Growth, grown: Grant) -> tuple[int, ...]:
+    def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
         """What the second and later iterations see that the first did not."""
         live, live_time = ramp(self._growing, span)
         held, held_time = after(grown.growth, span) if grown.growth.slots else (0, 0)
         internal, internal_time = at(started, span) if started.slots else (0, 0)
         evicted, evicted_time = after(grown.evicted, span) if grown.evicted.slots else (0, 0)
-        change = live, held - live - internal, internal, -evicted
-        return *change, live_time, held_time - live_time - internal_time, internal_time, -evicted_time
+        reserved, reserved_time = held - live - internal, held_time - live_time - internal_time
+        return live, reserved, internal, -evicted, live_time, reserved_time, internal_time, -evicted_time
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""

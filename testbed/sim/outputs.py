@@ -53,12 +53,12 @@ class Outputs:
             step = residents.batch.steps + steps
             if self._ends[0][0] <= step:
                 ended = self._pop_ended(step)
-        stepping: list[SequenceGroup] = []
-        if plan.chunks or plan.resumed:
-            stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]
-            for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
-                if group.num_generated + 1 == self.lengths[group.request.request_id]:
-                    ended.append(group.request.request_id)
+        if not (plan.chunks or plan.resumed or residents.beams):
+            return Results(tuple(ended)) if ended else NOTHING
+        stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]
+        for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
+            if group.num_generated + 1 == self.lengths[group.request.request_id]:
+                ended.append(group.request.request_id)
         if not residents.beams and not stepping:
             return Results(tuple(ended)) if ended else NOTHING
         searching = [group for group in stepping if group.request.beam]

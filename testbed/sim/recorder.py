@@ -1,6 +1,6 @@
 """Requests and iteration spans as rows, and exact totals; experiments make data frames of them."""
 
-from itertools import chain, islice
+from itertools import chain
 from operator import mul
 from typing import NamedTuple
 
@@ -78,24 +78,25 @@ class Recorder:
         self.requests.append((r.request_id, *times, r.prompt_len, r.output_len, r.num_seqs, 0, 0))
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, queues: tuple[int, int], seen: Seen
+        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), *queues
-        self._shapes.append(shape)
+        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), waiting, swapped
+        shapes = self._shapes
+        shapes.append(shape)
         self._seen.append(seen)
-        if len(self._seen) == BATCH:
+        if len(shapes) == BATCH:
             self.settle()
 
     def settle(self) -> None:
         """Bring `spans` and the sums in `totals` up to date."""
         if not self._seen:
             return
-        shape, columns = list(zip(*self._shapes, strict=True)), zip(*self._seen, strict=True)
-        firsts = list(islice(columns, len(Measures._fields)))
-        changes, changes_time = (list(islice(columns, len(CHANGING))) for _ in range(2))
-        (shared,) = columns
+        shape = list(zip(*self._shapes, strict=True))
+        *firsts, changed, shared = zip(*self._seen, strict=True)
+        columns = list(zip(*changed, strict=True))
+        changes, changes_time = columns[: len(CHANGING)], columns[len(CHANGING) :]
         self._shapes.clear()
         self._seen.clear()
         # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.

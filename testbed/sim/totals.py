@@ -29,10 +29,13 @@ class Measures(NamedTuple):
 
 CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "internal", "cached")]
 
-# What the iterations of a span see: the first one's Measures, then what changes after it, twice in the order of
-# CHANGING: summed over the iterations, integrated over picoseconds. Last, a Shared for every iteration that saved some.
+# What changes in a span after its first iteration, twice in the order of CHANGING: summed over the iterations, and
+# integrated over picoseconds.
+Changes: TypeAlias = tuple[int, ...]
+NO_CHANGE: Changes = (0,) * (2 * len(CHANGING))
+
+# What the iterations of a span see: the first one's Measures, its Changes, a Shared for each iteration that saved any.
 Seen: TypeAlias = tuple[Any, ...]
-NO_CHANGE = (0,) * (2 * len(CHANGING))
 
 
 def plus(a: Measures, b: Measures) -> Measures:

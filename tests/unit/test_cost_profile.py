@@ -125,7 +125,7 @@ def test_what_was_not_measured_is_refused():
 def test_knots_are_whole_numbers_and_reach_both_ways():
     knots = Knots([(10, 100), (20, 205), (40, 200)])
     assert [knots(x) for x in (0, 10, 15, 20, 39, 40, 80)] == [0, 100, 150, 205, 205, 205, 205]
-    assert (knots.end(15), knots.end(25)) == (20, UNBOUNDED)
+    assert (knots.piece(15)[2], knots.piece(25)[2]) == (20, UNBOUNDED)
     assert Knots([(5, 7)])(100) == 7
 
 

@@ -38,10 +38,11 @@ class BlockIndex(BatchIndex):
 
     def needed(self, num_steps: int) -> int:
         """Blocks that num_steps more steps of all members take, copies on write aside."""
-        due, start = self.due, self.batch.extended
-        size = len(due)
-        rounds, rest = divmod(num_steps, size)
-        return rounds * len(self.batch.sequences) + sum(len(due[step % size]) for step in range(start, start + rest))
+        due, now = self.due, self.batch.extended % len(self.due)
+        if num_steps == 1:
+            return len(due[now])
+        rounds, rest = divmod(num_steps, len(due))
+        return rounds * len(self.batch.sequences) + sum(map(len, (due[now:] + due[:now])[:rest]))
 
     def steps_within(self, num_blocks: int) -> int:
         """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most within one."""

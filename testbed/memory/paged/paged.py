@@ -69,15 +69,14 @@ class Paged(MemoryPolicy):
         Its partial last block is everybody's own, and computed by everybody: a copy would come before the iteration,
         when there is nothing to copy yet. A registered prefix is there as a whole, however little is asked for.
         """
-        first, size, prefix = seqs[0], self.block_size, list[int]()
+        first, size = seqs[0], self.block_size
+        prefix: list[int] = []
         if registered := first.prefix in self._prefixes:
             prefix, num_tokens = self._prefixes.whole(first), max(num_tokens, first.prefix)
         each, common, more = -(-num_tokens // size), first.prompt_len // size, len(seqs) - 1
         needed = each + more * (each - common) - len(prefix)
-        if needed > self._capacity():
-            return Refusal.NEVER
         if not self._make_room(needed, self._reserve()):
-            return Refusal.LATER
+            return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
         self._pool.share(prefix)
         blocks = self._seat(seqs, each, common, prefix)
         self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
