@@ -34,6 +34,17 @@ def test_curves_do_no_more_than_a_row_takes():
     ]
 
 
+def test_every_alternative_of_a_recovery_has_a_price(tmp_path):
+    """The prices that stand beside the paper's machine are of other GPUs, which need not have the same options."""
+    touching = [other for other in alternatives.alternatives() if "fig19a" in other.rows and other.run]
+    assert touching
+    for other in touching:
+        study = load("fig19").only([key for key in other.row_keys() if key[0] == "fig19a"])
+        study.block_sizes = [16]
+        (task,) = study.tasks(1)
+        assert alternatives.under(task, other.run).work(Lab(tmp_path))
+
+
 def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
     other = alternatives.Alternative(
         "shown as it is", {"fig19a": ["block sizes 1..256"]}, figure=("figure.drawn_share=1.0",)

@@ -6,14 +6,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.paper.figures.published import published
+from experiments.paper.figures.published import COLOR, published
 from experiments.paper.style import RC, SYSTEMS, new_figure
 
 PANELS = {
     "opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"),
     "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca"),
 }
-PUBLISHED = "#c9ccd1"
 WIDTH, APART = 0.4, 0.21
 
 
@@ -26,7 +25,7 @@ def draw(table: pd.DataFrame) -> Figure:
             theirs = published(name).groupby("system")["published"].mean()
             _panel(axes, ours, theirs.reindex(ours.index))
             axes.set_xlabel(title)
-        figure.axes[0].bar([0], [0], color=PUBLISHED, label="left, grey: published; right: simulated")
+        figure.axes[0].bar([0], [0], color=COLOR, label="left, grey: published; right: simulated")
         figure.legend(loc="outside upper center", handlelength=1)
         figure.supylabel("# Batched requests", fontsize=8)
         return figure
@@ -35,9 +34,9 @@ def draw(table: pd.DataFrame) -> Figure:
 def _panel(axes: Axes, ours: pd.Series, theirs: pd.Series) -> None:
     places = np.arange(len(ours))
     colors = [SYSTEMS[name][1] for name in ours.index]
-    for shift, values, color in ((-APART, theirs, PUBLISHED), (APART, ours, colors)):
+    for shift, values, color in ((-APART, theirs, COLOR), (APART, ours, colors)):
         bars = axes.bar(places + shift, values, WIDTH, color=color)
-        axes.bar_label(bars, [f"{value:.1f}" for value in values], fontsize=6.5, padding=1)
+        axes.bar_label(bars, [f"{value:.1f}" for value in values], fontsize=6, padding=1)
     axes.set_xticks(places, [SYSTEMS[name][0] for name in ours.index])
     axes.tick_params(axis="x", length=0)
     axes.margins(y=0.14)

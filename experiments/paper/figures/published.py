@@ -4,6 +4,8 @@ import pandas as pd
 
 from experiments.paper.scorecard import reference
 
+COLOR = "#c9ccd1"  # of published bars beside ours
+
 
 def published(figure: str) -> pd.DataFrame:
     """setting, system, quantity and the published number of a figure's rows that are single numbers."""
