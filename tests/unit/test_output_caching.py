@@ -87,6 +87,14 @@ def test_samples_publish_their_prompt_alone():
     policy.check()
 
 
+def test_the_last_token_of_a_prompt_of_whole_blocks_is_computed_in_a_block_of_its_own():
+    policy = caching()
+    first, second = (sequence(i, 8, prompt_ids=TEXT[:8]) for i in range(2))
+    seat(policy, [first], 8)
+    assert seat(policy, [second], 8)[0].num_cached == 4
+    assert policy.table(first)[1] != policy.table(second)[1]
+
+
 def test_samples_that_come_back_together_publish_their_prompt_alone_too():
     policy, seqs = caching(), samples(8)
     for seq in seqs:
