@@ -1,6 +1,6 @@
 """Prefix caching with generated blocks by example: what a sequence finds of its own, and what others do not."""
 
-from by_hand import admit, extend, fork, release, seat, sequence
+from by_hand import admit, extend, fork, release, samples, seat, sequence
 
 from testbed.core.slots import DEVICE, HOST
 from testbed.memory.policy import PoolSpec, host
@@ -85,6 +85,25 @@ def test_samples_publish_their_prompt_alone():
         preempt(policy, seq)
     assert policy.usage().cached == 8
     policy.check()
+
+
+def test_the_last_token_of_a_prompt_of_whole_blocks_is_computed_in_a_block_of_its_own():
+    policy = caching()
+    first, second = (sequence(i, 8, prompt_ids=TEXT[:8]) for i in range(2))
+    seat(policy, [first], 8)
+    assert seat(policy, [second], 8)[0].num_cached == 4
+    assert policy.table(first)[1] != policy.table(second)[1]
+
+
+def test_samples_that_come_back_together_publish_their_prompt_alone_too():
+    policy, seqs = caching(), samples(8)
+    for seq in seqs:
+        seq.content = TEXT[:8]
+    seat(policy, seqs, 13)  # five generated tokens of each are computed again
+    for seq in seqs:
+        release(policy, seq)
+    policy.check()
+    assert policy.usage().cached == 8
 
 
 def test_nothing_generated_is_left_behind_by_a_move_to_the_host():

@@ -120,3 +120,13 @@ def test_a_budget_of_a_token_for_every_sequence_serves_them_all():
     run = server(100, max_num_batched_tokens=2, max_num_seqs=2)
     add(run, (1, 3), (1, 3))
     assert [step(run), step(run), step(run)] == [(0, [(0, 1), (1, 1)]), (2, []), (2, [])]
+
+
+def test_of_prompts_under_way_the_last_gives_way():
+    """Six blocks are two for each; for its third the first prompt takes those of the third prompt, not the second's."""
+    run = server(6, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
+    groups = add(run, (16, 3), (16, 3), (16, 3))
+    assert [step(run), step(run)] == [(0, [(0, 4), (1, 4), (2, 4)])] * 2
+    plan, _ = run.step()
+    assert plan.preempted == groups[2:]
+    assert [chunk.group for chunk in plan.chunks] == groups[:2]
