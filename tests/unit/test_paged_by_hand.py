@@ -34,6 +34,9 @@ def test_a_prompt_takes_the_whole_blocks_that_it_needs(num_tokens, held):
 def test_a_pool_may_be_filled_and_what_is_larger_is_never_admitted():
     assert not isinstance(admit(paged(4), [sequence(0, 16)], 16), Refusal)
     assert admit(paged(4), [sequence(0, 17)], 17) is Refusal.NEVER
+    policy = paged(4)
+    seat(policy, [sequence(0, 1)], 1)
+    assert admit(policy, [sequence(1, 16)], 16) is Refusal.LATER
 
 
 def test_the_watermark_stays_free_unless_nothing_is_resident():
