@@ -66,7 +66,7 @@ class Records:
         """An iteration has run, with so many requests waiting and swapped out."""
         self.iterations.append(one)
         start_ps, end_ps = round(one.start_s * PS), round((one.start_s + one.duration_s) * PS)
-        self.recorder.span(start_ps, end_ps - start_ps, 1, plan, queues, seen)
+        self.recorder.span(start_ps, end_ps - start_ps, 1, plan, *queues, seen)
         totals = self.recorder.totals
         for group in plan.preempted:
             swapped = group.status is SequenceStatus.SWAPPED
