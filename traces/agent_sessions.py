@@ -1,6 +1,5 @@
 """Agentic coding sessions (JSONL, plain or gzip): prompts by content, think times, sub-agents beside their parent."""
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.core.sessions import Turns
-from traces.files import MAX_LEN, open_text
+from traces.files import MAX_LEN, json_lines
 from traces.reader import Trace
 from traces.session_turns import Prefixes, SessionTurns, Turn
 
@@ -51,23 +50,10 @@ class AgentSessions(Trace):
         return joined([turns for turns in sessions if turns], sizes[0])
 
     def _items(self) -> list[Mapping[str, Any]]:
-        with open_text(self.path) as file:
-            lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
-            items = [self._item(*line) for line in islice(lines, self.num_sessions)]
+        items = [item for _, item in islice(json_lines(self.path, session_problem), self.num_sessions)]
         if not items:
             raise InputError(f"{self.path}: is empty; give a file with sessions")
         return items
-
-    def _item(self, number: int, line: str) -> Mapping[str, Any]:
-        try:
-            item = json.loads(line)
-        except json.JSONDecodeError as error:
-            hint = "not valid JSON, or cut short; copy or download the file again"
-            raise InputError(f"{self.path}, line {number}: {hint}") from error
-        problem = session_problem(item)
-        if problem:
-            raise InputError(f"{self.path}, line {number}: {problem}; mend or remove the line")
-        return item  # type: ignore[no-any-return]
 
 
 def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:

@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -118,3 +118,23 @@ def read_json(path: str) -> Any:
         except json.JSONDecodeError as error:
             hint = "not valid JSON, or cut short; copy or download it again"
             raise InputError(f"{path}, line {error.lineno}: {hint}") from error
+
+
+def json_lines(path: str, problem: Callable[[Any], str | None] = lambda item: None) -> Iterator[tuple[int, Any]]:
+    """The items of a file with one JSON value a line, each with its line's number; empty lines do not count.
+
+    problem says what is wrong with an item, None for nothing; the first that is wrong is an InputError with its line.
+    """
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                item = json.loads(line)
+            except json.JSONDecodeError as error:
+                hint = "not valid JSON, or cut short; copy or download the file again"
+                raise InputError(f"{path}, line {number}: {hint}") from error
+            wrong = problem(item)
+            if wrong:
+                raise InputError(f"{path}, line {number}: {wrong}; mend or remove the line")
+            yield number, item

@@ -1,14 +1,12 @@
 """Mooncake traces (JSONL, plain or gzip): lengths, arrival times and the content of prompts as block hashes."""
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from traces.files import MAX_LEN, open_text
+from traces.files import MAX_LEN, json_lines
 from traces.reader import FileTrace, columns
 
 TOKENS_PER_ID = 512
@@ -23,24 +21,12 @@ class MooncakeJsonl(FileTrace):
 
     def read(self) -> Rows:
         """All rows in file order, with arrival_s and prompt_ids."""
-        with open_text(self.path) as file:
-            items = [self._item(number, line) for number, line in enumerate(file, start=1) if line.strip()]
+        items = [item for _, item in json_lines(self.path, _problem)]
         if not items:
             raise InputError(f"{self.path}: is empty; give a file with rows")
         arrival_s = np.array([item["timestamp"] for item in items]) / 1000
         prompts, outputs = columns([(item["input_length"], item["output_length"]) for item in items])
         return Rows(prompts, outputs, arrival_s, [tuple(item["hash_ids"]) for item in items], TOKENS_PER_ID)
-
-    def _item(self, number: int, line: str) -> Mapping[str, Any]:
-        try:
-            item = json.loads(line)
-        except json.JSONDecodeError as error:
-            hint = "not valid JSON, or cut short; copy or download the file again"
-            raise InputError(f"{self.path}, line {number}: {hint}") from error
-        problem = _problem(item)
-        if problem:
-            raise InputError(f"{self.path}, line {number}: {problem}; mend or remove the line")
-        return item  # type: ignore[no-any-return]
 
 
 def _problem(item: Any) -> str | None:

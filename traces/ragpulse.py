@@ -1,7 +1,6 @@
 """RAGPulse (JSON lines): retrieval-augmented questions, whose prompts are put together from parts that recur."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from traces.files import MAX_LEN, open_text
+from traces.files import MAX_LEN, json_lines
 from traces.reader import FileTrace, columns
 
 TOKENS_PER_ID = 16
@@ -29,13 +28,9 @@ class RagPulseJsonl(FileTrace):
     def read(self) -> Rows:
         """All rows in file order, with arrival_s and prompt_ids."""
         tokens_of = dict(self._parts())
-        items = list(self._lines(self.path))
         names: dict[bytes, int] = {}
         times, pairs, ids = [], [], []
-        for number, item in items:
-            problem = _problem(item, tokens_of)
-            if problem:
-                raise InputError(f"{self.path}, line {number}: {problem}; mend or remove the line")
+        for number, item in _lines(self.path, lambda item: _problem(item, tokens_of)):
             times.append(float(item["timestamp"]))
             pairs.append((item["input_length"], item["output_length"]))
             blocks = _blocks(item, tokens_of, own=-number)
@@ -47,30 +42,23 @@ class RagPulseJsonl(FileTrace):
         """Every hash id and its tokens; a line has an id and its token_length."""
         for name in PART_FILES:
             path = str(Path(self.path).with_name(f"{name}.jsonl"))
-            for number, item in self._lines(path):
+            for number, item in _lines(path, _no_object):
                 ids = [value for key, value in item.items() if key != "token_length"]
                 length = item.get("token_length")
                 if len(ids) != 1 or type(ids[0]) is not int or type(length) is not int or not 0 <= length <= MAX_LEN:
                     raise InputError(f"{path}, line {number}: is not one id and its token_length")
                 yield ids[0], length
 
-    def _lines(self, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        empty = True
-        with open_text(path) as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                empty = False
-                try:
-                    item = json.loads(line)
-                except json.JSONDecodeError as error:
-                    hint = "not valid JSON, or cut short; copy or download the file again"
-                    raise InputError(f"{path}, line {number}: {hint}") from error
-                if not isinstance(item, dict):
-                    raise InputError(f"{path}, line {number}: is not a JSON object")
-                yield number, item
-        if empty:
-            raise InputError(f"{path}: is empty; give a file with rows")
+
+def _lines(path: str, problem: Callable[[Any], str | None]) -> list[tuple[int, Any]]:
+    items = list(json_lines(path, problem))
+    if not items:
+        raise InputError(f"{path}: is empty; give a file with rows")
+    return items
+
+
+def _no_object(item: Any) -> str | None:
+    return None if isinstance(item, dict) else "is not a JSON object"
 
 
 def _blocks(item: Mapping[str, Any], tokens_of: Mapping[int, int], own: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -84,8 +72,10 @@ def _blocks(item: Mapping[str, Any], tokens_of: Mapping[int, int], own: int) -> 
     return padded.reshape(-1, TOKENS_PER_ID)
 
 
-def _problem(item: Mapping[str, Any], tokens_of: Mapping[int, int]) -> str | None:
+def _problem(item: Any, tokens_of: Mapping[int, int]) -> str | None:
     """What is wrong with one line, None for nothing."""
+    if wrong := _no_object(item):
+        return wrong
     try:
         sound = 0 <= float(item["timestamp"]) < float("inf")
     except (KeyError, TypeError, ValueError):

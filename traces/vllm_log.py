@@ -1,7 +1,6 @@
 """What a real server logged: vLLM's benchmark (requests.jsonl), or a CSV with first_token_s and finish_s."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from traces.files import lengths, open_text, read_table, seconds
+from traces.files import json_lines, lengths, read_table, seconds
 from traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
@@ -59,7 +58,7 @@ class VllmLog(FileTrace):
 
 
 def _vllm(path: str, workload: str | None) -> tuple[Rows, NDArray[np.float64]]:
-    items = [_checked(path, number, item) for number, item in _lines(path)]
+    items = [_checked(path, number, item) for number, item in json_lines(path)]
     if not items:
         raise InputError(f"{path}: is empty; give a log with requests")
     prompts, outputs = columns([(item["input_toks"], item["output_toks"]) for item in items])
@@ -84,17 +83,6 @@ def _in_order(rows: Rows, times: NDArray[np.float64]) -> Served:
     return Served(timed, times[:, 0], times[:, 1], times[:, 2])
 
 
-def _lines(path: str) -> Iterator[tuple[int, Any]]:
-    with open_text(path) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                try:
-                    yield number, json.loads(line)
-                except json.JSONDecodeError as error:
-                    hint = "not valid JSON, or cut short; copy the file again"
-                    raise InputError(f"{path}, line {number}: {hint}") from error
-
-
 def _checked(path: str, number: int, item: Any) -> Mapping[str, Any]:
     where = f"{path}, line {number}"
     if not isinstance(item, dict):
@@ -113,7 +101,7 @@ def _checked(path: str, number: int, item: Any) -> Mapping[str, Any]:
 def _token_ids(path: str, prompt_lens: list[int]) -> list[tuple[int, ...]]:
     """The prompts' token ids, line by line as in the log."""
     found: list[tuple[int, ...]] = []
-    for number, item in _lines(path):
+    for number, item in json_lines(path):
         ids = item.get("input_tok_ids") if isinstance(item, dict) else None
         place = len(found)
         if not isinstance(ids, list) or place >= len(prompt_lens) or len(ids) != prompt_lens[place]:

@@ -4,7 +4,6 @@ python -m kernels.engine.measure_decodes --model opt-13b [--batches 1,8,32,128] 
 """
 
 import argparse
-import csv
 import statistics
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from kernels.engine.assemble import Options, assemble
 from kernels.engine.gpu_engine import Engine
 from kernels.engine.records import Iteration
 from kernels.engine.weights import Weights, random_weights
-from kernels.measure.fingerprint import fingerprint
+from kernels.measure.fingerprint import write_measured
 from kernels.measure.timing import warm_up
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
@@ -52,7 +51,7 @@ def main() -> None:
         rows.append(measure(arch, weights, cost, batch))
         print(*rows[-1].values(), sep="  ", flush=True)
     if options.out:
-        write_table(options.out / f"decodes-{options.model}.csv", rows)
+        write_measured(options.out / f"decodes-{options.model}.csv", FIELDS, rows)
 
 
 def kernels_alone(spec: ModelSpec) -> CostModel:
@@ -96,17 +95,6 @@ def summary(spec: ModelSpec, batch: int, plain: list[Iteration], cost: CostModel
         round(least / gpu, 4),
     )  # fmt: skip
     return dict(zip(FIELDS, values, strict=True))
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A table whose first line says where and when it was measured."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = fingerprint()
-    with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# {about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}\n")
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Which device and which software a measurement comes from."""
 
+import csv
 import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +28,17 @@ def fingerprint() -> dict[str, Any]:
         "cupy": cupy.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def write_measured(path: Path, fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A CSV whose first line says where and when its rows were measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = fingerprint()
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}\n")
+        writer = csv.DictWriter(file, fields)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _version(number: int) -> str:

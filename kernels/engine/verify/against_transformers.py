@@ -4,7 +4,6 @@ python -m kernels.engine.verify.against_transformers [--models tiny-opt,...] [--
 """
 
 import argparse
-import csv
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from kernels.engine.architecture import of_folder
 from kernels.engine.verify.recorded import Recording, record
 from kernels.engine.verify.scenarios import SCENARIOS, Scenario
 from kernels.engine.weights import load_weights
-from kernels.measure.fingerprint import fingerprint
+from kernels.measure.fingerprint import write_measured
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers
 FIELDS = (
@@ -63,7 +62,7 @@ def main() -> None:
     wrong = [row for row in rows if not row["right"]]
     print(f"{len(rows) - len(wrong)} of {len(rows)} right")
     if options.out:
-        write_rows(options.out / "right.csv", rows)
+        write_measured(options.out / "right.csv", FIELDS, rows)
     raise SystemExit(bool(wrong))
 
 
@@ -165,17 +164,6 @@ def rating(reference: Any, prompt: list[int], output: list[int]) -> float:
     tokens = torch.tensor(prompt + output).cuda()
     scores = torch.log_softmax(forward(reference, tokens[None])[0].double(), dim=1)
     return float(scores[len(prompt) - 1 : -1].gather(1, tokens[len(prompt) :, None]).sum())
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A table whose first line says where and when it was measured."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = fingerprint()
-    with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# {about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}\n")
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 if __name__ == "__main__":
