@@ -15,7 +15,8 @@ def decode(residents: Residents, plan: Plan) -> None:
         answer = policy.extend(batch, 1)
         if isinstance(answer, Grant):
             batch.extend(1)
-            plan.decode_seqs, plan.decode_context, plan.decode_longest = num_seqs, batch.context, batch.longest
+            plan.decode_seqs = num_seqs
+            plan.decode_context, plan.decode_longest = batch.context, batch.longest
             if policy.drops_tokens:
                 kept = [policy.stored(seq.room) for seq in batch]
                 plan.decode_context, plan.decode_longest = sum(kept), max(kept)

@@ -69,8 +69,9 @@ class Scheduler(Foresight, ABC):
                 if group.batch is not None:
                     self.end(group)
                     finished.append(group)
-            for request_id, group in residents.beams.items():
-                residents.choose_parents(group, results.parents[request_id])
+            if residents.beams:
+                for request_id, group in residents.beams.items():
+                    residents.choose_parents(group, results.parents[request_id])
         first_tokens = []
         for group, seq, new, stored, last, _ in plan.chunks:
             if stored + new > seq.stored_offset:  # at rest
@@ -88,7 +89,7 @@ class Scheduler(Foresight, ABC):
         An arrival matters where the queue is empty, or where it might come to stand at its head.
         """
         r = self.residents
-        if len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted or plan.short or not plan.repeats:
+        if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.took_room or not plan.repeats:
             return
         waiting, swapped = r.waiting, r.swapped
         plan.open = not swapped and not (waiting and self._keeps_order)

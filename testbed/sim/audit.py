@@ -1,5 +1,8 @@
 """What the engine asserts of plug-ins: always in constant time a span, and now and then what takes longer."""
 
+from collections.abc import Sequence as Seq
+from itertools import chain
+from numbers import Integral
 from typing import Any
 
 from numpy.typing import NDArray
@@ -35,7 +38,7 @@ def check_stored(policy: MemoryPolicy, max_len: int) -> None:
 def check_prices(cost: CostModel, prices: Affine) -> None:
     """Time is whole picoseconds, and every iteration takes some."""
     first_ps, growth_ps, steps = prices
-    if type(first_ps) is not int or type(growth_ps) is not int or first_ps <= 0 or growth_ps < 0 or steps < 1:
+    if not (type(first_ps) is type(growth_ps) is int and first_ps > 0 <= growth_ps and steps > 0):
         raise PlugInError(
             f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
             f"for {steps!r} iterations; prices are whole numbers above 0"
@@ -72,6 +75,17 @@ def check_balance(scheduler: Scheduler, totals: Totals) -> None:
             f"are finished, {totals.rejected} rejected, {waiting} waiting, {running} running and "
             f"{len(r.swapped)} swapped"
         )
+
+
+def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -> None:
+    """The kinds of slots add up to the pool (clause 4), in whole slots; a row of `used` for each field of Usage."""
+    if not isinstance(sum(chain.from_iterable(accounts)), Integral):
+        part = next(account for account in accounts if not isinstance(sum(account), Integral))
+        raise PlugInError(f"{policy} counts parts of slots: {part}")
+    total, _, _, allocated, cached, free, largest_free, _ = used
+    wrong = (allocated + cached + free != total) | (free < 0) | (largest_free < 0)
+    if wrong.any():
+        raise PlugInError(f"{policy} miscounts its slots: {accounts[int(wrong.argmax())]}")
 
 
 def check_measures(sums: NDArray[Any], policy: str) -> None:

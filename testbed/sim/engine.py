@@ -90,11 +90,8 @@ class Engine:
             if self._marks:
                 self._pass_marks()
             plan = scheduler.plan()
-            for group in plan.rejected:
-                request = outputs.left(group.request.request_id)
-                recorder.rejected(request, "the memory policy can never hold it")
-                if self.ended is not None:
-                    self.ended(request)
+            if plan.rejected:
+                self._turn_away(plan)
             if plan.decode_seqs or plan:
                 used = policy.usage()
                 meter.open(plan, used)
@@ -132,7 +129,7 @@ class Engine:
         """The prices of the iterations that the plan allows, and how many of them to take at once."""
         residents, cost = self.scheduler.residents, self.cost
         work = work_of(plan, used.saved, len(residents.running))
-        if not plan.repeats:
+        if not (plan.horizon and plan.repeats):
             if work.prefill and residents.policy.drops_tokens:
                 stored = residents.policy.stored
                 work = work._replace(prefill=tuple((new, stored(before)) for new, before in work.prefill))
@@ -143,8 +140,6 @@ class Engine:
         check_prices(cost, prices)
         if self._decodes.due():
             check_decode(cost, work, prices)
-        if not plan.horizon:
-            return prices, 1
         steps = min(1 + plan.horizon, prices.steps, self.max_steps, self.outputs.steps_to_end())
         if steps > 1 and used.saved:
             steps = min(steps, self.meter.max_steps(used))
@@ -156,6 +151,14 @@ class Engine:
         if bound < inf:
             steps = min(steps, prices.steps_to_reach(int(bound) - start_ps) or 1)
         return prices, steps
+
+    def _turn_away(self, plan: Plan) -> None:
+        """Groups of the plan that the policy could never hold."""
+        for group in plan.rejected:
+            request = self.outputs.left(group.request.request_id)
+            self.recorder.rejected(request, "the memory policy can never hold it")
+            if self.ended is not None:
+                self.ended(request)
 
     def _record(self, plan: Plan, outcome: Outcome, now_ps: int) -> None:
         """What happened to requests and groups in the iterations that have just ended."""

@@ -11,7 +11,7 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
-from testbed.sim.sharing import Shared, shared_once, shared_over, taken_from_now
+from testbed.sim.sharing import NO_SHARED, Shared, shared_once, shared_over, taken_from_now
 from testbed.sim.spans import Span, after, at, ramp
 from testbed.sim.totals import NO_CHANGE, Changes, Seen
 
@@ -35,26 +35,6 @@ class Meter(ABC):
     def max_steps(self, used: Usage) -> int:
         """How many iterations it can see at once."""
         return UNBOUNDED
-
-    def seen(
-        self,
-        running: int,
-        used: Usage,
-        internal: int,
-        copies: int,
-        changes: Changes = NO_CHANGE,
-        shared: tuple[Shared, ...] = (),
-    ) -> Seen:
-        """What the iterations of a span see whose first one finds `internal` slots that will never be used.
-
-        `copies` are the slots of prompts that are computed once for several sequences. The kinds of slots add up to the
-        pool (clause 4); check_measures looks at what is held.
-        """
-        total, live, held, allocated, cached, free, largest_free, saved = used
-        if allocated + cached + free != total or free < 0 or largest_free < 0:
-            raise PlugInError(f"{type(self.policy).__name__} miscounts its slots: {used}")
-        reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
-        return running, live, reserved, internal, saved + copies, cached, rounding, scattered, changes, shared
 
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still share count once."""
@@ -86,7 +66,7 @@ class PlainMeter(Meter):
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
         _, used, _, copies = self._first
-        return self.seen(*self._first, shared=shared_once(used.held, used.saved + copies, duration_ps))
+        return *self._first, NO_CHANGE, shared_once(used.held, used.saved + copies, duration_ps)
 
 
 class Tracked:
@@ -148,16 +128,16 @@ class SpanMeter(Meter):
         residents, starts, used, started = self.residents, self._starts, self._used, NO_GROWTH
         if plan.decode_seqs and starts and starts[0][0] < residents.batch.steps:
             started = self._start(residents.batch.steps, steps)
+        internal, changes, shared = self._internal, NO_CHANGE, NO_SHARED
         if steps == 1:
-            saved = used.saved + self._copies
-            shared = shared_once(used.held, saved, duration_ps) if saved else ()
-            internal = self._internal - self._repeated + started.slots
-            now = self.seen(self._running, used, internal, self._copies, NO_CHANGE, shared)
+            internal += started.slots - self._repeated
+            if saved := used.saved + self._copies:
+                shared = shared_once(used.held, saved, duration_ps)
         else:
             span = steps, duration_ps, prices.first_ps, prices.growth_ps
-            shared = self._shared(span, outcome.grown) if used.saved else ()
             changes = self._changes(span, started, outcome.grown)
-            now = self.seen(self._running, used, self._internal, 0, changes, shared)
+            if used.saved:
+                shared = self._shared(span, outcome.grown)
         self._internal += started.slots
         if plan.decode_seqs and (self._forked or residents.beams):
             self._forked = dict(residents.beams)
@@ -167,7 +147,7 @@ class SpanMeter(Meter):
             for group in (*outcome.first_tokens, *plan.resumed):
                 if group.status is SequenceStatus.RUNNING:
                     self._joined(group)
-        return now
+        return self._running, used, internal, self._copies, changes, shared
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which whole blocks alone tell it."""

@@ -2,18 +2,21 @@
 
 from itertools import chain
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import Usage
 from testbed.sched.plan import Plan
-from testbed.sim.audit import check_measures
+from testbed.sim.audit import check_accounts, check_measures
 from testbed.sim.rows import BATCH, PackedRows
 from testbed.sim.sharing import with_shared
 from testbed.sim.totals import CHANGING, Measures, Seen, Totals, plus
+
+Counts: TypeAlias = NDArray[np.int64]
 
 NOT_YET = -1
 SHAPE = (
@@ -94,18 +97,19 @@ class Recorder:
         if not self._seen:
             return
         shape = list(zip(*self._shapes, strict=True))
-        *firsts, changed, shared = zip(*self._seen, strict=True)
+        running, accounts, internal, copies, changed, shared = zip(*self._seen, strict=True)
         columns = list(zip(*changed, strict=True))
         changes, changes_time = columns[: len(CHANGING)], columns[len(CHANGING) :]
         self._shapes.clear()
         self._seen.clear()
+        firsts = self._firsts(accounts, *map(packed, (running, internal, copies)))
         # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
-        over_time = [sum(map(mul, column, shape[1])) if any(column) else 0 for column in firsts]
+        over_time = [sum(map(mul, column.tolist(), shape[1])) if column.any() else 0 for column in firsts]
         for i, column in zip(CHANGING, changes_time, strict=True):
             over_time[i] += sum(column)
         counts = [*map(packed, shape)]
         steps = counts[2]
-        sums = np.array([*map(packed, firsts)]) * steps
+        sums = np.array(firsts) * steps
         sums[CHANGING] += np.array([*map(packed, changes)])
         check_measures(sums, self.policy)
         self.totals.busy_ps += sum(shape[1])
@@ -116,12 +120,20 @@ class Recorder:
             self.totals.sharing = with_shared(self.totals.sharing, chain.from_iterable(shared))
         self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
 
+    def _firsts(self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts) -> list[Counts]:
+        """The Measures of the first iteration of each span, column by column."""
+        used = [packed(column) for column in zip(*accounts, strict=True)]
+        check_accounts(used, accounts, self.policy)
+        _, live, held, allocated, cached, free, largest_free, saved = used
+        reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
+        return [running, live, reserved, internal, saved + copies, cached, rounding, scattered]
+
     def mark(self, asked_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
         self.settle()
         self.marks[asked_ps] = Mark(now_ps, self.totals.copy())
 
 
-def packed(column: tuple[int, ...]) -> NDArray[np.int64]:
+def packed(column: tuple[int, ...]) -> Counts:
     """A column of numbers that 64 bits hold."""
     return np.fromiter(column, np.int64, len(column))

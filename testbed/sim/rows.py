@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-BATCH = 4096
+BATCH = 512  # what waits to be packed fits the caches, and stays young for the garbage collector
 
 
 class PackedRows:

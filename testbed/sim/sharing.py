@@ -17,6 +17,8 @@ class Shared(NamedTuple):
     saved_ps: int
 
 
+NO_SHARED: tuple[Shared, ...] = ()
+
 # By slots held, the slots saved: summed over iterations, and integrated over picoseconds. Whole numbers, so that spans
 # and single steps give the same sums; the ratio is taken once, at the end.
 Sharing: TypeAlias = Mapping[int, tuple[int, int]]
@@ -44,7 +46,7 @@ def mean_ratio(sharing: Sharing, which: int, whole: int) -> float:
 
 def shared_once(held: int, saved: int, duration_ps: int) -> tuple[Shared, ...]:
     """One iteration, if it saved anything."""
-    return (Shared(held, saved, saved * duration_ps),) if saved else ()
+    return (Shared(held, saved, saved * duration_ps),) if saved else NO_SHARED
 
 
 def shared_over(span: Span, held: int, saved: int, taken: Seq[int]) -> tuple[Shared, ...]:

@@ -1,9 +1,10 @@
 """Exact sums over iterations and over time, from which every average comes."""
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from testbed.sim.sharing import Sharing, without
+from testbed.core.slots import Usage
+from testbed.sim.sharing import Shared, Sharing, without
 
 
 class Measures(NamedTuple):
@@ -34,8 +35,9 @@ CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "inter
 Changes: TypeAlias = tuple[int, ...]
 NO_CHANGE: Changes = (0,) * (2 * len(CHANGING))
 
-# What the iterations of a span see: the first one's Measures, its Changes, a Shared for each iteration that saved any.
-Seen: TypeAlias = tuple[Any, ...]
+# What the iterations of a span see: the first one's resident requests, its Usage, slots of it that will never be used,
+# slots of prompts that are computed once for several sequences; its Changes; each iteration that saved any slots.
+Seen: TypeAlias = tuple[int, Usage, int, int, Changes, tuple[Shared, ...]]
 
 
 def plus(a: Measures, b: Measures) -> Measures:
