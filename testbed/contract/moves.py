@@ -154,7 +154,7 @@ class Moves:
     def preempt(self, group: Group) -> None:
         """It gives up its room, and will compute prompt and generated tokens again."""
         self._give_up(group)
-        if group.is_forked:
+        if group.is_forked and group.decodes:  # else it has not computed again yet what it had
             group.num_tokens = group.first.stored
         for seq in group.sequences:
             seq.room = seq.stored = 0

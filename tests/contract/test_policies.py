@@ -6,8 +6,11 @@ import pytest
 from ring import Window
 
 from testbed.contract import check_policy
+from testbed.contract.calls import Admit, Extend, Preempt, Return
+from testbed.contract.harness import Harness
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.fifo import Fifo
@@ -59,3 +62,13 @@ def test_policy_keeps_the_contract_for_long(name):
     """Ten thousand histories; some minutes for each policy."""
     broken = check_policy(POLICIES[name], max_examples=3334)
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
+
+
+def test_a_group_preempted_while_it_recomputes_still_lacks_all_that_it_had():
+    """Ten thousand histories found that the search forgot it, and blamed the cache for a write that nobody makes."""
+    recomputing = Preempt(1), Return(0, 1), Preempt(1), Return(0)
+    calls = Admit(9, 5, story=1, shared=8), Admit(9, 5, story=1, shared=8), Extend(1, 1), *recomputing
+    harness = Harness(lambda: PrefixCaching(PoolSpec(93, 128), 8), max_len=128)
+    harness.run(calls)
+    asked = [entry for entry in harness.questions.log if entry.startswith("admit([Sequence(0)]")]
+    assert [entry.split("  #")[0] for entry in asked] == [f"admit([Sequence(0)], {n})" for n in (9, 1, 10)]
