@@ -22,9 +22,10 @@
 //   3 thread blocks in 168 registers, nothing spilled                      5.9 / 14.8 / 161.6
 //   block id of the next tile fetched only if there is a next tile         5.6 /  -   / 158.1
 //   2 warps a thread block for many short contexts                          -  / 13.5 /   -
-// 64/8 heads, 8x8192: 74.9; partial results of eight chunks loaded together 70.6; two long chunks in one WAVE 68.0.
-// Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower),
-// equal shares of all tiles, which may begin in one context and end in another (each change costs some 2 us).
+// 64/8 heads, 8x8192: 74.9; partial results of eight chunks loaded together 70.6; two long chunks in one WAVE 67.9.
+// Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower); in a WAVE two
+// tiles ahead in 225 registers (66.9, else 66.3); equal shares of all tiles, which may begin in one context and end in
+// another (each change costs some 2 us).
 #include "common.cuh"
 
 #define TILE 16
