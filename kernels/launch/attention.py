@@ -17,7 +17,7 @@ import numpy as np
 from kernels.launch import arrays, checks
 from kernels.launch.arrays import HALF, View
 from kernels.launch.compile import load, multiprocessors, require_gpu
-from kernels.launch.decode_plan import MAX_CHUNKS, DecodePlan, plan_decode
+from kernels.launch.decode_plan import MAX_CHUNKS, MAX_WAVE, DecodePlan, plan_decode
 from kernels.launch.launch import Launch
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
@@ -173,9 +173,9 @@ def _bind_decode(
     s: Shapes, tensors: tuple[Any, ...], places: tuple[Any, Any, int], constants: dict[str, int],
     max_context_len: int, scale: float | None, plan: DecodePlan | None, workspace: Workspace | None,
 ) -> Launch:  # fmt: skip
-    head_tiles = -(-s.num_heads // s.num_kv_heads // 8)
+    groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
     num_sms = multiprocessors(require_gpu().cuda.runtime.getDevice())
-    plan = plan or plan_decode(s.num_rows * s.num_kv_heads * head_tiles, s.head_size, max_context_len, num_sms)
+    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms)
     chunks = plan.num_chunks(max_context_len)
     workspace = workspace or decode_workspace(tensors[1], chunks)
     rows = s.num_rows * s.num_heads
@@ -184,11 +184,14 @@ def _bind_decode(
         raise ValueError(f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}")
     if chunks > 1 and room < rows * chunks:
         raise ValueError(f"workspace: room for {room} partial rows, the launch needs {rows * chunks}")
-    constants |= {"NUM_WARPS": plan.num_warps, "CTAS_PER_SM": plan.ctas_per_sm}
+    together = num_sms * plan.ctas_per_sm
+    if plan.wave and s.num_rows > min(MAX_WAVE, together // groups):
+        raise ValueError(f"plan: a wave holds {min(MAX_WAVE, together // groups)} sequences, not {s.num_rows}")
+    constants |= plan.constants
     kernel = load("decode.cu", "decode", **s.defines, **constants)
     buffers = (*tensors, *places[:2], workspace.part_o, workspace.part_state, workspace.counters)
     pointers = [arrays.view("", buffer).pointer for buffer in buffers]
-    numbers = (s.q_stride, s.num_kv_heads, places[2], plan.chunk_tokens)
-    grid = s.num_kv_heads * head_tiles, s.num_rows, chunks
+    numbers = (s.q_stride, s.num_kv_heads, places[2], plan.chunk_tokens, s.num_rows, chunks, together // groups)
+    grid = (together,) if plan.wave else (groups, s.num_rows, chunks)
     arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
     return Launch(kernel, grid, (plan.num_warps * 32,), arguments)

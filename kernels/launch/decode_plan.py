@@ -6,29 +6,41 @@ The rules were chosen on an H200 from sweeps over warps, residency and chunk len
 from dataclasses import dataclass
 
 TILE = 16  # tokens a warp takes at once
+MAX_WAVE = 32  # sequences of a launch whose chunks' length is found on the device, one a lane
 MAX_CHUNKS = 128  # of the second-stage reduction in decode.cu
 CTAS_PER_SM = {64: 5, 80: 4, 96: 4, 128: 3, 256: 2}  # thread blocks of 4 warps whose registers fit without spilling
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """Warps per thread block, thread blocks kept resident on a multiprocessor, tokens per chunk of a context."""
+    """Warps per thread block, thread blocks kept resident on a multiprocessor, tokens per chunk of a context.
+
+    wave: chunks are as long as lets all of them run at once, chunk_tokens at least (decode_work.cuh); only for batches
+    of up to MAX_WAVE sequences that run at once uncut.
+    """
 
     num_warps: int
     ctas_per_sm: int
     chunk_tokens: int
+    wave: bool = False
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """What decode.cu is compiled for beside the shape."""
+        return {"NUM_WARPS": self.num_warps, "CTAS_PER_SM": self.ctas_per_sm, "WAVE": int(self.wave)}
 
     def num_chunks(self, max_context_len: int) -> int:
-        """Chunks of the longest context, the depth of the grid."""
+        """The most chunks that a context of this length is cut into."""
         return max(1, -(-max_context_len // self.chunk_tokens))
 
 
-def plan_decode(rows: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
+def plan_decode(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
     """Splits contexts only where sequences and heads alone do not fill the GPU, or one long context would lag behind.
 
-    rows: sequences x kv heads x head tiles, the thread blocks there are without splitting. Split contexts get at
-    least 8 chunks where ragged lengths matter, and as many as fill whole waves of resident thread blocks.
+    groups: kv heads x head tiles of a sequence. Split contexts get at least 8 chunks where ragged lengths matter, and
+    as many as fill whole waves of resident thread blocks; in one wave where two chunks each nearly fill it.
     """
+    rows = num_seqs * groups
     if head_size == 64 and rows <= 2 * num_sms:
         return _plan_small(rows, max_context_len, num_sms)
     ctas = CTAS_PER_SM[head_size]
@@ -36,7 +48,10 @@ def plan_decode(rows: int, head_size: int, max_context_len: int, num_sms: int) -
     many = rows >= 2 * ctas * num_sms and max_context_len <= 256
     num_warps, ctas = (8, max(1, ctas // 2)) if few else (2, 2 * ctas) if many else (4, ctas)
     slots = num_sms * ctas
-    if max_context_len <= 1024 and rows >= num_sms:
+    wave = num_seqs <= MAX_WAVE and head_size == 128 and max_context_len > 1024 and num_sms * 0.9 <= rows * 2 <= num_sms
+    if wave:
+        num_warps, ctas, chunk = 8, 1, max(256, -(-max_context_len // 16))
+    elif max_context_len <= 1024 and rows >= num_sms:
         chunk = max_context_len
     elif rows >= 5 * slots:
         chunk = 2048
@@ -45,7 +60,7 @@ def plan_decode(rows: int, head_size: int, max_context_len: int, num_sms: int) -
         chunk = max(512 if rows >= num_sms else 256, -(-max_context_len // chunks))
     step = TILE * num_warps
     chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), step)
-    return DecodePlan(num_warps, ctas, -(-chunk // step) * step)
+    return DecodePlan(num_warps, ctas, -(-chunk // step) * step, wave)
 
 
 def _plan_small(rows: int, max_context_len: int, num_sms: int) -> DecodePlan:

@@ -15,6 +15,7 @@ from kernels.launch.tensor_map import tensor_map
 Q_ROWS = K_ROWS = 128
 NUM_THREADS = 384
 NUM_COUNTERS = 4096
+ITEMS = 256  # of a group at least: about two a multiprocessor, long ones first, so that all end together
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 
 
@@ -74,7 +75,7 @@ def arranged(
     if plan.stays:
         grid, counter = min(grid, multiprocessors(device)), next_counter(device)
     room = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
-    group = evenly(pairs, max(8, plan.l2_share // room))
+    group = evenly(pairs, max(-(-ITEMS // tiles), plan.l2_share // room))
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group))
     rows = rows_of_memory(device, origin, s.head_size, s.block_size)
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
@@ -82,8 +83,10 @@ def arranged(
 
 
 def evenly(pairs: int, most: int) -> int:
-    """The size of groups of at most `most` pairs: as few as possible, all alike, so that no small one is left over."""
-    return -(-pairs // -(-pairs // most))
+    """The size of groups of at most `most` pairs, and no less than half: large, and the last not much smaller."""
+    most = min(pairs, most)
+    sizes = range(-(-pairs // -(-pairs // most)), most // 2, -1)
+    return next((size for size in sizes if (pairs % size or size) >= 0.9 * size), sizes[0])
 
 
 def origin_of(pointer: int) -> int:

@@ -30,3 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"bench-kernels needs {error.name} and an NVIDIA GPU: install kvcache-testbed[cuda13], or [cuda12]"
         ) from error
     bench(options)
+
+
+if __name__ == "__main__":
+    main()

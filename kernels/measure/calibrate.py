@@ -165,16 +165,15 @@ def variants(model: ModelSpec, num_gpus: int) -> list[tuple[str, dict[str, int]]
     shape = shard_shape(model, num_gpus)
     base = {"HEAD_SIZE": shape.head_size, "GROUP": shape.num_heads // shape.num_kv_heads, "BF16": 0}
     plans = {
-        (p.num_warps, p.ctas_per_sm)
-        for p in (plan_decode(rows, shape.head_size, 256, 132) for rows in (1, 500, 10_000))
+        tuple(p.constants.items())
+        for p in (plan_decode(rows, 1, shape.head_size, 256, 132) for rows in (1, 500, 10_000))
     }
     found = [("prefill.cu", base | {"BLOCK_SIZE": 16})]
     if has_wgmma(shape.head_size):
         found.append(("prefill_tma.cu", base | constants(base["GROUP"], 16, TmaPlan())))
     for size in sweeps.BLOCK_SIZES:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
-        for warps, ctas in plans:
-            cut = {"NUM_WARPS": warps, "CTAS_PER_SM": ctas}
+        for cut in map(dict, plans):
             found.append(("decode.cu", base | cut | {"PAGED": 1, "BLOCK_SIZE": size}))
             if size == 1:
                 found.append(("decode.cu", base | cut | {"PAGED": 0, "BLOCK_SIZE": 1}))

@@ -62,3 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"calibrate needs {error.name} and an NVIDIA GPU: install kvcache-testbed[cuda13], or [cuda12]"
         ) from error
     measure(models, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -104,6 +104,13 @@ DEVICE unsigned stream4(address_t p) {
   return y;
 }
 
+// Adds and returns what was there; writes before it are seen by whoever adds after it.
+DEVICE int add_in_order(int* p, int x) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
+  return before;
+}
+
 DEVICE float warp_max(float x) {
   for (int step = 16; step; step /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_MASK, x, step));
   return x;

@@ -6,26 +6,31 @@
 // they lie in one extent per sequence. Only `row_of_tile` and what it reads differ.
 // Layout of both caches: [block or extent, kv head, slot, HEAD_SIZE], so a head's slots of a block are adjacent.
 //
-// Grid (kv heads x head tiles, sequences, chunks). A thread block serves up to 8 query heads that share one kv head
-// over one chunk of the context; its warps take tiles of 16 tokens in turn, each keeping its own softmax state.
+// Grid (groups, sequences, chunks), a group being up to 8 query heads that share one kv head. A thread block serves one
+// group over one chunk of the context; its warps take tiles of 16 tokens in turn, each keeping its own softmax state.
+// WAVE: chunks are as long as lets all of them run at once, whatever the lengths (decode_work.cuh).
 // Scores are computed transposed, S^T[tokens x heads] = K q^T and O^T[dims x heads] = V^T P^T, with m16n8k16: K and
 // V go from global memory straight into A fragments (the order of the contracted index is free, so 16-byte loads fit
 // the fragment), V is transposed by byte permutes, P by movmatrix; K and V never touch shared memory.
 // The next K tile is loaded as soon as this one is consumed, likewise V: one to two tiles per warp are always in
-// flight. With several chunks, the last thread block of a (sequence, head tile) to finish reduces them.
+// flight. With several chunks, the last thread block of a (sequence, group) to finish reduces them.
 //
-// Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, BF16.
+// Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, WAVE, BF16.
 //
 // History (H200, fp16, 40 heads of 128, block size 16; microseconds at 8x64 / 32x64 / 32x1024 tokens):
 //   4 warps, 4 thread blocks an SM in 128 registers, a few spilled         6.2 / 14.9 / 171.0
 //   3 thread blocks in 168 registers, nothing spilled                      5.9 / 14.8 / 161.6
 //   block id of the next tile fetched only if there is a next tile         5.6 /  -   / 158.1
 //   2 warps a thread block for many short contexts                          -  / 13.5 /   -
-// Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower).
+// 64/8 heads, 8x8192: 74.9; partial results of eight chunks loaded together 70.6; two long chunks in one WAVE 67.9.
+// Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower); in a WAVE two
+// tiles ahead in 225 registers (66.9, else 66.3); equal shares of all tiles, which may begin in one context and end in
+// another (each change costs some 2 us).
 #include "common.cuh"
 
 #define TILE 16
 #define MAX_CHUNKS 128
+#define MERGED 8                      // chunks whose partial results are loaded together
 #define HEADS (GROUP < 8 ? GROUP : 8)
 #define HEAD_TILES ((GROUP + 7) / 8)
 #define ROW_BYTES (HEAD_SIZE * 2)
@@ -76,37 +81,36 @@ DEVICE void soften(State& state, float (&s)[4], unsigned (&p)[2], int valid, flo
 }
 
 #include "decode_merge.cuh"
+#include "decode_work.cuh"
 
-extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
-decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
-       const word16* q,         // [num_seqs, num_heads, HEAD_SIZE], rows of q_stride values
-       const word16* k_cache,   // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
-       const word16* v_cache,   // as k_cache
-       const int* places,       // block table [num_seqs, places_width], or [num_seqs, 2]: first slot, capacity
-       const int* context_lens, // [num_seqs]
-       float* part_o,           // [num_seqs, num_heads, max_chunks, HEAD_SIZE], used with several chunks
-       float2* part_state,      // [num_seqs, num_heads, max_chunks]: maximum, denominator
-       int* counters,           // [num_seqs, gridDim.x], zero before and after
-       float scale_log2,        // softmax scale * log2(e)
-       int q_stride, int num_kv_heads, int places_width, int chunk_tokens) {
-  __shared__ __align__(16) Shared shared;
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32, seq = blockIdx.y;
-  int kv_head = blockIdx.x / HEAD_TILES, head = kv_head * GROUP + blockIdx.x % HEAD_TILES * 8;
-  int heads_here = min(HEADS, (kv_head + 1) * GROUP - head), num_heads = num_kv_heads * GROUP;
-  int chunk = blockIdx.z, max_chunks = gridDim.z;
-  int tile = chunk * (chunk_tokens / TILE) + warp;
+struct Batch {
+  word16* out;
+  const word16 *q, *k_cache, *v_cache;
+  const int* places;
+  float* part_o;
+  float2* part_state;
+  int* counters;
+  float scale_log2;
+  int q_stride, num_kv_heads, places_width, max_chunks;
+};
+
+// One group of heads over one chunk of a context.
+DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32, seq = work.seq;
+  int kv_head = work.group / HEAD_TILES, head = kv_head * GROUP + work.group % HEAD_TILES * 8;
+  int heads_here = min(HEADS, (kv_head + 1) * GROUP - head), num_heads = b.num_kv_heads * GROUP;
+  int tile = work.tile + warp;
 #if PAGED
-  Place place = {places + (long long)seq * places_width, places_width, (unsigned)kv_head * BLOCK_SIZE,
-                 (unsigned)num_kv_heads * BLOCK_SIZE};
+  Place place = {b.places + (long long)seq * b.places_width, b.places_width, (unsigned)kv_head * BLOCK_SIZE,
+                 (unsigned)b.num_kv_heads * BLOCK_SIZE};
 #else
-  int2 extent = __ldg((const int2*)places + seq);
-  Place place = {(unsigned)extent.x * num_kv_heads + (unsigned)kv_head * extent.y};
+  int2 extent = __ldg((const int2*)b.places + seq);
+  Place place = {(unsigned)extent.x * b.num_kv_heads + (unsigned)kv_head * extent.y};
 #endif
-  int context_len = __ldg(context_lens + seq);
   int block = fetch_block(place, tile, lane);
-  if (chunk * chunk_tokens >= max(context_len, 1)) return;
+  if (work.chunk >= work.num_chunks) return;
 
-  const word16* query = q + (long long)seq * q_stride + head * HEAD_SIZE;
+  const word16* query = b.q + (long long)seq * b.q_stride + head * HEAD_SIZE;
   for (int i = threadIdx.x; i < HEAD_SIZE; i += NUM_WARPS * 32) {  // 8 heads of HEAD_SIZE / 8 vectors
     int h = i / (HEAD_SIZE / 8);
     bool valid = h < heads_here;
@@ -114,8 +118,8 @@ decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
   }
   commit_copies();
 
-  int end = min((chunk + 1) * chunk_tokens, context_len), end_tile = (end + TILE - 1) / TILE;
-  address_t keys = (address_t)k_cache, values = (address_t)v_cache;
+  int end = work.end, end_tile = (end + TILE - 1) / TILE;
+  address_t keys = (address_t)b.k_cache, values = (address_t)b.v_cache;
   State state = {{NEG_INF, NEG_INF}};
   KeyTile k;
   ValueTile v;
@@ -137,38 +141,62 @@ decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
       load_keys(k, keys, row, last, lane);
       block = fetch_block(place, next + NUM_WARPS, lane);
     }
-    soften(state, s, p, end - tile * TILE, scale_log2, lane);
+    soften(state, s, p, end - tile * TILE, b.scale_log2, lane);
     weigh(state.o, v, p);
     if (next < end_tile) load_values(v, values, row, last, lane);
   }
   publish_state(shared, state, warp, lane);
   __syncthreads();
 
-  int num_chunks = max(1, (context_len + chunk_tokens - 1) / chunk_tokens);
   long long row = (long long)seq * num_heads + head;
   for (int e = threadIdx.x; e < heads_here * (HEAD_SIZE / 2); e += NUM_WARPS * 32) {
     int h = e / (HEAD_SIZE / 2), dim = e % (HEAD_SIZE / 2) * 2;
     float top, sum;
     float2 o = merge_warps(shared, h, dim, top, sum);
-    if (num_chunks == 1) {
-      float inverse = context_len ? 1 / sum : 0;
-      if (!context_len) o = make_float2(0, 0);
-      ((unsigned*)(out + row * HEAD_SIZE))[e] = pack(o.x * inverse, o.y * inverse);
+    if (work.num_chunks == 1) {
+      float inverse = end ? 1 / sum : 0;
+      if (!end) o = make_float2(0, 0);
+      ((unsigned*)(b.out + row * HEAD_SIZE))[e] = pack(o.x * inverse, o.y * inverse);
     } else {
-      long long part = (row + h) * max_chunks + chunk;
-      *(float2*)&part_o[part * HEAD_SIZE + dim] = o;
-      if (dim == 0) part_state[part] = make_float2(top, sum);
+      long long part = (row + h) * b.max_chunks + work.chunk;
+      *(float2*)&b.part_o[part * HEAD_SIZE + dim] = o;
+      if (dim == 0) b.part_state[part] = make_float2(top, sum);
     }
   }
-  if (num_chunks == 1) return;
-  __threadfence();
+  if (work.num_chunks == 1) return;
+  // One thread's atomic orders all writes before this barrier, and all reads after the next (PTX memory model).
   __syncthreads();
-  int* counter = counters + seq * gridDim.x + blockIdx.x;
-  if (threadIdx.x == 0) shared.is_last = atomicAdd(counter, 1) == num_chunks - 1;
+  int* counter = b.counters + seq * b.num_kv_heads * HEAD_TILES + work.group;
+  if (threadIdx.x == 0) shared.is_last = add_in_order(counter, 1) == work.num_chunks - 1;
   __syncthreads();
   if (!shared.is_last) return;
-  __threadfence();
   if (threadIdx.x == 0) *counter = 0;
-  reduce_chunks(shared, (unsigned*)(out + row * HEAD_SIZE), part_o + row * max_chunks * HEAD_SIZE,
-                part_state + row * max_chunks, num_chunks, max_chunks, heads_here);
+  reduce_chunks(shared, (uint2*)(b.out + row * HEAD_SIZE), b.part_o + row * b.max_chunks * HEAD_SIZE,
+                b.part_state + row * b.max_chunks, work.num_chunks, b.max_chunks, heads_here);
+}
+
+extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
+decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
+       const word16* q,         // [num_seqs, num_heads, HEAD_SIZE], rows of q_stride values
+       const word16* k_cache,   // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
+       const word16* v_cache,   // as k_cache
+       const int* places,       // block table [num_seqs, places_width], or [num_seqs, 2]: first slot, capacity
+       const int* context_lens, // [num_seqs]
+       float* part_o,           // [num_seqs, num_heads, max_chunks, HEAD_SIZE], used with several chunks
+       float2* part_state,      // [num_seqs, num_heads, max_chunks]: maximum, denominator
+       int* counters,           // [num_seqs, groups], zero before and after
+       float scale_log2,        // softmax scale * log2(e)
+       int q_stride, int num_kv_heads, int places_width,
+       int chunk_tokens,        // WAVE: at least
+       int num_seqs, int max_chunks,
+       int room) {              // WAVE: thread blocks that run at once, for each group
+  __shared__ __align__(16) Shared shared;
+  Batch b = {out, q, k_cache, v_cache, places, part_o, part_state, counters, scale_log2, q_stride, num_kv_heads,
+             places_width, max_chunks};
+#if WAVE
+  Work work = work_of_wave(context_lens, num_seqs, num_kv_heads * HEAD_TILES, room, chunk_tokens / TILE);
+#else
+  Work work = work_of(blockIdx.x, blockIdx.y, blockIdx.z, __ldg(context_lens + blockIdx.y), chunk_tokens);
+#endif
+  attend(shared, b, work);
 }

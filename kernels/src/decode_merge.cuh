@@ -41,34 +41,43 @@ DEVICE float2 merge_warps(const Shared& shared, int head, int dim, float& top, f
   return o;
 }
 
-// Second stage: weights of the chunks of each head, then their weighted sum.
-DEVICE void reduce_chunks(Shared& shared, unsigned* out, const float* part_o, const float2* part_state, int num_chunks,
+// Second stage: weights of the chunks of each head, then their weighted sum. A thread block does this while all others
+// have ended, so what counts is latency: the loads of MERGED chunks are under way together, weights past the last are 0.
+DEVICE void reduce_chunks(Shared& shared, uint2* out, const float* part_o, const float2* part_state, int num_chunks,
                           int max_chunks, int num_heads_here) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int h = warp; h < num_heads_here; h += NUM_WARPS) {
-    const float2* state = part_state + h * max_chunks;
+    float2 state[MAX_CHUNKS / 32];
     float top = NEG_INF, sum = 0;
-    for (int c = lane; c < num_chunks; c += 32) top = fmaxf(top, __ldcg(&state[c]).x);
-    top = warp_max(top);
-    for (int c = lane; c < num_chunks; c += 32) {
-      float2 s = __ldcg(&state[c]);
-      float weight = fast_exp2(s.x - top);
-      shared.weight[h][c] = weight;
-      sum += weight * s.y;
+#pragma unroll
+    for (int i = 0; i < MAX_CHUNKS / 32; i++) {
+      int c = i * 32 + lane;
+      state[i] = c < num_chunks ? __ldcg(part_state + h * max_chunks + c) : make_float2(NEG_INF, 0);
+      top = fmaxf(top, state[i].x);
     }
+    top = warp_max(top);
+#pragma unroll
+    for (int i = 0; i < MAX_CHUNKS / 32; i++) sum += (state[i].x = fast_exp2(state[i].x - top)) * state[i].y;
     sum = 1 / warp_sum(sum);
-    for (int c = lane; c < num_chunks; c += 32) shared.weight[h][c] *= sum;
+#pragma unroll
+    for (int i = 0; i < MAX_CHUNKS / 32; i++) shared.weight[h][i * 32 + lane] = state[i].x * sum;
   }
   __syncthreads();
-  for (int e = threadIdx.x; e < num_heads_here * (HEAD_SIZE / 2); e += NUM_WARPS * 32) {
-    int head = e / (HEAD_SIZE / 2), dim = e % (HEAD_SIZE / 2) * 2;
-    const float* part = part_o + (long long)head * max_chunks * HEAD_SIZE + dim;
-    float x = 0, y = 0;
-#pragma unroll 8
-    for (int c = 0; c < num_chunks; c++) {
-      float2 o = __ldcg((const float2*)(part + c * HEAD_SIZE));
-      x += shared.weight[head][c] * o.x, y += shared.weight[head][c] * o.y;
+  for (int e = threadIdx.x; e < num_heads_here * (HEAD_SIZE / 4); e += NUM_WARPS * 32) {
+    int head = e / (HEAD_SIZE / 4);
+    const float4* part = (const float4*)part_o + head * max_chunks * (HEAD_SIZE / 4) + e % (HEAD_SIZE / 4);
+    float4 sum = {0, 0, 0, 0};
+    for (int first = 0; first < num_chunks; first += MERGED) {
+      float4 o[MERGED];
+#pragma unroll
+      for (int i = 0; i < MERGED; i++)
+        o[i] = first + i < num_chunks ? __ldcg(part + (first + i) * (HEAD_SIZE / 4)) : make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int i = 0; i < MERGED; i++) {
+        float weight = shared.weight[head][first + i];
+        sum.x += weight * o[i].x, sum.y += weight * o[i].y, sum.z += weight * o[i].z, sum.w += weight * o[i].w;
+      }
     }
-    out[e] = pack(x, y);
+    out[e] = make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
   }
 }

@@ -53,11 +53,13 @@ DEVICE void publish_item(int* item_numbers, unsigned barriers, int index, int it
   }
 }
 
-// The number of the next item, for one of the warps that are told.
+// The number of the next item, for one of the warps that are told. One lane reads it and says so, as racecheck sees it.
 DEVICE int next_item(const char* shared, unsigned barriers, int items, int lane) {
   wait_barrier(barriers + ITEM_FULL + items % 2 * 8, items / 2 % 2);
-  int index = *(const volatile int*)(shared + ITEMS_AT + items % 2 * 4);
-  __syncwarp();
-  if (lane == 0) arrive(barriers + ITEM_FREE + items % 2 * 8);
-  return index;
+  int index = 0;
+  if (lane == 0) {
+    index = *(const volatile int*)(shared + ITEMS_AT + items % 2 * 4);
+    arrive(barriers + ITEM_FREE + items % 2 * 8);
+  }
+  return __shfl_sync(FULL_MASK, index, 0);
 }

@@ -26,6 +26,9 @@
 //   HALVES                                                              100 / 365 / 119 / 49 / 5211
 //   without PINGPONG                                                    112 / 403 / 135 / 49 / 5310
 //   without LAZY                                                        111 / 383 / 126 / 50 / 5226
+//   two heads a group, not eight, where 8 MB of K and V a head are read   -   /  -   /  -   / -  / 2% less
+// Tried and dropped: a wait for O in each branch after the softmax, since the assembler moves a common one before it, so
+// that softmax and own values overlap (5 to 6% slower with PINGPONG, and without).
 // 32/8 heads, PACK off and on: 87 / 91 at 4x1024, 39 / 32 at 16x161; so short prompts only.
 //
 // Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PINGPONG, LAZY, PACK, HALVES.

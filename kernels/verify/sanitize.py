@@ -15,6 +15,7 @@ CASES = (
     Case(Shape(2, 2, 96, 32, torch.bfloat16), 4, DecodePlan(8, 1, 128), 300),
     Case(Shape(4, 2, 256, 3, torch.float16), 5, DecodePlan(4, 2, 64), 130),
     Case(Shape(8, 2, 128, 16, torch.float16), 6, DecodePlan(4, 3, 64), 300),
+    Case(Shape(16, 1, 128, 8, torch.float16), 7, DecodePlan(8, 1, 128, wave=True), 900),
 )
 
 

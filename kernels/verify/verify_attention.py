@@ -47,7 +47,7 @@ def cases(rounds: int) -> Iterator[Case]:
         heads, kv_heads = HEADS[number % len(HEADS)]
         num_warps = (2, 4, 8)[number % 3] if head_size <= 128 else 4
         ctas = max(1, CTAS_PER_SM[head_size] * 4 // num_warps)
-        plan = DecodePlan(num_warps, ctas, (128, 256, 1024)[number // 3 % 3])
+        plan = DecodePlan(num_warps, ctas, (128, 256, 1024)[number // 3 % 3], wave=number % 5 == 4)
         yield Case(Shape(heads, kv_heads, head_size, block_size, dtype), number, plan)
 
 
@@ -61,10 +61,9 @@ def variants(rounds: int) -> list[tuple[str, dict[str, int]]]:
             "GROUP": s.num_heads // s.num_kv_heads,
             "BF16": int(s.dtype == torch.bfloat16),
         }
-        cut = {"NUM_WARPS": plan.num_warps, "CTAS_PER_SM": plan.ctas_per_sm}
         wanted = [
-            ("decode.cu", base | cut | {"PAGED": 1, "BLOCK_SIZE": s.block_size}),
-            ("decode.cu", base | cut | {"PAGED": 0, "BLOCK_SIZE": 1}),
+            ("decode.cu", base | plan.constants | {"PAGED": 1, "BLOCK_SIZE": s.block_size}),
+            ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
             ("prefill.cu", base | {"BLOCK_SIZE": s.block_size}),
             *([("prefill_wgmma.cu", base | {"BLOCK_SIZE": s.block_size})] if has_wgmma(s.head_size) else []),
         ]

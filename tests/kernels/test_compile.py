@@ -18,9 +18,11 @@ except Exception as error:
 HEAD_SIZES = (64, 80, 96, 128, 256)
 
 
-def decode(head_size: int, group: int, block_size: int, bf16: int, num_warps: int = 4) -> tuple[str, dict[str, int]]:
+def decode(
+    head_size: int, group: int, block_size: int, bf16: int, num_warps: int = 4, wave: int = 0
+) -> tuple[str, dict[str, int]]:
     """A decode variant; block size 0 is the contiguous kernel."""
-    constants = {"HEAD_SIZE": head_size, "GROUP": group, "BF16": bf16, "NUM_WARPS": num_warps}
+    constants = {"HEAD_SIZE": head_size, "GROUP": group, "BF16": bf16, "NUM_WARPS": num_warps, "WAVE": wave}
     constants |= {"CTAS_PER_SM": max(1, CTAS_PER_SM[head_size] * 4 // num_warps)}
     return "decode.cu", constants | {"PAGED": int(block_size > 0), "BLOCK_SIZE": max(1, block_size)}
 
@@ -43,7 +45,8 @@ def network(**constants: int) -> tuple[str, dict[str, int]]:
 # Every head size with every kind of block (below, at, above a tile; none), head tiles of 1, 8 and two, both types.
 COVERING = [
     *(decode(size, group, block, bf16) for size, (group, block, bf16) in product(HEAD_SIZES, ((1, 16, 0), (12, 1, 1)))),
-    decode(128, 4, 0, 0), decode(64, 7, 24, 1), decode(128, 8, 256, 1, 8), decode(128, 1, 64, 0, 2),
+    decode(128, 4, 0, 0), decode(64, 7, 24, 1), decode(128, 8, 256, 1, 8), decode(128, 8, 16, 0, 8, 1),
+    decode(128, 1, 64, 0, 2),
     *(other("prefill.cu", size, 1, 16, size % 3 % 2) for size in HEAD_SIZES), other("prefill.cu", 128, 4, 1, 1),
     ("prefill_tma.cu", other("", 64, 7, 32, 1)[1] | {"PINGPONG": 1, "LAZY": 1, "PACK": 0, "HALVES": 1}),
     other("prefill_wgmma.cu", 64, 7, 16, 0), other("prefill_wgmma.cu", 128, 1, 1, 1),

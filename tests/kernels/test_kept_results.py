@@ -41,8 +41,8 @@ def test_the_kept_numbers_are_those_of_its_words() -> None:
     for row in rows:
         words = row["measured"] or words
         time = float(row["median_us"])
-        said = f"{time / 1e3:.2f} ms" if row["what"] == "swap" else f"{time:.1f} us"
-        assert said in words, row
+        said = {f"{t / 1e3:.2f} ms" if row["what"] == "swap" else f"{t:.1f} us" for t in (time - 5e-4, time + 5e-4)}
+        assert any(text in words for text in said), row  # the column is rounded to a thousandth before
     assert len(rows) == 160
 
 

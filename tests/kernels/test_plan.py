@@ -3,28 +3,38 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, TILE, plan_decode
+from kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, plan_decode
 
 
 @given(
-    st.integers(1, 20_000),
+    st.integers(1, 2_000),
+    st.integers(1, 64),
     st.sampled_from(sorted(CTAS_PER_SM)),
     st.integers(1, 131_072),
     st.sampled_from([78, 108, 132]),
 )
-def test_every_plan_is_valid(rows: int, head_size: int, longest: int, num_sms: int) -> None:
-    plan = plan_decode(rows, head_size, longest, num_sms)
+def test_every_plan_is_valid(num_seqs: int, groups: int, head_size: int, longest: int, num_sms: int) -> None:
+    plan = plan_decode(num_seqs, groups, head_size, longest, num_sms)
     assert plan.chunk_tokens % (TILE * plan.num_warps) == 0
     assert 1 <= plan.num_chunks(longest) <= MAX_CHUNKS
     assert plan.num_warps in (2, 4, 8)
     assert plan.ctas_per_sm >= 1
+    if plan.wave:
+        assert num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
 
 
 def test_full_batches_are_not_split() -> None:
-    assert plan_decode(1280, 128, 1024, 132).num_chunks(1024) == 1
-    assert plan_decode(320, 128, 64, 132).num_chunks(64) == 1
+    assert plan_decode(32, 40, 128, 1024, 132).num_chunks(1024) == 1
+    assert plan_decode(8, 40, 128, 64, 132).num_chunks(64) == 1
 
 
 def test_one_long_context_fills_the_gpu() -> None:
-    plan = plan_decode(40, 128, 16_384, 132)
+    plan = plan_decode(1, 40, 128, 16_384, 132)
     assert 0.8 * 132 * plan.ctas_per_sm <= 40 * plan.num_chunks(16_384) <= 132 * plan.ctas_per_sm
+
+
+def test_two_chunks_each_run_at_once_where_they_nearly_fill_the_gpu() -> None:
+    assert plan_decode(8, 8, 128, 8192, 132).wave
+    assert not plan_decode(8, 8, 128, 1024, 132).wave  # short contexts: finding the chunks takes longer than it saves
+    assert not plan_decode(6, 8, 128, 8192, 132).wave  # 96 of 132 would run
+    assert not plan_decode(64, 1, 128, 8192, 132).wave  # more sequences than lanes

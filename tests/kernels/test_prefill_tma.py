@@ -31,10 +31,12 @@ def test_heads_share_an_item_only_in_powers_of_two() -> None:
     assert packed(4, TmaPlan(pack=False)) == 1
 
 
-def test_groups_are_alike_and_not_too_large() -> None:
-    assert [evenly(pairs, most) for pairs, most in ((40, 12), (160, 48), (7, 8), (640, 305), (9, 8), (1, 8))] == [
-        10, 40, 7, 214, 5, 1,
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("pairs", "most", "size"),
+    [(40, 12, 10), (160, 48, 40), (7, 8, 7), (640, 305, 214), (9, 8, 5), (1, 8, 1), (40, 3, 2), (41, 3, 3)],
+)
+def test_groups_are_alike_and_not_too_large(pairs: int, most: int, size: int) -> None:
+    assert evenly(pairs, most) == size
 
 
 def test_caches_must_be_rows_of_one_map_of_memory() -> None:

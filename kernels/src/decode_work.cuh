@@ -1,0 +1,41 @@
+// Of decode.cu: which part of which context a thread block takes.
+#pragma once
+
+// One group of heads of a sequence, from tile `tile` to token `end`: chunk `chunk` of its context.
+struct Work {
+  int seq, group, tile, end, chunk, num_chunks;
+};
+
+// Chunks of a given length; an empty context has one too, since its output is written.
+DEVICE Work work_of(int group, int seq, int chunk, int context_len, int chunk_tokens) {
+  return {seq, group, chunk * (chunk_tokens / TILE), min((chunk + 1) * chunk_tokens, context_len), chunk,
+          max(1, (context_len + chunk_tokens - 1) / chunk_tokens)};
+}
+
+DEVICE int rounded_up(int x, int y) { return (x + y - 1) / y; }
+DEVICE int whole_turns(int tiles) { return rounded_up(tiles, NUM_WARPS) * NUM_WARPS; }
+
+// WAVE: the grid is what runs at once, `room` thread blocks for each group, room >= num_seqs. All chunks are alike and
+// about as short as lets them fit, `least` tiles or more; every warp finds that length, a lane for each sequence.
+DEVICE Work work_of_wave(const int* context_lens, int num_seqs, int groups, int room, int least) {
+  int lane = threadIdx.x % 32, context_len = lane < num_seqs ? __ldg(context_lens + lane) : 0;
+  int tiles = lane < num_seqs ? max(1, rounded_up(context_len, TILE)) : 0, own, end;
+  int size = whole_turns(max(least, rounded_up(__reduce_add_sync(FULL_MASK, tiles), room)));
+  while (true) {
+    own = end = rounded_up(tiles, size);  // chunks of this lane's sequence, and of all up to it
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      int before = __shfl_up_sync(FULL_MASK, end, step);
+      end += lane >= step ? before : 0;
+    }
+    int chunks = __shfl_sync(FULL_MASK, end, 31);
+    if (chunks <= room) break;
+    size = whole_turns(max(size + 1, rounded_up(size * chunks, room)));
+  }
+  unsigned after = __ballot_sync(FULL_MASK, end * groups > (int)blockIdx.x);
+  if (!after) return {0};
+  int seq = __ffs(after) - 1, place = blockIdx.x - __shfl_sync(FULL_MASK, end - own, seq) * groups;
+  int chunk = place / groups, last = __shfl_sync(FULL_MASK, context_len, seq);
+  return {seq, place - chunk * groups, chunk * size, min((chunk + 1) * size * TILE, last), chunk,
+          __shfl_sync(FULL_MASK, own, seq)};
+}
