@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-
-class OracleError(RuntimeError):
-    """Somebody who does not declare `reads_output_len` asked for a true output length."""
+from testbed.core.errors import OracleError as OracleError
 
 
 class Foresight:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from testbed.core.batch import Batch
+from testbed.core.errors import UnsupportedError as UnsupportedError
 from testbed.core.foresight import Foresight
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
@@ -54,10 +55,6 @@ class PoolSpec:
     def slots_of(self, tier: str) -> int:
         """Slots of a tier below the device; 0 where there is none of that name."""
         return next((t.num_slots for t in self.tiers if t.name == tier), 0)
-
-
-class UnsupportedError(TypeError):
-    """The policy does not declare the trait that this call needs."""
 
 
 class MemoryPolicy(Foresight, ABC):

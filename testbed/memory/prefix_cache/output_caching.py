@@ -59,7 +59,7 @@ class OutputCaching(PrefixCaching):
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         """Blocks behind the prompt are found only where a token follows them that is yet to be computed."""
-        found = self._pool.index.match(chain(contents, own_contents(seq, len(contents))))
+        found = self._cache.index.match(chain(contents, own_contents(seq, len(contents))))
         return found if len(found) > len(contents) else found[: self._readable(seq, num_tokens)]
 
 

@@ -1,0 +1,64 @@
+"""Which modules are compiled, and how the copies differ that the compiler reads."""
+
+import ast
+from pathlib import Path
+
+PACKAGES = ("core", "memory", "sched", "cost", "sim")
+INTERPRETED = {
+    "core/errors.py": "its exceptions extend built-in ones",
+    "memory/traced.py": "it passes on any attribute; only pictures use it",
+    "sched/planned_ahead.py": "a class to be named before a scheduler's own: multiple inheritance",
+    "sched/vllm_v1.py": "AsyncVllmV1 is such a class",
+}
+IMPORT = "from mypy_extensions import mypyc_attr"
+OPEN = "@mypyc_attr(allow_interpreted_subclasses=True)"
+CLOSED = {"NamedTuple", "Enum", "dict", "Event"}  # bases whose subclasses cannot be opened
+
+
+def compiled_sources(testbed: Path) -> list[Path]:
+    """The modules to compile of the package that lies there; one that asks where it lies is none."""
+    found = [path for package in PACKAGES for path in sorted((testbed / package).rglob("*.py"))]
+    left_out = {testbed / name for name in INTERPRETED}
+    return [
+        path
+        for path in found
+        if path not in left_out and path.name != "__init__.py" and "__file__" not in path.read_text(encoding="utf-8")
+    ]
+
+
+def opened(text: str) -> str:
+    """A module whose classes plug-ins may extend, with every line where it was, so that tracebacks stay right.
+
+    What is added takes the place of blank lines, which the formatter puts before every class and after the docstring.
+    """
+    tree = ast.parse(text)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and _can_be_opened(node)]
+    if not classes:
+        return text
+    lines = text.splitlines()
+    for node in classes:
+        above = min(node.lineno, *(decorator.lineno for decorator in node.decorator_list), node.lineno) - 2
+        while lines[above].startswith("#"):
+            above -= 1
+        _replace_blank(lines, above, OPEN)
+    _replace_blank(lines, _head(tree).end_lineno or 0, IMPORT)
+    return "\n".join(lines) + "\n"
+
+
+def _can_be_opened(node: ast.ClassDef) -> bool:
+    """Values (dataclasses, named tuples) are not for extending, and nobody has extended the others."""
+    named = {part.id for base in node.bases for part in ast.walk(base) if isinstance(part, ast.Name)}
+    named |= {part.attr for base in node.bases for part in ast.walk(base) if isinstance(part, ast.Attribute)}
+    return CLOSED.isdisjoint(named) and not any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+
+
+def _head(tree: ast.Module) -> ast.stmt:
+    """The docstring, or what comes from the future behind it."""
+    second = tree.body[1]
+    return second if isinstance(second, ast.ImportFrom) and second.module == "__future__" else tree.body[0]
+
+
+def _replace_blank(lines: list[str], index: int, new: str) -> None:
+    if lines[index]:
+        raise ValueError(f"line {index + 1} is not blank but {lines[index]!r}: format the sources first")
+    lines[index] = new

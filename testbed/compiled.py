@@ -1,0 +1,71 @@
+"""A compiled build of these modules, where `testbed compile` has made one: found first, refused where it is old.
+
+The build is a folder of its own: an extension module for each module, named like it, one that all of them share, and a
+manifest with SHA-256, size, mtime in ns and path of every source, one a line. Nothing of it can be imported without the
+finder, and there is no finder before every source was found unchanged.
+"""
+
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SUFFIX = EXTENSION_SUFFIXES[0]  # of one Python on one platform: another one has a build of its own
+FOLDER = os.path.join(ROOT, "testbed", ".compiled", SUFFIX.strip(".").partition(".")[0])
+MANIFEST = "manifest.txt"
+
+
+class StaleBuildError(ImportError):
+    """The compiled build does not belong to the sources that are there."""
+
+
+class Finder:
+    """Finds the modules of a build before Python looks for their sources."""
+
+    def __init__(self, folder: str) -> None:
+        self.files = {name.removesuffix(SUFFIX): os.path.join(folder, name) for name in os.listdir(folder)}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Where a module lies, if it is compiled."""
+        if name not in self.files:
+            return None
+        from importlib.util import spec_from_file_location
+
+        return spec_from_file_location(name, self.files[name])
+
+
+def use_build(folder: str = FOLDER, root: str = ROOT) -> bool:
+    """Import what the build holds from now on; False where there is none. Raises StaleBuildError."""
+    try:
+        with open(os.path.join(folder, MANIFEST), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return False
+    for line in lines:
+        digest, size, mtime_ns, path = line.split(" ", 3)
+        if not is_same(os.path.join(root, path), digest, int(size), int(mtime_ns)):
+            raise StaleBuildError(
+                f"the compiled build is older than {path}: `testbed compile` builds it anew, "
+                "`testbed compile --remove` takes it away"
+            )
+    sys.meta_path.insert(0, Finder(folder))
+    return True
+
+
+def is_same(path: str, digest: str, size: int, mtime_ns: int) -> bool:
+    """Whether a source is what it was; it is read only where its time stamp has changed."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        return False
+    if stat.st_size != size:
+        return False
+    return stat.st_mtime_ns == mtime_ns or digest_of(path) == digest
+
+
+def digest_of(path: str) -> str:
+    """SHA-256 of a file."""
+    from hashlib import file_digest
+
+    with open(path, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()
