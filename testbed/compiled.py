@@ -1,18 +1,21 @@
 """A compiled build of these modules, where `testbed compile` has made one: found first, refused where it is old.
 
-The build is a folder of its own: an extension module for each module, named like it, one that all of them share, and a
-manifest with SHA-256, size, mtime in ns and path of every source, one a line. Nothing of it can be imported without the
-finder, and there is no finder before every source was found unchanged.
+The build is a folder of its own, laid out like the sources: an extension module for each module, one that all of them
+share, and a manifest with SHA-256, size, mtime in ns and path of every source, one a line. Nothing of it can be
+imported without the finder, and there is no finder before every source was found unchanged.
 """
 
+import abc
 import os
 import sys
+from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SUFFIX = EXTENSION_SUFFIXES[0]  # of one Python on one platform: another one has a build of its own
 FOLDER = os.path.join(ROOT, "testbed", ".compiled", SUFFIX.strip(".").partition(".")[0])
 MANIFEST = "manifest.txt"
+SHARED = "testbed__mypyc"  # what mypyc calls the extension module that holds the code of all others
 
 
 class StaleBuildError(ImportError):
@@ -22,8 +25,9 @@ class StaleBuildError(ImportError):
 class Finder:
     """Finds the modules of a build before Python looks for their sources."""
 
-    def __init__(self, folder: str) -> None:
-        self.files = {name.removesuffix(SUFFIX): os.path.join(folder, name) for name in os.listdir(folder)}
+    def __init__(self, folder: str, sources: list[str]) -> None:
+        stems = [SHARED, *(path.removesuffix(".py") for path in sources)]
+        self.files = {stem.replace("/", "."): os.path.join(folder, stem + SUFFIX) for stem in stems}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Where a module lies, if it is compiled."""
@@ -41,14 +45,14 @@ def use_build(folder: str = FOLDER, root: str = ROOT) -> bool:
             lines = file.read().splitlines()
     except FileNotFoundError:
         return False
-    for line in lines:
-        digest, size, mtime_ns, path = line.split(" ", 3)
+    sources = [line.split(" ", 3) for line in lines]
+    for digest, size, mtime_ns, path in sources:
         if not is_same(os.path.join(root, path), digest, int(size), int(mtime_ns)):
             raise StaleBuildError(
                 f"the compiled build is older than {path}: `testbed compile` builds it anew, "
                 "`testbed compile --remove` takes it away"
             )
-    sys.meta_path.insert(0, Finder(folder))
+    sys.meta_path.insert(0, Finder(folder, [path for *_, path in sources]))
     return True
 
 
@@ -69,3 +73,24 @@ def digest_of(path: str) -> str:
 
     with open(path, "rb") as file:
         return file_digest(file, "sha256").hexdigest()
+
+
+def as_abc(cls: type, *abstract: str) -> None:
+    """Make a compiled class the abstract base class that its source describes; every compiled module ends with this.
+
+    mypyc passes over ABCMeta: what isinstance() remembers would be shared with the base, and nothing abstract.
+    """
+    if isinstance(cls, abc.ABCMeta):
+        for name in abstract:
+            if name.startswith("__"):  # a slot: setting it would reach classes that have nothing to do with this one
+                continue
+            setattr(cls, name, abc.abstractmethod(_plain(name)))
+        getattr(abc, "_abc_init")(cls)  # noqa: B009  # what ABCMeta itself calls; nothing public does it to a class
+
+
+def _plain(name: str) -> Callable[..., None]:
+    def method(*args: object, **kwargs: object) -> None:
+        """Abstract."""
+
+    method.__name__ = name
+    return method

@@ -63,13 +63,14 @@ def _compile(sources: list[str], work: Path) -> None:
 
 
 def _put_in_place(out: Path, manifest: str, folder: Path) -> None:
-    """Under the names by which the finder looks for them; nobody sees half a build."""
+    """By one renaming: nobody sees half a build."""
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     for path in out.rglob(f"*{SUFFIX}"):
-        module = ".".join(path.relative_to(out).parts)
-        shutil.copyfile(path, new / module)
+        target = new / path.relative_to(out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     (new / MANIFEST).write_text(manifest, encoding="utf-8")
     remove(folder)
     new.rename(folder)

@@ -10,9 +10,22 @@ INTERPRETED = {
     "sched/planned_ahead.py": "a class to be named before a scheduler's own: multiple inheritance",
     "sched/vllm_v1.py": "AsyncVllmV1 is such a class",
 }
+# What no plug-in extends and every step meets: closed, calls to their methods need no look-up.
+CLOSED = {
+    "SequenceGroup",
+    "Batch",
+    "Plan",
+    "BlockTable",
+    "Tracked",
+    "Node",
+    "Outputs",
+    "PackedRows",
+    "Engine",
+    "Residents",
+}
 IMPORT = "from mypy_extensions import mypyc_attr"
 OPEN = "@mypyc_attr(allow_interpreted_subclasses=True)"
-CLOSED = {"NamedTuple", "Enum", "dict", "Event"}  # bases whose subclasses cannot be opened
+VALUES = {"NamedTuple", "Enum", "dict", "Event"}  # bases whose subclasses cannot be opened
 
 
 def compiled_sources(testbed: Path) -> list[Path]:
@@ -29,6 +42,8 @@ def compiled_sources(testbed: Path) -> list[Path]:
 def opened(text: str) -> str:
     """A module whose classes plug-ins may extend, with every line where it was, so that tracebacks stay right.
 
+    At its end the classes become abstract base classes again, as far as they were.
+
     What is added takes the place of blank lines, which the formatter puts before every class and after the docstring.
     """
     tree = ast.parse(text)
@@ -42,14 +57,24 @@ def opened(text: str) -> str:
             above -= 1
         _replace_blank(lines, above, OPEN)
     _replace_blank(lines, _head(tree).end_lineno or 0, IMPORT)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "from testbed.compiled import as_abc", *map(_as_abc, classes)]) + "\n"
+
+
+def _as_abc(node: ast.ClassDef) -> str:
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+    abstract = [one.name for one in methods if "abstractmethod" in map(ast.unparse, one.decorator_list)]
+    return f"as_abc({', '.join([node.name, *map(repr, abstract)])})"
 
 
 def _can_be_opened(node: ast.ClassDef) -> bool:
     """Values (dataclasses, named tuples) are not for extending, and nobody has extended the others."""
     named = {part.id for base in node.bases for part in ast.walk(base) if isinstance(part, ast.Name)}
     named |= {part.attr for base in node.bases for part in ast.walk(base) if isinstance(part, ast.Attribute)}
-    return CLOSED.isdisjoint(named) and not any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    return (
+        node.name not in CLOSED
+        and VALUES.isdisjoint(named)
+        and not any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    )
 
 
 def _head(tree: ast.Module) -> ast.stmt:

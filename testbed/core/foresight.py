@@ -1,6 +1,7 @@
 """Who may know the future: only what declares it."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from testbed.core.errors import OracleError as OracleError
 
@@ -12,7 +13,7 @@ class Foresight:
     else that they are told or can reach says how long a request will be.
     """
 
-    reads_output_len = False
+    reads_output_len: ClassVar[bool] = False
     _output_len: Mapping[int, int] | None = None
 
     @property

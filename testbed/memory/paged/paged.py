@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from functools import lru_cache
 from math import ceil
+from typing import ClassVar
 
 from testbed.core.batch import Batch
 from testbed.core.errors import InputError
@@ -43,9 +44,9 @@ class Paged(MemoryPolicy):
     NEVER where the tokens would not fit an empty pool less the registered prefixes.
     """
 
-    shares = True
-    moves_tiers = True
-    max_block_size = 256
+    shares: ClassVar[bool] = True
+    moves_tiers: ClassVar[bool] = True
+    max_block_size: ClassVar[int] = 256
 
     def __init__(
         self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, blocks: BlockPool | None = None

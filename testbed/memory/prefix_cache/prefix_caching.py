@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import HOST, Answer, Answers, Extent, Grant, Refusal, Unowned, Usage, ceil_div
@@ -48,8 +49,8 @@ class PrefixCaching(Paged):
     admitted in the same iteration share too: K and V of a layer are written before they are read.
     """
 
-    caches_prefixes = True
-    max_block_size = 512
+    caches_prefixes: ClassVar[bool] = True
+    max_block_size: ClassVar[int] = 512
 
     def __init__(
         self,
