@@ -65,4 +65,5 @@ class OutputCaching(PrefixCaching):
 
 def own_contents(seq: Seq, first: int) -> Iterator[Content]:
     """What the blocks of a sequence from the given one on store, as nobody else's do."""
-    return (((seq.seq_id,), block) for block in count(first))
+    for block in count(first):  # not an expression in brackets, of which the compiler would make an endless list
+        yield (seq.seq_id,), block
