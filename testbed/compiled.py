@@ -9,7 +9,9 @@ import abc
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SUFFIX = EXTENSION_SUFFIXES[0]  # of one Python on one platform: another one has a build of its own
@@ -75,17 +77,20 @@ def digest_of(path: str) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def as_abc(cls: type, *abstract: str) -> None:
+def as_abc(cls: Any, *abstract: str) -> None:
     """Make a compiled class the abstract base class that its source describes; every compiled module ends with this.
 
-    mypyc passes over ABCMeta: what isinstance() remembers would be shared with the base, and nothing abstract.
+    mypyc passes over ABCMeta: what isinstance() remembers would be shared with the base, nothing would be abstract, and
+    a plug-in that leaves out a method would be built.
     """
     if isinstance(cls, abc.ABCMeta):
         for name in abstract:
-            if name.startswith("__"):  # a slot: setting it would reach classes that have nothing to do with this one
-                continue
-            setattr(cls, name, abc.abstractmethod(_plain(name)))
+            if not name.startswith("__"):  # a slot: setting it would reach classes that this one has nothing to do with
+                setattr(cls, name, abc.abstractmethod(_plain(name)))
         getattr(abc, "_abc_init")(cls)  # noqa: B009  # what ABCMeta itself calls; nothing public does it to a class
+    if abstract:
+        cls.__init__ = _refusing(cls.__init__)  # of the class itself; of those that extend it:
+        cls.__init_subclass__ = classmethod(_refuse_abstract)
 
 
 def _plain(name: str) -> Callable[..., None]:
@@ -94,3 +99,34 @@ def _plain(name: str) -> Callable[..., None]:
 
     method.__name__ = name
     return method
+
+
+def _refusing(init: Callable[..., None]) -> Callable[..., None]:
+    """This constructor, which Python calls and compiled code does not."""
+
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        refuse_abstract(type(self))
+        init(self, *args, **kwargs)
+
+    return __init__
+
+
+def _refuse_abstract(cls: Any) -> None:
+    """Of a class that extends a compiled one: it is only made where nothing abstract is left."""
+    if "__mypyc_attrs__" not in vars(cls) and "__new__" not in vars(cls):
+        new = super(cls, cls).__new__
+
+        def __new__(made: Any, *args: Any, **kwargs: Any) -> Any:
+            refuse_abstract(made)
+            return new(made, *args, **kwargs)
+
+        cls.__new__ = staticmethod(__new__)
+
+
+def refuse_abstract(cls: Any) -> None:
+    """Raise what Python raises of a class that has abstract methods."""
+    left = sorted(cls.__abstractmethods__)
+    if left:
+        methods = "methods" if len(left) > 1 else "method"
+        raise TypeError(f"Can't instantiate abstract class {cls.__name__} with abstract {methods} {', '.join(left)}")

@@ -15,8 +15,10 @@ def constructor(target: Any) -> Any:
     """What to ask for parameters and annotations: a class or function itself, or in its place what its source says."""
     for cls in target.__mro__[:-1] if inspect.isclass(target) else ():
         init = vars(cls).get("__init__")
-        if init is not None:
-            return target if inspect.isfunction(init) else _from_source(cls) or target
+        if inspect.isfunction(init) and not hasattr(init, "__wrapped__"):
+            return target
+        if init is not None and (said := _from_source(cls)):
+            return said
     return target
 
 
@@ -28,7 +30,9 @@ def _from_source(cls: type) -> Callable[..., Any] | None:
         return None
     tree = ast.parse(source.read_text(encoding="utf-8"))
     [node] = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == cls.__name__)
-    [init] = (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    init = next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+    if init is None:
+        return None
     init.body = [ast.Pass(lineno=init.lineno, col_offset=0)]
     names = dict(vars(modules[cls.__module__]))
     exec(compile(ast.Module([init], []), str(source), "exec"), names)

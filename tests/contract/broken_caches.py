@@ -71,9 +71,13 @@ class LosesBlocksOfSwapIns(PrefixCaching):
 class RemembersTheEvicted(PrefixCaching):
     """An evicted block is found still, whatever it stores by now."""
 
+    class Index(PrefixIndex):
+        def drop(self, dropped):
+            return [node.block for node in dropped]
+
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
-        self._pool.index.drop = lambda nodes: [node.block for node in nodes]
+        self._pool.index = self.Index(self._pool.num_blocks)
 
     def check(self):
         pass

@@ -90,5 +90,6 @@ def test_classes_are_opened_without_moving_a_line():
     for path in compiled_sources(ROOT / "testbed"):
         text = path.read_text()
         before, after = text.splitlines(), opened(text).splitlines()
-        assert all(old == new for old, new in zip(before, after, strict=False) if old), path
+        changed = [(old, new) for old, new in zip(before, after, strict=False) if old and old != new]
+        assert all(old.partition("->")[0] == new.partition("-> typing.Any")[0] for old, new in changed), path
         assert all(new.startswith(("as_abc(", "from testbed.compiled")) for new in after[len(before) :]), path
