@@ -1,11 +1,13 @@
 """Makes the compiled build and takes it away: in a copy of the sources, put in place only when it is whole."""
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from sysconfig import get_config_var
 
 from experiments.compiled.paths import FOLDER, MANIFEST, ROOT, SUFFIX, digest_of
 from experiments.compiled.sources import compiled_sources, opened
@@ -25,8 +27,7 @@ class BuildError(ValueError):
 
 def build(root: Path = ROOT, folder: Path = FOLDER) -> int:
     """Compile the simulator that lies at `root` into `folder`; the number of modules. Takes some minutes."""
-    if find_spec("mypyc") is None or find_spec("setuptools") is None:
-        raise BuildError('compiling needs mypyc: pip install "kvcache-testbed[compile]", and a C compiler')
+    _check_tools()
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         shutil.copytree(root / "testbed", work / "testbed", ignore=shutil.ignore_patterns(".*", "__pycache__"))
@@ -37,6 +38,14 @@ def build(root: Path = ROOT, folder: Path = FOLDER) -> int:
         _compile([str(path.relative_to(work)) for path in sources], work)
         _put_in_place(work / "out", manifest, folder)
     return len(sources)
+
+
+def _check_tools() -> None:
+    if find_spec("mypyc") is None or find_spec("setuptools") is None:
+        raise BuildError('compiling needs mypyc: pip install "kvcache-testbed[compile]"')
+    compiler = (os.environ.get("CC") or get_config_var("CC") or "cc").split()[0]
+    if sys.platform != "win32" and shutil.which(compiler) is None:
+        raise BuildError(f"compiling needs a C compiler: {compiler} is not there; install one, or name yours by CC=...")
 
 
 def remove(folder: Path = FOLDER) -> bool:

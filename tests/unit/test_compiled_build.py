@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import testbed
-from experiments.compiled.sources import compiled_sources, opened
+from experiments.compiled.build import BuildError, build
+from experiments.compiled.sources import INTERPRETED, compiled_sources, opened
 from testbed.compiled import MANIFEST, SUFFIX, StaleBuildError, digest_of, use_build
 
 ROOT = Path(testbed.__file__).parents[1]
@@ -93,3 +94,13 @@ def test_classes_are_opened_without_moving_a_line():
         changed = [(old, new) for old, new in zip(before, after, strict=False) if old and old != new]
         assert all(old.partition("->")[0] == new.partition("-> typing.Any")[0] for old, new in changed), path
         assert all(new.startswith(("as_abc(", "from testbed.compiled")) for new in after[len(before) :]), path
+
+
+def test_without_a_compiler_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    with pytest.raises(BuildError, match=r"needs a C compiler: no-such-compiler is not there|needs mypyc"):
+        build(folder=tmp_path)
+
+
+def test_what_stays_interpreted_is_there():
+    assert all((ROOT / "testbed" / name).is_file() for name in INTERPRETED)

@@ -46,7 +46,7 @@ class OutputCaching(PrefixCaching):
 
     def release(self, seq: Seq) -> None:
         prompt = self._prompts.get(seq.seq_id)
-        if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables:
+        if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables.held:
             known, full = prompt.contents, seq.stored // self.block_size
             prompt.contents = [*known, *islice(own_contents(seq, len(known)), max(full - len(known), 0))]
             self.computed(seq, seq.stored)
