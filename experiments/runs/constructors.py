@@ -12,13 +12,13 @@ from testbed.compiled import ROOT
 
 
 def constructor(target: Any) -> Any:
-    """What to ask for parameters and annotations: a class or function itself, or in its place what its source says."""
+    """What to ask for parameters and annotations: a function, the constructor of a class, or what its source says."""
     for cls in target.__mro__[:-1] if inspect.isclass(target) else ():
         init = vars(cls).get("__init__")
-        if inspect.isfunction(init) and not hasattr(init, "__wrapped__"):
-            return target
-        if init is not None and (said := _from_source(cls)):
-            return said
+        if "__mypyc_attrs__" in vars(cls):
+            init = _from_source(cls)
+        if init is not None:
+            return init if inspect.isfunction(init) else target
     return target
 
 
