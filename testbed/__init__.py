@@ -7,10 +7,14 @@ need is imported when they are first used.
 
 from typing import TYPE_CHECKING, Any
 
+from testbed.compiled import use_build
+
 if TYPE_CHECKING:
     from experiments.front_door import Capacity, Result, capacity, simulate, sweep
 
 __all__ = ["Capacity", "Result", "capacity", "simulate", "sweep"]
+
+use_build()  # before any module that it may hold is imported
 
 
 def __getattr__(name: str) -> Any:

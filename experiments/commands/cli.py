@@ -33,6 +33,7 @@ COMMANDS = {
     "timeline": ("experiments.commands.timeline", "requests, iterations and pool of a run, for Perfetto"),
     "calibrate": ("kernels.measure.calibrate_command", "measure a GPU into a cost profile"),
     "bench-kernels": ("kernels.measure.bench_command", "check and time the CUDA kernels"),
+    "compile": ("experiments.commands.compile", "the simulator as C, for speed; --remove takes it back"),
     "completion": ("experiments.commands.completion", "tab completion for bash"),
     "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),
 }

@@ -2,8 +2,6 @@
 
 import re
 
-from testbed.core.errors import InputError
-
 EXIT_BAD_INPUT = 2
 
 
@@ -16,11 +14,11 @@ def one_line(error: BaseException) -> str:
     missing = re.search(r"Missing mandatory value: \S+\s+full_key: (\S+)", str(error))
     if missing:
         return f"{missing[1]} is not given; say {missing[1]}=..."
-    if isinstance(error, InputError) or _is_a(error, "HydraException") or _is_a(error, "OmegaConfBaseException"):
+    if _is_a(error, "InputError") or _is_a(error, "HydraException") or _is_a(error, "OmegaConfBaseException"):
         return _flat(str(error).partition("Config search path")[0])
     if isinstance(error, OSError):
         return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
-    if isinstance(error, ValueError):
+    if isinstance(error, ValueError) or _is_a(error, "StaleBuildError"):
         return _flat(str(error))
     if isinstance(error, SystemExit):
         return f"a plug-in calls sys.exit({error.code!r}); it must raise an error instead"
@@ -28,9 +26,13 @@ def one_line(error: BaseException) -> str:
 
 
 def _is_a(error: BaseException, kind: str) -> bool:
-    """Whether it is an exception of Hydra's or OmegaConf's of this name, without the time to import either."""
+    """Whether it is an exception of this name of Hydra's, OmegaConf's or our own.
+
+    None is imported for that: the first two take time, and a stale build refuses the last.
+    """
     return any(
-        one.__name__ == kind and one.__module__.startswith(("hydra", "omegaconf")) for one in type(error).__mro__
+        one.__name__ == kind and one.__module__.startswith(("hydra", "omegaconf", "testbed"))
+        for one in type(error).__mro__
     )
 
 

@@ -23,7 +23,7 @@ class Own(NamedTuple):
     replays: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: those of a compiled Workload would be hidden behind them
 class OwnRequests(Workload):
     """Requests as the caller has made them; `rows` are their lengths."""
 

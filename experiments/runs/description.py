@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from experiments.runs.constructors import constructor
 from experiments.runs.identity import simulator_hash
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
@@ -75,7 +76,8 @@ def told(node: Any) -> str:
 
 def has(part: object) -> str:
     """The same of an object, as far as it keeps the plain parameters of its constructor under their names."""
-    names = [name for name in inspect.signature(type(part)).parameters if isinstance(getattr(part, name, None), PLAIN)]
+    parameters = inspect.signature(constructor(type(part))).parameters
+    names = [name for name in parameters if isinstance(getattr(part, name, None), PLAIN)]
     return f"{type(part).__qualname__}({', '.join(f'{name}={getattr(part, name)}' for name in names)})"
 
 

@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 import hydra.utils
 from omegaconf import DictConfig, ListConfig
 
+from experiments.runs.constructors import constructor
 from experiments.runs.known_choices import did_you_mean
 from testbed.core.errors import InputError
 
@@ -41,7 +42,8 @@ def call(target: Any, node: DictConfig, *first: Any) -> Any:
 def check_types(node: DictConfig, target: Any) -> None:
     """A number where the class wants a number, for the plain types that its constructor declares."""
     try:
-        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        said = constructor(target)
+        hints = get_type_hints(said.__init__ if inspect.isclass(said) else said)
     except Exception:  # hints that cannot be read ask for nothing
         return
     for key, value in node.items():
@@ -55,7 +57,7 @@ def check_types(node: DictConfig, target: Any) -> None:
 def check_names(node: DictConfig, target: Any) -> None:
     """Every parameter of the node must be one of the constructor's."""
     try:
-        parameters = inspect.signature(target).parameters
+        parameters = inspect.signature(constructor(target)).parameters
     except (TypeError, ValueError):  # a class written in C says nothing of its parameters
         return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

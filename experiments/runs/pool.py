@@ -22,7 +22,7 @@ def _null_slots(config: DictConfig, num_slots: int) -> int:
     null_blocks, block_size = config.get("null_blocks", 0), config.policy.get("block_size")
     if type(null_blocks) is not int:
         raise InputError(f"null_blocks is {null_blocks!r}; it must be a whole number of blocks")
-    slots = null_blocks * (block_size or 0)
+    slots = null_blocks * block_size if type(block_size) is int else 0  # any other size is refused by the policy
     if slots >= num_slots:
         raise InputError(f"null_blocks is {null_blocks}, and the pool has no more than these; give it more blocks")
     return slots

@@ -1,10 +1,9 @@
 """Who may know the future: only what declares it."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-
-class OracleError(RuntimeError):
-    """Somebody who does not declare `reads_output_len` asked for a true output length."""
+from testbed.core.errors import OracleError as OracleError
 
 
 class Foresight:
@@ -14,7 +13,7 @@ class Foresight:
     else that they are told or can reach says how long a request will be.
     """
 
-    reads_output_len = False
+    reads_output_len: ClassVar[bool] = False
     _output_len: Mapping[int, int] | None = None
 
     @property

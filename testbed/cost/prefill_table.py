@@ -14,11 +14,12 @@ class PrefillTable:
     """
 
     def __init__(self, points: Rows, num_layers: int) -> None:
-        self._alone: dict[int, list[tuple[int, int]]] = {}
-        self._full: dict[int, list[tuple[int, int]]] = {}
+        alone: dict[int, list[tuple[int, int]]] = {}
+        full: dict[int, list[tuple[int, int]]] = {}
         for (count, new, past), ps in points:
-            table = self._alone if count == 1 else self._full
+            table = alone if count == 1 else full
             table.setdefault(new, []).append((past, ps * num_layers // count))
+        self._curves = [{new: Knots(curve) for new, curve in table.items()} for table in (alone, full or alone)]
         self._whole_only = not any(past for (_, _, past), _ in points)
         self._price = cache(self._price_ps)
 
@@ -30,8 +31,5 @@ class PrefillTable:
         if past and self._whole_only:
             whole, stored, least = self._price(new + past, 0), self._price(past, 0), self._price(new, 0)
             return max(whole[0] - stored[0], least[0]), max(whole[1] - stored[1], least[1])
-        alone, full = (
-            Knots((new_i, Knots(curve)(past)) for new_i, curve in table.items())(new)
-            for table in (self._alone, self._full or self._alone)
-        )
+        alone, full = (Knots((new_i, curve(past)) for new_i, curve in curves.items())(new) for curves in self._curves)
         return alone, full

@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from testbed.core.batch import Batch
+from testbed.core.errors import UnsupportedError as UnsupportedError
 from testbed.core.foresight import Foresight
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
@@ -56,10 +57,6 @@ class PoolSpec:
         return next((t.num_slots for t in self.tiers if t.name == tier), 0)
 
 
-class UnsupportedError(TypeError):
-    """The policy does not declare the trait that this call needs."""
-
-
 class MemoryPolicy(Foresight, ABC):
     """Answers "may these sequences have room, and where?"
 
@@ -69,10 +66,10 @@ class MemoryPolicy(Foresight, ABC):
     The constructor takes a PoolSpec first, then the policy's own parameters by name.
     """
 
-    shares = False
-    caches_prefixes = False
-    moves_tiers = False
-    drops_tokens = False
+    shares: ClassVar[bool] = False
+    caches_prefixes: ClassVar[bool] = False
+    moves_tiers: ClassVar[bool] = False
+    drops_tokens: ClassVar[bool] = False
 
     @abstractmethod
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:

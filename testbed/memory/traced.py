@@ -1,12 +1,14 @@
 """A policy that is watched: where every sequence lies, and a call before anything changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from testbed.core.batch import Batch
 from testbed.core.sequence import Sequence
-from testbed.core.slots import DEVICE, Answer, Answers, Extent, Footprint, Grant, Move, Ops
+from testbed.core.slots import DEVICE, Answer, Answers, Extent, Footprint, Grant, Move, Ops, Unowned, Usage
 from testbed.memory.policy import MemoryPolicy
+
+TRAITS = ("reads_output_len", "shares", "caches_prefixes", "moves_tiers", "drops_tokens")
 
 
 class Held(NamedTuple):
@@ -18,7 +20,7 @@ class Held(NamedTuple):
     host: tuple[Extent, ...] = ()
 
 
-class Traced:
+class Traced(MemoryPolicy):
     """Passes every call on to `policy`, and calls `before_change` ahead of those that may change it.
 
     While `stepwise` it promises no further steps, so that every block is seen to be taken in its own iteration.
@@ -31,8 +33,11 @@ class Traced:
         self._sequences: dict[int, Sequence] = {}
         self._swapped: dict[int, Held] = {}
         self._extents: dict[Extent, Extent] = {}
+        for trait in TRAITS:
+            setattr(self, trait, getattr(policy, trait))
 
     def __getattr__(self, name: str) -> Any:
+        """What only this policy has."""
         return getattr(self.policy, name)
 
     def held(self) -> dict[int, Held]:
@@ -98,17 +103,39 @@ class Traced:
         """The policy's promise, or none while stepwise."""
         return 0 if self.stepwise else self.policy.horizon(batch)
 
+    def foresee(self, output_len: Mapping[int, int]) -> None:
+        """Pass on."""
+        self.policy.foresee(output_len)
+
+    def table(self, seq: Sequence) -> list[Extent]:
+        """The policy's answer, as are all below."""
+        return self.policy.table(seq)
+
+    def usage(self) -> Usage:
+        return self.policy.usage()
+
     def footprint(self, seq: Sequence) -> Footprint | None:
-        """The policy's answer; named here because the simulator looks for it on the class."""
         return self.policy.footprint(seq)
+
+    def longest(self, prompt_len: int, num_seqs: int) -> int:
+        return self.policy.longest(prompt_len, num_seqs)
+
+    def stored(self, num_tokens: int) -> int:
+        return self.policy.stored(num_tokens)
+
+    def counters(self) -> Mapping[str, float]:
+        return self.policy.counters()
+
+    def unowned(self) -> Unowned:
+        return self.policy.unowned()
+
+    def check(self) -> None:
+        self.policy.check()
 
     def _table(self, seq: Sequence) -> tuple[Extent, ...]:
         """Its extents; equal ones are one object, because thousands of frames repeat them."""
         known = self._extents
         return tuple([known.setdefault(extent, extent) for extent in self.policy.table(seq)])
-
-
-MemoryPolicy.register(Traced)
 
 
 def parted(table: tuple[Extent, ...], moves: tuple[Move, ...]) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:

@@ -31,7 +31,7 @@ def forked(policy: MemoryPolicy, parent: Sequence, child: Sequence) -> Ops:
     return ops
 
 
-def one_answer(policy: MemoryPolicy, answer: Answer) -> Answer:
+def one_answer(policy: MemoryPolicy, answer: object) -> Answer:
     """The answer, if it is one."""
     if not isinstance(answer, ANSWERS):
         raise wrong_answer(policy, answer, "it gives a Grant or a Refusal")

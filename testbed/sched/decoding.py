@@ -42,14 +42,14 @@ def preempt(residents: Residents, plan: Plan) -> None:
 
 def take_back(residents: Residents, group: SequenceGroup, plan: Plan) -> None:
     """Preempt this group."""
-    recovery = Recovery.RECOMPUTE
+    swaps = False
     plan.preempted.append(group)
     if group.batch is not None:
         residents.leave(group)
         recovery = residents.preemption.recovery(group)
         if not isinstance(recovery, Recovery):
             raise wrong_answer(residents.preemption, recovery, "recovery() gives a Recovery")
-    swaps = recovery is Recovery.SWAP and residents.policy.moves_tiers
+        swaps = recovery is Recovery.SWAP and residents.policy.moves_tiers
     if not (swaps and residents.swap_out(group, plan)):
         residents.lose(group)
     residents.room_freed()

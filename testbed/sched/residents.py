@@ -162,7 +162,7 @@ class Residents:
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
-        if ops:
+        if ops != NO_OPS:
             plan.ops.append(ops)
 
     def room_freed(self) -> None:
@@ -172,7 +172,7 @@ class Residents:
     def extend_promised(self, steps: int) -> Grant:
         """So many steps more have happened, within the horizon that the policy has promised."""
         answer = self.policy.extend(self.batch, steps)
-        if isinstance(answer, Grant) and (answer.ops is NO_OPS or not answer.ops):
+        if isinstance(answer, Grant) and answer.ops == NO_OPS:
             self.batch.extend(steps)
             return answer
         name, said = type(self.policy).__name__, one_answer(self.policy, answer)
@@ -216,5 +216,5 @@ class Residents:
     def _fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         ops = forked(self.policy, parent, child)
         self._forks += 1
-        if ops is not NO_OPS and ops:
+        if ops != NO_OPS:
             self._copies.append((group, ops))

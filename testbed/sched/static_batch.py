@@ -1,5 +1,7 @@
 """Request-level batching (section 6.1, FasterTransformer): a batch starts and ends together."""
 
+from typing import ClassVar
+
 from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import GRANTED, Refusal
@@ -19,7 +21,7 @@ class StaticBatch(Scheduler):
     reserve whole outputs at admission.
     """
 
-    reads_output_len = True
+    reads_output_len: ClassVar[bool] = True
 
     def __init__(
         self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_batch_size: int, max_padded_len: int

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ MAX_SLOTS = 10**9
 class ArrivalProcess(ABC):
     """Draws arrival times; the same seed gives the same times. One that `replays` needs the whole trace for that."""
 
-    replays = False
+    replays: ClassVar[bool] = False
 
     @abstractmethod
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
@@ -83,7 +84,7 @@ class Slotted(ArrivalProcess):
 class Replay(ArrivalProcess):
     """The trace's own time stamps, `speedup` times as fast."""
 
-    replays = True
+    replays: ClassVar[bool] = True
 
     def __init__(self, speedup: float = 1.0) -> None:
         positive(speedup=speedup)
@@ -104,7 +105,7 @@ class Sessions(ArrivalProcess):
     think times than max_think_s, if given, are cut to it: a person who was away for a day.
     """
 
-    replays = True
+    replays: ClassVar[bool] = True
 
     def __init__(self, at_once: int = 16, start_gap_s: float = 10.0, max_think_s: float | None = None) -> None:
         if at_once < 1:

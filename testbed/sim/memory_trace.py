@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import simpy
 
@@ -131,7 +131,7 @@ def trace_memory(
     trace = MemoryTrace(scheduler.policy.usage().total, picture_block_size(scheduler.policy), start_ps)
     tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
     fast_forward = fast_forward and says_footprints(scheduler.policy)
-    scheduler.residents.policy = cast(MemoryPolicy, tracer.policy)
+    scheduler.residents.policy = tracer.policy
     recorder = simulate(
         tracer.noted(requests), scheduler, cost, max_len,
         marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, beams=beams, recorder=Recorder(), env=env,

@@ -25,9 +25,7 @@ class PublishesTooEarly(PrefixCaching):
     def computed(self, seq, num_tokens):
         super().computed(
             seq,
-            min(
-                num_tokens + self.block_size - 1, seq.prompt_len, len(self._tables[seq.seq_id].blocks) * self.block_size
-            ),
+            min(num_tokens + self.block_size - 1, seq.prompt_len, len(self._tables.of(seq).blocks) * self.block_size),
         )
 
 
@@ -37,7 +35,7 @@ class PublishesTooLate(PrefixCaching):
     last = None
 
     def computed(self, seq, num_tokens):
-        if self.last and self.last[0].seq_id in self._tables:
+        if self.last and self.last[0].seq_id in self._tables.held:
             super().computed(*self.last)
         self.last = seq, num_tokens
 
@@ -71,9 +69,13 @@ class LosesBlocksOfSwapIns(PrefixCaching):
 class RemembersTheEvicted(PrefixCaching):
     """An evicted block is found still, whatever it stores by now."""
 
+    class Index(PrefixIndex):
+        def drop(self, dropped):
+            return [node.block for node in dropped]
+
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
-        self._pool.index.drop = lambda nodes: [node.block for node in nodes]
+        self._pool.index = self.Index(self._pool.num_blocks)
 
     def check(self):
         pass

@@ -39,7 +39,7 @@ class ChangesItsMind(Paged):
 
     def admit(self, seqs, num_tokens):
         self.asked += 1
-        if self.asked % 3 == 1 and self._tables:
+        if self.asked % 3 == 1 and self._tables.held:
             return Refusal.LATER
         return super().admit(seqs, num_tokens)
 

@@ -8,6 +8,7 @@ import hydra.utils
 import pytest
 import yaml
 
+from experiments.runs.constructors import constructor
 from experiments.runs.lab import CONF, composed
 
 LIMITS = {"max_num_batched_tokens", "max_num_seqs"}
@@ -70,7 +71,7 @@ def test_limits_are_no_choice(tmp_path, command):
 @pytest.mark.parametrize("choice", BUILT_IN)
 def test_constructors_and_configs_agree(choice):
     values = yaml.safe_load((CONF / f"{choice}.yaml").read_text())
-    parameters = inspect.signature(hydra.utils.get_object(values["_target_"])).parameters
+    parameters = inspect.signature(constructor(hydra.utils.get_object(values["_target_"]))).parameters
     for name, value in values.items():
         if name in parameters and parameters[name].default is not inspect.Parameter.empty:
             assert parameters[name].default == value, name

@@ -48,11 +48,11 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
 
 
 @st.composite
-def schedulers(draw):
+def schedulers(draw, classes=(SeparatePrefill, MixedPrefill, ChunkedPrefill)):
     """A function that makes the scheduler of a policy."""
     if draw(st.sampled_from([False, False, True])):
         return draw(vllm_schedulers())
-    scheduler = draw(st.sampled_from([SeparatePrefill, MixedPrefill, ChunkedPrefill]))
+    scheduler = draw(st.sampled_from(classes))
     preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
     limits = {
         "max_num_batched_tokens": draw(st.sampled_from([4, 40, 300])),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from strategies import CONTIGUOUS, MAX_LEN, policies, schedulers, told, vllm_schedulers, workloads
 from test_fast_equals_slow import ANALYTIC, PREFIX
-from token_machine import Machine
+from token_machine import Machine, watchable
 
 from testbed.core.request import Request
 from testbed.core.slots import HOST, NO_OPS, Grant
@@ -13,10 +13,17 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
+from testbed.sched.separate import SeparatePrefill
 from testbed.sched.static_batch import StaticBatch
 from testbed.sim.simulation import simulate
+
+PAGED, CACHING, CACHING_OUTPUTS = map(watchable, (Paged, PrefixCaching, OutputCaching))
+RESERVING = [watchable(kind) for kind in CONTIGUOUS]
+PLAIN = [PAGED, PAGED, PAGED, *RESERVING]
+SCHEDULERS = [watchable(kind) for kind in (SeparatePrefill, MixedPrefill, ChunkedPrefill)]
 
 many = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -33,39 +40,40 @@ def serve(requests, scheduler, prefix=0):
 
 
 @settings(many, max_examples=200)
-@given(policies(), schedulers(), workloads())
+@given(policies(PLAIN), schedulers(SCHEDULERS), workloads())
 def test_policies_and_schedulers(make_policy, make_scheduler, requests):
     serve(requests, make_scheduler(make_policy()))
 
 
 @settings(many, max_examples=200)
-@given(policies([PrefixCaching]), schedulers(), told(workloads()))
+@given(policies([CACHING]), schedulers(SCHEDULERS), told(workloads()))
 def test_prefix_caching(make_policy, make_scheduler, requests):
     serve(requests, make_scheduler(make_policy()))
 
 
 @many
-@given(policies(), vllm_schedulers(), workloads())
+@given(policies(PLAIN), vllm_schedulers(), workloads())
 def test_vllm_v1(make_policy, make_scheduler, requests):
     serve(requests, make_scheduler(make_policy()))
 
 
 @many
-@given(policies([OutputCaching]), vllm_schedulers(), st.one_of(workloads(), told(workloads())))
+@given(policies([CACHING_OUTPUTS]), vllm_schedulers(), st.one_of(workloads(), told(workloads())))
 def test_vllm_v1_with_its_cache(make_policy, make_scheduler, requests):
     serve(requests, make_scheduler(make_policy()))
 
 
 @many
-@given(policies([Paged, PrefixCaching, OutputCaching], prefix=PREFIX), schedulers(), told(workloads(PREFIX)))
+@given(policies([PAGED, CACHING, CACHING_OUTPUTS], prefix=PREFIX), schedulers(SCHEDULERS), told(workloads(PREFIX)))
 def test_registered_prefixes(make_policy, make_scheduler, requests):
     serve(requests, make_scheduler(make_policy()), PREFIX)
 
 
 @many
-@given(policies(CONTIGUOUS), workloads(), st.integers(1, 9))
+@given(policies(RESERVING), workloads(), st.integers(1, 9))
 def test_static_batches(make_policy, requests, max_batch_size):
-    serve(requests, StaticBatch(make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN))
+    limits = {"max_batch_size": max_batch_size, "max_padded_len": MAX_LEN}
+    serve(requests, watchable(StaticBatch)(make_policy(), Recompute(), **limits))
 
 
 class ForgetsCopies(Paged):
@@ -89,7 +97,7 @@ class SharesTails(Paged):
 def test_a_fault_is_seen(policy):
     requests = [Request(i, 0, 20, 50, num_seqs=2) for i in range(12)]
     rule = Recompute() if policy is SharesTails else Swap()
-    scheduler = MixedPrefill(
+    scheduler = watchable(MixedPrefill)(
         policy(PoolSpec(300, MAX_LEN, host(1000)), 8), rule, max_num_batched_tokens=64, max_num_seqs=40
     )
     with pytest.raises(AssertionError, match="Sequence"):

@@ -6,11 +6,17 @@ from testbed.contract.memory import TokenMemory, slots_of
 from testbed.core.sequence import SequenceStatus
 
 
+def watchable(kind):
+    """The class, of whose objects methods can be replaced, be it compiled or not."""
+    return type(kind.__name__, (kind,), {})
+
+
 class Machine:
     """Watches a scheduler: performs the ops of every plan in their order, then every read and write of its iterations.
 
-    Whatever an iteration reads must be its sequence's own tokens in their positions, and whatever it writes must be
-    a slot that nobody else holds. Prompt tokens are named by their content, generated ones occur once.
+    Scheduler and policy are of `watchable` classes. Whatever an iteration reads must be its sequence's own tokens in
+    their positions, and whatever it writes must be a slot that nobody else holds. Prompt tokens are named by their
+    content, generated ones occur once.
     """
 
     def __init__(self, scheduler, prefix=0):
@@ -22,10 +28,9 @@ class Machine:
         self.pinned = slots_of(list(self.policy.unowned().pinned))
         self.memory.write(self.pinned[:prefix], [("prefix", i) for i in range(prefix)])
         self.num_read = 0
-        self._commit, self._promised, self._fork = scheduler.commit, self.residents.extend_promised, self.policy.fork
-        scheduler.commit = self.commit
-        self.residents.extend_promised = self.extend_promised
-        self.policy.fork = self.fork
+        self._commit, self._extend, self._fork = scheduler.commit, self.policy.extend, self.policy.fork
+        self._commits = False
+        scheduler.commit, self.policy.extend, self.policy.fork = self.commit, self.extend, self.fork
 
     def commit(self, plan, steps, results):
         """The first iteration of a plan, before the scheduler hears of it."""
@@ -37,12 +42,18 @@ class Machine:
         for group in plan.resumed:
             work += [(seq, seq.stored, 1) for seq in group.sequences if seq.room > seq.stored]
         self.compute(work)
-        return self._commit(plan, steps, results)
+        self._commits = True
+        outcome = self._commit(plan, steps, results)
+        self._commits = False
+        return outcome
 
-    def extend_promised(self, steps):
-        """The further iterations of a span."""
-        answer = self._promised(steps)
-        self.compute([(seq, seq.stored + 1, steps) for seq in self.residents.batch])
+    def extend(self, batch, num_tokens):
+        """While a plan is committed: the further iterations of a span, with the rooms that the caller gives then."""
+        answer = self._extend(batch, num_tokens)
+        if self._commits:
+            batch.extend(num_tokens)
+            self.compute([(seq, seq.stored + 1, num_tokens) for seq in batch])
+            batch.extend(-num_tokens)
         return answer
 
     def fork(self, parent, child):

@@ -22,7 +22,7 @@ def batch_of(rooms: list[int]) -> tuple[Batch, BlockIndex]:
     for i, room in enumerate(rooms):
         seq = Sequence(i, Incoming(i, 0, room))
         seq.room = room
-        tables[i] = BlockTable(seq, tables.pool.take(-(-room // SIZE)))
+        tables.held[i] = BlockTable(seq, tables.pool.take(-(-room // SIZE)))
         batch.join(seq)
     return batch, batch.index("blocks", lambda batch: BlockIndex(batch, tables, tables.pool))
 
@@ -37,9 +37,7 @@ def test_growth_is_that_of_its_plain_events(rooms: list[int], steps: int) -> Non
     batch, index = batch_of(rooms)
     assert index.grow(steps) == growth_of(events(rooms, steps))
     batch.extend(steps)
-    assert [len(index.tables[seq.seq_id].blocks) * SIZE for seq in batch] == [
-        -(-seq.room // SIZE) * SIZE for seq in batch
-    ]
+    assert [len(index.tables.of(seq).blocks) * SIZE for seq in batch] == [-(-seq.room // SIZE) * SIZE for seq in batch]
 
 
 @given(ROOMS, st.integers(0, SIZE))
@@ -50,7 +48,7 @@ def test_one_step_takes_what_growing_by_one_takes(rooms: list[int], before: int)
         index.batch.extend(before)
     stepped, grown = indexes
     assert Growth(stepped.step()) == grown.grow(1)
-    assert [t.blocks for t in stepped.tables.values()] == [t.blocks for t in grown.tables.values()]
+    assert [t.blocks for t in stepped.tables.held.values()] == [t.blocks for t in grown.tables.held.values()]
 
 
 @pytest.mark.parametrize("plain", [[], [(0, 4)], [(0, 4), (3, 8), (7, 4)]])

@@ -51,6 +51,10 @@ def move(policy, seqs, tier):
     return policy.move(seqs, tier)
 
 
+def register_prefix(policy, num_tokens):
+    return policy.register_prefix(num_tokens)
+
+
 def sequence(seq_id, request_id, prompt_len=7, **request):
     return Sequence(seq_id, Incoming(request_id, 0, prompt_len, **request))
 
@@ -124,7 +128,7 @@ def test_a_group_on_the_host_is_absent_from_the_device():
 def test_a_prefix_is_pinned_and_stays_on_the_device_when_its_user_leaves():
     script = Script(Paged(PoolSpec(36, 64, host(16)), block_size=4, watermark=0))
     user = sequence(0, 1, prefix=4)
-    script.at(0, Paged.register_prefix, 4)
+    script.at(0, register_prefix, 4)
     script.at(1, seat, [user], 7)
     script.at(2, move, [user], HOST)
     frames = script.frames(3)

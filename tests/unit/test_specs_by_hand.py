@@ -1,5 +1,7 @@
 """Bytes of a token, of the weights and of the pool: of models that are known, and of one small enough to add up."""
 
+from dataclasses import replace
+
 import pytest
 
 from testbed.core.errors import InputError
@@ -23,7 +25,7 @@ def test_a_token_takes_k_and_v_of_each_kv_head_not_of_each_query_s():
 
 
 def test_all_weights_are_counted_and_a_tied_embedding_once():
-    tied = ModelSpec(**{**{name: getattr(TINY, name) for name in TINY.__slots__}, "tied_embedding": True})
+    tied = replace(TINY, tied_embedding=True)
     assert (TINY.linear_params, TINY.num_params, tied.num_params) == (WEIGHTS, WEIGHTS + 70, WEIGHTS)
     assert TINY.weight_bytes == 2 * (WEIGHTS + 70)
 

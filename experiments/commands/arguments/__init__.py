@@ -3,14 +3,14 @@
 import argparse
 from typing import NoReturn
 
-from testbed.core.errors import InputError
-
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, like all others."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is."""
+        from testbed.core.errors import InputError  # not above: a stale build refuses it, and has a command to mend it
+
         raise InputError(f"{message}; see {self.prog} --help")
 
 

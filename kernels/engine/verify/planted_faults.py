@@ -17,8 +17,8 @@ class DoubleOwner(Paged):
 
     def table(self, seq):
         table = super().table(seq)
-        others = [i for i in self._tables if i < seq.seq_id]
-        return [super().table(self._tables[others[0]].seq)[0], *table[1:]] if others else table
+        others = [i for i in self._tables.held if i < seq.seq_id]
+        return [super().table(self._tables.held[others[0]].seq)[0], *table[1:]] if others else table
 
 
 class WritesShared(Paged):

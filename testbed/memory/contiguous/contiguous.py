@@ -4,7 +4,7 @@ import heapq
 from abc import abstractmethod
 from bisect import bisect_right
 from functools import cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from testbed.core.batch import Batch, BatchIndex
 from testbed.core.errors import InputError
@@ -198,7 +198,7 @@ class ContiguousMax(Contiguous):
 class ContiguousPow2(Contiguous):
     """Orca (Pow2): the prompt and the next power of two of the output (section 6.1: for 25 it reserves 32)."""
 
-    reads_output_len = True
+    reads_output_len: ClassVar[bool] = True
 
     def reservation(self, prompt_len: int, output_len: int) -> int:
         return min(prompt_len + (1 << (output_len - 1).bit_length()), self.max_len)
@@ -207,7 +207,7 @@ class ContiguousPow2(Contiguous):
 class ContiguousOracle(Contiguous):
     """Orca (Oracle): exactly what will be used."""
 
-    reads_output_len = True
+    reads_output_len: ClassVar[bool] = True
 
     def reservation(self, prompt_len: int, output_len: int) -> int:
         return min(prompt_len + output_len, self.max_len)

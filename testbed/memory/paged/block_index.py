@@ -23,7 +23,7 @@ class BlockIndex(BatchIndex):
         self.tails: dict[int, BlockTable] = {}
 
     def joined(self, seq: Sequence) -> None:
-        table = self.tables[seq.seq_id]
+        table = self.tables.of(seq)
         self.due[-seq.room_offset % len(self.due)][seq.seq_id] = table.blocks
         if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1 and seq.room % len(self.due):
             self.forked(seq)
@@ -34,7 +34,7 @@ class BlockIndex(BatchIndex):
 
     def forked(self, seq: Sequence) -> None:
         """A member shares its last block, a partial one, from now on."""
-        self.tails[seq.seq_id] = self.tables[seq.seq_id]
+        self.tails[seq.seq_id] = self.tables.of(seq)
 
     def needed(self, num_steps: int) -> int:
         """Blocks that num_steps more steps of all members take, copies on write aside."""

@@ -20,34 +20,34 @@ class BlockTable:
         self.pinned = pinned
 
 
-class Tables(dict[int, BlockTable]):
+class Tables:
     """Block tables by sequence id. `live` counts the slots of `pool` that store a token, shared ones once."""
 
-    __slots__ = ("block_size", "live", "pool")
+    __slots__ = ("block_size", "held", "live", "pool")
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
-        super().__init__()
+        self.held: dict[int, BlockTable] = {}
         self.pool = pool
         self.block_size = block_size
         self.live = 0
 
     def of(self, seq: Sequence) -> BlockTable:
         """The table of a sequence that is on the device."""
-        return self.get(seq.seq_id) or absent(seq)
+        return self.held.get(seq.seq_id) or absent(seq)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """`child` holds the parent's blocks, instead of its own if it has any."""
-        table = self.of(parent)
-        if child.seq_id in self:
-            self._replace(self[child.seq_id], table)
+        table, own = self.of(parent), self.held.get(child.seq_id)
+        if own is not None:
+            self._replace(own, table)
         else:
             self.pool.share(table.blocks)
-            self[child.seq_id] = BlockTable(child, list(table.blocks), table.pinned)
+            self.held[child.seq_id] = BlockTable(child, list(table.blocks), table.pinned)
 
     def give_up(self, seq: Sequence, kept: int = 0) -> None:
         """The sequence leaves the device; its first `kept` blocks remain held."""
-        self._drop_end(self.get(seq.seq_id) or absent(seq), kept)
-        del self[seq.seq_id]
+        self._drop_end(self.of(seq), kept)
+        del self.held[seq.seq_id]
 
     def copy_tails(self, writers: Collection[BlockTable]) -> Ops:
         """Give each writer a last block of its own, from the free ones."""
@@ -62,10 +62,10 @@ class Tables(dict[int, BlockTable]):
 
         `pinned` holds the blocks of registered prefixes by length; `kept` what swapped sequences still hold.
         """
-        self.pool.check([*(table.blocks for table in self.values()), *pinned.values(), *kept])
-        stored = [(table.seq.room, table.blocks) for table in self.values()]
+        self.pool.check([*(table.blocks for table in self.held.values()), *pinned.values(), *kept])
+        stored = [(table.seq.room, table.blocks) for table in self.held.values()]
         assert self.live == stored_tokens([*stored, *pinned.items()], self.block_size), "live slots are miscounted"
-        for seq_id, table in self.items():
+        for seq_id, table in self.held.items():
             assert len(table.blocks) == ceil_div(table.seq.room, self.block_size), f"table of sequence {seq_id}"
 
     def _replace(self, table: BlockTable, parent: BlockTable) -> None:

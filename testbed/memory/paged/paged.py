@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from functools import lru_cache
 from math import ceil
+from typing import ClassVar
 
 from testbed.core.batch import Batch
 from testbed.core.errors import InputError
@@ -43,9 +44,9 @@ class Paged(MemoryPolicy):
     NEVER where the tokens would not fit an empty pool less the registered prefixes.
     """
 
-    shares = True
-    moves_tiers = True
-    max_block_size = 256
+    shares: ClassVar[bool] = True
+    moves_tiers: ClassVar[bool] = True
+    max_block_size: ClassVar[int] = 256
 
     def __init__(
         self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, blocks: BlockPool | None = None
@@ -84,11 +85,11 @@ class Paged(MemoryPolicy):
         if registered:
             grant = Grant(first.prefix, self._prefixes.remainder(first, blocks))
             for seq in seqs:
-                self._tables[seq.seq_id].pinned = len(prefix)
+                self._tables.held[seq.seq_id].pinned = len(prefix)
         return [grant, *[Grant(common * size)] * more] if more else [grant]
 
     def extend(self, batch: Batch, num_tokens: int) -> Answer:
-        index = batch.indexes.get(self) or batch.index(self, self._index)
+        index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
         evicted = NO_GROWTH
@@ -121,7 +122,7 @@ class Paged(MemoryPolicy):
         return Usage(total, self._tables.live, held, held, 0, free, free, pool.num_saved * size)
 
     def horizon(self, batch: Batch) -> int:
-        index = batch.indexes.get(self) or batch.index(self, self._index)
+        index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
@@ -168,7 +169,7 @@ class Paged(MemoryPolicy):
         return self._pool.num_blocks - self._prefixes.num_blocks
 
     def _reserve(self) -> int:
-        return self._watermark if self._tables else 0
+        return self._watermark if self._tables.held else 0
 
     def _available(self) -> int:
         """Blocks that could be had now."""
@@ -188,10 +189,10 @@ class Paged(MemoryPolicy):
         The first sequence holds the blocks `found` already; all others are free ones. Returns its blocks.
         """
         blocks = found + self._pool.take(max(each - len(found), 0))
-        self._tables[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
+        self._tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
         for seq in seqs[1:]:
             self._pool.share(blocks[:common])
-            self._tables[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
+            self._tables.held[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
         return blocks
 
     def _write_tails(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> Answer:
@@ -212,12 +213,12 @@ class Paged(MemoryPolicy):
     def _move_in(self, seqs: list[Sequence]) -> Answer:
         source = self._host.blocks(seqs)
         # Every sequence may need a block in its next step; without room for that the group would be moved out again.
-        spare = self._reserve() + len(seqs) if self._tables else 0
+        spare = self._reserve() + len(seqs) if self._tables.held else 0
         if not self._make_room(len(source), spare):
             return Refusal.LATER
         kept = distinct([self._host.tables[seq.seq_id].kept for seq in seqs])
         tables, ops = self._host.fetch(seqs, source, self._pool)
-        self._tables.update(zip((seq.seq_id for seq in seqs), tables, strict=True))
+        self._tables.held.update(zip((seq.seq_id for seq in seqs), tables, strict=True))
         stored = stored_tokens([(table.seq.room, table.blocks) for table in tables], self.block_size)
         self._tables.live += stored - self.block_size * len(kept)
         return Grant(0, ops)

@@ -71,7 +71,7 @@ class Paged2023(Paged):
 
     def horizon(self, batch: Batch) -> int:
         """Steps for which every group finds a free block for each of its sequences, whichever asks last."""
-        index = batch.indexes.get(self) or batch.index(self, self._index)
+        index: GroupIndex = batch.indexes.get(self) or batch.index(self, self._index)
         left = self._available() - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:
             return 0

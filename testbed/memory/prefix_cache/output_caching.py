@@ -46,7 +46,7 @@ class OutputCaching(PrefixCaching):
 
     def release(self, seq: Seq) -> None:
         prompt = self._prompts.get(seq.seq_id)
-        if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables:
+        if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables.held:
             known, full = prompt.contents, seq.stored // self.block_size
             prompt.contents = [*known, *islice(own_contents(seq, len(known)), max(full - len(known), 0))]
             self.computed(seq, seq.stored)
@@ -59,10 +59,11 @@ class OutputCaching(PrefixCaching):
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         """Blocks behind the prompt are found only where a token follows them that is yet to be computed."""
-        found = self._pool.index.match(chain(contents, own_contents(seq, len(contents))))
+        found = self._cache.index.match(chain(contents, own_contents(seq, len(contents))))
         return found if len(found) > len(contents) else found[: self._readable(seq, num_tokens)]
 
 
 def own_contents(seq: Seq, first: int) -> Iterator[Content]:
     """What the blocks of a sequence from the given one on store, as nobody else's do."""
-    return (((seq.seq_id,), block) for block in count(first))
+    for block in count(first):  # not an expression in brackets, of which the compiler would make an endless list
+        yield (seq.seq_id,), block

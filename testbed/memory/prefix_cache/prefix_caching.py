@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import HOST, Answer, Answers, Extent, Grant, Refusal, Unowned, Usage, ceil_div
@@ -48,10 +49,8 @@ class PrefixCaching(Paged):
     admitted in the same iteration share too: K and V of a layer are written before they are read.
     """
 
-    caches_prefixes = True
-    max_block_size = 512
-
-    _pool: CachingPool
+    caches_prefixes: ClassVar[bool] = True
+    max_block_size: ClassVar[int] = 512
 
     def __init__(
         self,
@@ -62,21 +61,22 @@ class PrefixCaching(Paged):
         hash_of: HashOf = hash,
     ) -> None:
         order = Lru() if eviction is None else eviction
-        super().__init__(pool, block_size, watermark, CachingPool(pool.num_slots // max(block_size, 1), order, hash_of))
+        self._cache = CachingPool(pool.num_slots // max(block_size, 1), order, hash_of)  # the pool, by what it is
+        super().__init__(pool, block_size, watermark, self._cache)
         self._prompts: dict[int, CachedPrompt] = {}
         self._counts = CacheCounts()
 
     @property
     def reads_future(self) -> bool:
         """Whether the eviction order must be fed by foresee_prompts()."""
-        return self._pool.order.reads_future
+        return self._cache.order.reads_future
 
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
         """The content, tokens per id and length of every prompt in order of arrival, for an order that reads them."""
         if not self.reads_future:
-            raise UnsupportedError(f"{type(self._pool.order).__name__} does not read the future")
-        chain, size = self._pool.index.chain, self.block_size
-        self._pool.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
+            raise UnsupportedError(f"{type(self._cache.order).__name__} does not read the future")
+        chain, size = self._cache.index.chain, self.block_size
+        self._cache.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         first = seqs[0]
@@ -99,7 +99,7 @@ class PrefixCaching(Paged):
         num_cached, shared = len(nodes) * self.block_size, common * self.block_size
         room = max(num_tokens, num_cached)
         self._tables.live += room - num_cached + more * (room - shared)
-        self._prompts[first.seq_id] = CachedPrompt(contents, len(nodes), nodes[-1] if nodes else self._pool.index.root)
+        self._prompts[first.seq_id] = CachedPrompt(contents, len(nodes), nodes[-1] if nodes else self._cache.index.root)
         return [Grant(num_cached), *[Grant(shared)] * more]
 
     def computed(self, seq: Seq, num_tokens: int) -> None:
@@ -108,12 +108,12 @@ class PrefixCaching(Paged):
         if prompt is None:
             return
         if prompt.node.block == HOLE:  # evicted since: it was an equal block of another sequence
-            prompt.node, prompt.published = self._pool.index.root, 0
+            prompt.node, prompt.published = self._cache.index.root, 0
         full = min(num_tokens // self.block_size, len(prompt.contents))
         if full > prompt.published:
             part = slice(prompt.published, full)
             blocks = self._tables.of(seq).blocks[part]
-            prompt.node = self._pool.publish(prompt.node, prompt.contents[part], blocks)
+            prompt.node = self._cache.publish(prompt.node, prompt.contents[part], blocks)
             prompt.published = full
 
     def release(self, seq: Seq) -> None:
@@ -125,21 +125,21 @@ class PrefixCaching(Paged):
         answer = super().move(seqs, tier)
         if isinstance(answer, Grant) and tier == HOST:
             for prompt in (self._prompts[seq.seq_id] for seq in seqs if seq.seq_id in self._prompts):
-                prompt.node, prompt.published = self._pool.index.root, 0
+                prompt.node, prompt.published = self._cache.index.root, 0
         return answer
 
     def usage(self) -> Usage:
-        size, pool = self.block_size, self._pool
+        size, pool = self.block_size, self._cache
         free, cached, total = len(pool.free) * size, pool.num_parked * size, pool.num_blocks * size
         held = total - free - cached
         return Usage(total, self._tables.live, held, held, cached, free, free + cached, pool.num_saved * size)
 
     def counters(self) -> Mapping[str, float]:
-        return {**asdict(self._counts), "evictions": self._pool.evictions}
+        return {**asdict(self._counts), "evictions": self._cache.evictions}
 
     def unowned(self) -> Unowned:
         size = self.block_size
-        return super().unowned()._replace(cached=tuple(Extent(b * size, size) for b in self._pool.parked()))
+        return super().unowned()._replace(cached=tuple(Extent(b * size, size) for b in self._cache.parked()))
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
         """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
@@ -149,14 +149,14 @@ class PrefixCaching(Paged):
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         """The leading blocks of these contents that are there, for a sequence that asks for num_tokens tokens."""
-        return self._pool.index.match(contents[: self._readable(seq, num_tokens)])
+        return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:
         """Prompt blocks that need not be computed again."""
         return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
 
     def _available(self) -> int:
-        return len(self._pool.free) + self._pool.num_parked
+        return len(self._cache.free) + self._cache.num_parked
 
     def _within_room(self, found: list[Node], total: int, asked: int) -> list[Node] | None:
         """The most of the found nodes that can be held together with all the blocks asked for.
@@ -175,16 +175,16 @@ class PrefixCaching(Paged):
 
     def _make_room_beside(self, nodes: list[Node], total: int) -> None:
         """Hold these nodes, and evict others until what is missing of `total` blocks is free."""
-        self._tables.live += self._pool.hold(nodes) * self.block_size
+        self._tables.live += self._cache.hold(nodes) * self.block_size
         self._make_room(max(total - len(nodes), 0))
 
     def _make_room(self, needed: int, reserve: int = 0) -> bool:
         """Evict as many blocks as it takes, if there are enough."""
-        short = needed - len(self._pool.free)
-        if short + reserve > self._pool.num_parked:
+        short = needed - len(self._cache.free)
+        if short + reserve > self._cache.num_parked:
             return False
         if short > 0:
-            self._pool.evict(short)
+            self._cache.evict(short)
         return True
 
     def _count(self, seq: Seq, contents: Sequence[Content], num_hits: int) -> None:
@@ -197,4 +197,4 @@ class PrefixCaching(Paged):
         counts.tokens += seq.prompt_len
         counts.hit_tokens += num_hits * self.block_size
         if self.reads_future:
-            self._pool.order.asked(self._pool.index.chain(contents))
+            self._cache.order.asked(self._cache.index.chain(contents))

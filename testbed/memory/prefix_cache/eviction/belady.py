@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from testbed.core.foresight import OracleError
 from testbed.memory.prefix_cache.eviction.ranked import Ranked
@@ -19,7 +20,7 @@ class Belady(Ranked):
     heuristic.
     """
 
-    reads_future = True
+    reads_future: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from testbed.memory.prefix_cache.prefix_index import Node
 
@@ -14,7 +15,7 @@ class EvictionOrder(ABC):
     the prompts that have found the node; node.parked says whether it may be a victim.
     """
 
-    reads_future = False
+    reads_future: ClassVar[bool] = False
 
     @abstractmethod
     def park(self, nodes: Sequence[Node]) -> None:
