@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from testbed.core.records import record
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.choices import layer_s
@@ -72,7 +73,7 @@ class AnalyticCost(CostModel):
     def decode(self, work: Work) -> Affine:
         attention = self._effective(work.decode_context, work.decode_repeated) * self._context_ps
         first = self._linear_ps(work.decode_seqs) + self._software_ps(work.num_requests) + attention
-        return Affine(first, work.decode_seqs * self._context_ps, UNBOUNDED)
+        return record(Affine, (first, work.decode_seqs * self._context_ps, UNBOUNDED))
 
     def _software_ps(self, num_requests: int) -> int:
         return self._overhead_ps + num_requests * self._per_request_ps

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.records import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.attention_prices import Attention
 from testbed.cost.choices import Choices
@@ -69,7 +70,7 @@ class ProfileCost(CostModel):
         attention = self._attention.span(work)
         first = self._layers.price(num_seqs, num_seqs) + self._software.running(num_seqs)
         first += self._software.serving(work) + attention.first_ps + self._layers.together(num_seqs)
-        return Affine(first, attention.growth_ps, attention.steps)
+        return record(Affine, (first, attention.growth_ps, attention.steps))
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
         """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""

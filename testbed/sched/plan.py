@@ -1,13 +1,16 @@
 """What a scheduler hands to an engine, and what it gets back."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
+from testbed.core.records import record
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, Grant, Ops
 from testbed.cost.model import Moved, Work
 from testbed.sched.beams import Replacement
+
+Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]
 
 
 class Chunk(NamedTuple):
@@ -96,18 +99,22 @@ class Outcome(NamedTuple):
     grown: Grant = GRANTED
 
 
+NOTHING: Summed = ((), (), ())
+
+
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     """The counts by which a plan is priced; repeated counts shared slots, num_requests resident requests."""
     context = plan.decode_context
     repeated = min(repeated, context) if repeated else 0
     prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks]) if plan.chunks else ()
-    work = Work(plan.decode_seqs, context, plan.decode_longest, repeated, prefill, num_requests, forks=plan.forks)
-    return Work(*work[:6], *summed(plan.ops), plan.forks) if plan.ops else work
+    copies, moves, extra = summed(plan.ops) if plan.ops else NOTHING
+    decodes = plan.decode_seqs, context, plan.decode_longest, repeated
+    return record(Work, (*decodes, prefill, num_requests, copies, moves, extra, plan.forks))
 
 
 def summed(
     ops: list[Ops],
-) -> tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]:
+) -> Summed:
     """Copies by length, moves by tiers and length, and what policies count by name; each kind in order."""
     copies, moves, extra = dict[int, int](), dict[tuple[str, str, int], int](), dict[str, int]()
     for one in ops:

@@ -6,6 +6,7 @@ from itertools import count
 
 from testbed.core.errors import PlugInError
 from testbed.core.foresight import Foresight
+from testbed.core.records import record
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import GRANTED
@@ -81,7 +82,7 @@ class Scheduler(Foresight, ABC):
                 self._prefilled(group, ended, finished)
         for group in plan.resumed:
             self._resumed(group, results, finished)
-        return Outcome(first_tokens, finished, grown)
+        return record(Outcome, (first_tokens, finished, grown))
 
     def offer(self, plan: Plan, prompts: Prompts) -> None:
         """Offer further identical steps where only an end or an arrival matters.
@@ -89,7 +90,9 @@ class Scheduler(Foresight, ABC):
         An arrival matters where the queue is empty, or where it might come to stand at its head.
         """
         r = self.residents
-        if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.took_room or not plan.repeats:
+        if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted or plan.short:
+            return
+        if not plan.repeats:
             return
         waiting, swapped = r.waiting, r.swapped
         plan.open = not swapped and not (waiting and self._keeps_order)

@@ -7,6 +7,7 @@ from typing import Any
 import simpy
 
 from testbed.core.errors import PlugInError
+from testbed.core.records import record
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
 from testbed.core.slots import Usage
@@ -133,7 +134,7 @@ class Engine:
             if work.prefill and residents.policy.drops_tokens:
                 stored = residents.policy.stored
                 work = work._replace(prefill=tuple((new, stored(before)) for new, before in work.prefill))
-            prices = Affine(cost.iteration(work), 0, 1)
+            prices = record(Affine, (cost.iteration(work), 0, 1))
             check_prices(cost, prices)
             return prices, 1
         prices = cost.decode(work)

@@ -221,4 +221,4 @@ class SpanMeter(Meter):
             if tracked.alive:
                 tracked.active += slots
                 events.append((step - (end - steps), slots))
-        return growth_of(events)
+        return growth_of(events) if events else NO_GROWTH

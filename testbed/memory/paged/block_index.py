@@ -1,6 +1,7 @@
 """Which members of a batch need a block at which step, found without walking the batch."""
 
 from testbed.core.batch import Batch, BatchIndex
+from testbed.core.records import record
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Growth, growth_of
 from testbed.memory.paged.block_pool import BlockPool
@@ -75,7 +76,7 @@ class BlockIndex(BatchIndex):
                     weight = slots * step
                     first += weight
                     second += weight * step
-        return Growth((num_free - len(free)) * size, first, second)
+        return record(Growth, ((num_free - len(free)) * size, first, second))
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
         """When num_steps more steps will take blocks after the first num_blocks of them."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from testbed.core.batch import Batch
 from testbed.core.errors import InputError
+from testbed.core.records import record
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
     DEVICE,
@@ -104,7 +105,7 @@ class Paged(MemoryPolicy):
             return self._write_tails(index, num_tokens, writers)
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
-        return Grant(0, NO_OPS, index.grow(num_tokens), evicted)
+        return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
 
     def release(self, seq: Sequence) -> None:
         if seq.seq_id in self._host.tables:
@@ -119,7 +120,7 @@ class Paged(MemoryPolicy):
         size, pool = self.block_size, self._pool
         total, free = pool.num_blocks * size, len(pool.free) * size
         held = total - free
-        return Usage(total, self._tables.live, held, held, 0, free, free, pool.num_saved * size)
+        return record(Usage, (total, self._tables.live, held, held, 0, free, free, pool.num_saved * size))
 
     def horizon(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
+from testbed.core.records import record
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import HOST, Answer, Answers, Extent, Grant, Refusal, Unowned, Usage, ceil_div
 from testbed.memory.paged.paged import Paged
@@ -132,7 +133,8 @@ class PrefixCaching(Paged):
         size, pool = self.block_size, self._cache
         free, cached, total = len(pool.free) * size, pool.num_parked * size, pool.num_blocks * size
         held = total - free - cached
-        return Usage(total, self._tables.live, held, held, cached, free, free + cached, pool.num_saved * size)
+        live, saved = self._tables.live, pool.num_saved * size
+        return record(Usage, (total, live, held, held, cached, free, free + cached, saved))
 
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._cache.evictions}
