@@ -55,7 +55,7 @@ def hydra_run(config: DictConfig) -> None:
         _run_point(config, folder)
     except BaseException as error:
         remove_empty(folder)
-        if isinstance(error, Exception | SystemExit):
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, BrokenPipeError):
             raise InputError(one_line(error)) from error
         raise
 

@@ -99,3 +99,11 @@ def test_tasks_speak_and_tell_of_each_that_is_done(monkeypatch, tmp_path):
         rows = workers.perform(tasks, Lab(Path(tmp_path)), 1, lambda i, found: told.append((i, found)))
     assert told == list(enumerate(rows))
     assert "1 of 3 done; running: task 1" in said.getvalue()
+
+
+def test_a_reader_that_has_gone_ends_a_run_in_silence(tmp_path):
+    command = [sys.executable, "-m", "experiments.commands.cli", "run", "arrivals.duration_s=5", "hydra.run.dir=run"]
+    work = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    work.stdout.close()
+    assert (work.stderr.read(), work.wait()) == ("", 1)
+    assert (tmp_path / "run" / "summary.json").exists()
