@@ -138,7 +138,7 @@ class Paged(MemoryPolicy):
         if parent.room % self.block_size:
             for seq in (parent, child):
                 if seq.batch is not None:
-                    seq.batch.index(self, self._index).forked(seq)
+                    (seq.batch.indexes.get(self) or seq.batch.index(self, self._index)).forked(seq)
         return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
