@@ -112,9 +112,7 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     return record(Work, (*decodes, prefill, num_requests, copies, moves, extra, plan.forks))
 
 
-def summed(
-    ops: list[Ops],
-) -> Summed:
+def summed(ops: list[Ops]) -> Summed:
     """Copies by length, moves by tiers and length, and what policies count by name; each kind in order."""
     copies, moves, extra = dict[int, int](), dict[tuple[str, str, int], int](), dict[str, int]()
     for one in ops:
