@@ -1,29 +1,35 @@
 """A discrete-event simulator of KV-cache memory management in LLM serving.
 
-For a notebook: `simulate` is one run, `sweep` many of them, `capacity` the highest rate that keeps objectives. They
-take the names and options of the command line, and live where configs are read (`experiments.front_door`); what they
-need is imported when they are first used.
+For a notebook: `simulate` is one run, `sweep` many of them, `capacity` the highest rate that keeps objectives, `check`
+tests your memory policy. They take the names and options of the command line.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from testbed.compiled import use_build
-
 if TYPE_CHECKING:
-    from experiments.front_door import Capacity, Result, capacity, simulate, sweep
+    from testbed.api import Capacity as Capacity
+    from testbed.api import capacity as capacity
+    from testbed.api import check as check
+    from testbed.api import simulate as simulate
+    from testbed.api import sweep as sweep
+    from testbed.result import Result as Result
 
-__all__ = ["Capacity", "Result", "capacity", "simulate", "sweep"]
-
-use_build()  # before any module that it may hold is imported
+__all__ = ["Capacity", "Result", "__version__", "capacity", "check", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
+    """What needs more than this module is imported when it is first used."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("kvcache-testbed")
     if name not in __all__:
         raise AttributeError(f"module 'testbed' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("experiments.front_door"), name)
+    return getattr(import_module("testbed.api"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """What a user may use."""
+    return __all__

@@ -1,132 +1,72 @@
-"""A compiled build of these modules, where `testbed compile` has made one: found first, refused where it is old.
-
-The build is a folder of its own, laid out like the sources: an extension module for each module, one that all of them
-share, and a manifest with SHA-256, size, mtime in ns and path of every source, one a line. Nothing of it can be
-imported without the finder, and there is no finder before every source was found unchanged.
-"""
+"""Whether this build is compiled, and abstract classes for such a build (`experiments/compiled_wheel.py` builds it)."""
 
 import abc
-import os
-import sys
-from collections.abc import Callable
-from functools import wraps
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
-from typing import Any
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SUFFIX = EXTENSION_SUFFIXES[0]  # of one Python on one platform: another one has a build of its own
-FOLDER = os.path.join(ROOT, "testbed", ".compiled", SUFFIX.strip(".").partition(".")[0])
-MANIFEST = "manifest.txt"
-SHARED = "testbed__mypyc"  # what mypyc calls the extension module that holds the code of all others
+from abc import abstractmethod as abstractmethod
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 
-class StaleBuildError(ImportError):
-    """The compiled build does not belong to the sources that are there."""
+def release() -> str | None:
+    """The installed version, and whether it is compiled; None for a source tree that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
 
-
-class Finder:
-    """Finds the modules of a build before Python looks for their sources."""
-
-    def __init__(self, folder: str, sources: list[str]) -> None:
-        stems = [SHARED, *(path.removesuffix(".py") for path in sources)]
-        self.files = {stem.replace("/", "."): os.path.join(folder, stem + SUFFIX) for stem in stems}
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Where a module lies, if it is compiled."""
-        if name not in self.files:
-            return None
-        from importlib.util import spec_from_file_location
-
-        return spec_from_file_location(name, self.files[name])
-
-
-def use_build(folder: str = FOLDER, root: str = ROOT) -> bool:
-    """Import what the build holds from now on; False where there is none. Raises StaleBuildError."""
     try:
-        with open(os.path.join(folder, MANIFEST), encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return False
-    sources = [line.split(" ", 3) for line in lines]
-    for digest, size, mtime_ns, path in sources:
-        if not is_same(os.path.join(root, path), digest, int(size), int(mtime_ns)):
-            raise StaleBuildError(
-                f"the compiled build is older than {path}: `testbed compile` builds it anew, "
-                "`testbed compile --remove` takes it away"
-            )
-    sys.meta_path.insert(0, Finder(folder, [path for *_, path in sources]))
-    return True
+        installed = version("kvcache-testbed")
+    except PackageNotFoundError:
+        return None
+    return f"{installed} (compiled)" if is_compiled() else installed
 
 
-def is_same(path: str, digest: str, size: int, mtime_ns: int) -> bool:
-    """Whether a source is what it was; it is read only where its time stamp has changed."""
-    try:
-        stat = os.stat(path)
-    except FileNotFoundError:
-        return False
-    if stat.st_size != size:
-        return False
-    return stat.st_mtime_ns == mtime_ns or digest_of(path) == digest
+def is_compiled() -> bool:
+    """Whether the simulator is imported as extension modules."""
+    spec = find_spec("testbed.core.sequence")
+    return spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))
 
 
-def digest_of(path: str) -> str:
-    """SHA-256 of a file."""
-    from hashlib import file_digest
+class ABCMeta(abc.ABCMeta):
+    """The metaclass of compiled abstract classes; mypyc does not call it and requires this name.
 
-    with open(path, "rb") as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
-def as_abc(cls: Any, *abstract: str) -> None:
-    """Make a compiled class the abstract base class that its source describes; every compiled module ends with this.
-
-    mypyc passes over ABCMeta: what isinstance() remembers would be shared with the base, nothing would be abstract, and
-    a plug-in that leaves out a method would be built.
+    Compiled classes would share one cache of isinstance() results in abc.ABCMeta. Their constructors neither refuse a
+    class that lacks a method nor, where it has no __init__, arguments.
     """
-    if isinstance(cls, abc.ABCMeta):
+
+    __module__ = "abc"
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls.__abstractmethods__ or has_no_constructor(cls):
+            abstract = {name: getattr(cls, name) for name in cls.__abstractmethods__}
+            abc.ABCMeta(cls.__name__, (), abstract)(*args, **kwargs)  # raises Python's own error
+        return super().__call__(*args, **kwargs)
+
+
+def has_no_constructor(kind: Any) -> bool:
+    """Whether a compiled abstract class or its subclass takes no arguments; False where Python checks it itself."""
+    native = issubclass(type(kind), ABCMeta)
+    return native and kind.__init__ is object.__init__ and not isinstance(kind.__new__, FunctionType)
+
+
+if TYPE_CHECKING:
+    from abc import ABC as ABC
+
+    from mypy_extensions import mypyc_attr as mypyc_attr
+else:
+    mypyc_attr = None  # read by the compiler, never called
+
+    class ABC(metaclass=ABCMeta):
+        """What compiled modules import as `abc.ABC`."""
+
+        __slots__ = ()
+
+
+def settle(cls: Any, *abstract: str) -> None:
+    """Mark the methods of a compiled class that its source declares abstract, in addition to those of its bases."""
+    if issubclass(type(cls), ABCMeta):
         for name in abstract:
-            if not name.startswith("__"):  # a slot: setting it would reach classes that this one has nothing to do with
-                setattr(cls, name, abc.abstractmethod(_plain(name)))
-        getattr(abc, "_abc_init")(cls)  # noqa: B009  # what ABCMeta itself calls; nothing public does it to a class
-    if abstract:
-        cls.__init__ = _refusing(cls.__init__)  # of the class itself; of those that extend it:
-        cls.__init_subclass__ = classmethod(_refuse_abstract)
-
-
-def _plain(name: str) -> Callable[..., None]:
-    def method(*args: object, **kwargs: object) -> None:
-        """Abstract."""
-
-    method.__name__ = name
-    return method
-
-
-def _refusing(init: Callable[..., None]) -> Callable[..., None]:
-    """This constructor, which Python calls and compiled code does not."""
-
-    @wraps(init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        refuse_abstract(type(self))
-        init(self, *args, **kwargs)
-
-    return __init__
-
-
-def _refuse_abstract(cls: Any) -> None:
-    """Of a class that extends a compiled one: it is only made where nothing abstract is left."""
-    if "__mypyc_attrs__" not in vars(cls) and "__new__" not in vars(cls):
-        new = super(cls, cls).__new__
-
-        def __new__(made: Any, *args: Any, **kwargs: Any) -> Any:
-            refuse_abstract(made)
-            return new(made, *args, **kwargs)
-
-        cls.__new__ = staticmethod(__new__)
-
-
-def refuse_abstract(cls: Any) -> None:
-    """Raise what Python raises of a class that has abstract methods."""
-    left = sorted(cls.__abstractmethods__)
-    if left:
-        methods = "methods" if len(left) > 1 else "method"
-        raise TypeError(f"Can't instantiate abstract class {cls.__name__} with abstract {methods} {', '.join(left)}")
+            if not name.startswith("__"):  # a type slot: setting it would change unrelated classes
+                setattr(cls, name, abstractmethod(lambda *args, **kwargs: None))
+        cls.__abstractmethods__ = frozenset()
+        abc.update_abstractmethods(cls)

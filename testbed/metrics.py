@@ -1,4 +1,4 @@
-"""Pure functions from what a run has recorded to the numbers that people compare."""
+"""Pure functions from a run's records to its metrics."""
 
 from typing import Any
 
@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.request import PS
-from testbed.sim.recorder import Recorder
-from testbed.sim.rows import PackedRows
-from testbed.sim.sharing import mean_ratio
-from testbed.sim.totals import Measures, Totals
+from testbed.sim.recorder import PackedRows, Recorder
+from testbed.sim.totals import Measures, Totals, mean_ratio
 from testbed.slo import Slo, goodput
 
 Floats = NDArray[np.float64]
@@ -26,7 +24,7 @@ def spread(values: Floats) -> dict[str, float | None]:
 
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
-    """Seconds of every served request: end to end, that per output token, TTFT, and TPOT of longer outputs."""
+    """Latencies of every served request in s: end to end, normalized, TTFT, and TPOT of outputs above one token."""
     columns = log.columns()
     served = columns["finish_ps"] >= 0
     arrival, first, finish, output_len = (
@@ -42,16 +40,16 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
 
 
 def memory_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
-    """Section 3.1's split of the pool, averaged over iterations and over time, as fractions of num_slots slots."""
+    """Section 3.1's shares of the pool, averaged over iterations and over time, as fractions of num_slots slots."""
     by_iteration = _split(totals.per_iteration, num_slots * totals.iterations)
     by_time = _split(totals.over_time, num_slots * elapsed_ps)
     return {kind: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, kind in enumerate(KINDS)}
 
 
 def free_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
-    """Of the pool: findable blocks of nobody, the largest run that one sequence could get, all that is free.
+    """Shares of the pool: cached blocks without a reference, the largest run for one sequence, all free slots.
 
-    Where every free slot is as good as any other, as in a paged pool, `free` is all of `external` in the split above.
+    Where all free slots are interchangeable, as in a paged pool, `free` equals `external` of `memory_shares`.
     """
     by_iteration = _free(totals.per_iteration, num_slots, totals.iterations)
     by_time = _free(totals.over_time, num_slots, elapsed_ps)
@@ -60,7 +58,7 @@ def free_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, di
 
 
 def saving(totals: Totals) -> dict[str, float | None]:
-    """1 - 1 / how often a held slot is used on average: the artifact's measure of what sharing saves (Figure 15)."""
+    """1 - 1 / (mean references of a held slot): the artifact's measure of the memory that sharing saves (Figure 15)."""
     wholes = {"per_iteration": totals.iterations, "over_time": totals.busy_ps}
     return {
         name: 1 - 1 / mean_ratio(totals.sharing, which, whole) if whole else None
@@ -71,7 +69,7 @@ def saving(totals: Totals) -> dict[str, float | None]:
 def summarize(
     recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | None = None, slo: Slo | None = None
 ) -> dict[str, Any]:
-    """What summary.json holds; batch and memory are averages over the window, or over the whole run."""
+    """The content of summary.json; batch and memory are averages over the window, or over the whole run."""
     totals, end_ps = recorder.totals, recorder.end_ps
     averaged, elapsed_ps = _window(recorder, window_ps)
     seconds = end_ps / PS
@@ -98,7 +96,7 @@ def summarize(
 
 
 def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Totals, int]:
-    """The totals of the window, and how long it was; it ends early where the run does."""
+    """The totals of the window and its length in ps; the window ends early where the run does."""
     if window_ps is None:
         return recorder.totals, recorder.end_ps
     start, end = (recorder.marks.get(time) for time in window_ps)
@@ -120,7 +118,7 @@ def _split(sums: Measures, whole: int) -> list[float | None]:
 def _free(sums: Measures, num_slots: int, times: int) -> list[float | None]:
     whole = num_slots * times
     free = whole - _held(sums) - sums.rounding
-    return [_ratio(part, whole) for part in (sums.cached, free - sums.scattered, free)]
+    return [_ratio(part, whole) for part in (sums.cached, free - sums.external_fragmentation, free)]
 
 
 def _ratio(part: float, whole: float) -> float | None:

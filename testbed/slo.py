@@ -1,4 +1,4 @@
-"""Service level objectives: how many requests were answered as fast as they had to be."""
+"""Service level objectives: the requests that meet them, and the goodput."""
 
 from typing import Any, NamedTuple
 
@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
-from testbed.sim.rows import PackedRows
+from testbed.sim.recorder import PackedRows
 
 
 class Slo(NamedTuple):
-    """What a request must keep to count: seconds to the first token, seconds per later output token; None: no limit."""
+    """Limits in seconds on the TTFT and the TPOT of a request; None: no limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -21,17 +21,17 @@ class Slo(NamedTuple):
 
 
 def checked_slo(ttft_s: Any, tpot_s: Any) -> Slo:
-    """The objectives as given, which must be above zero, or None."""
+    """The objectives; raises InputError where one is neither above zero nor None."""
     for name, value in (("ttft_s", ttft_s), ("tpot_s", tpot_s)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-            raise InputError(f"slo.{name} is {value!r}; it must be a number of seconds above 0, or null")
+            raise InputError(f"slo.{name}={value!r}: must be a number of seconds above 0, or null")
     return Slo(ttft_s, tpot_s)
 
 
 def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
-    """Of every request that has ended, whether it kept the objectives; one that was rejected did not.
+    """Whether each request that has ended met the objectives; a rejected request did not.
 
-    An output of one token has no later ones, so it has no time per output token to keep.
+    The TPOT limit does not apply to an output of one token.
     """
     columns = log.columns()
     arrival, first, finish, output_len = (
@@ -46,7 +46,7 @@ def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
 
 
 def goodput(log: PackedRows, slo: Slo, simulated_s: float) -> dict[str, float | None]:
-    """The objectives in s; the share of ended requests that kept them, and how many of those there were a second."""
+    """The objectives in s, the share of ended requests that met them, and the rate of those in requests/s."""
     inside = int(kept(log, slo).sum()) if slo else None
     return {
         "ttft_s": slo.ttft_s,

@@ -1,35 +1,132 @@
-"""Agentic coding sessions (JSONL, plain or gzip): prompts by content, think times, sub-agents beside their parent."""
+"""Agentic coding sessions (JSONL, plain or gzip): prompt content, think times, sub-agents parallel to their parent."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import Any
+from itertools import count, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from testbed.core.errors import InputError
-from testbed.core.request import Rows
-from testbed.core.sessions import Turns
-from traces.files import MAX_LEN, json_lines
-from traces.reader import Trace
-from traces.session_turns import Prefixes, SessionTurns, Turn
+from testbed.core.request import Rows, Turns
+from testbed.traces.files import MAX_LEN, json_lines, wrong_count, wrong_time
+from testbed.traces.reader import Trace
+
+SESSION_BITS = 32  # a content id consists of its session's number and the id in the file
+PARTIAL = 1 << 31  # the first id of partial last blocks of prompts, which no other prompt has
+SHARED = ("tool_tokens", "system_tokens")
+OPTIONAL = ("think_time", "api_time")
+# Numbers of the prefixes that sessions share; their ids are negative, so that they differ from all sessions' ids.
+Prefixes = dict[tuple[Any, ...], int]
+
+
+class Turn(NamedTuple):
+    """One request with its fields of Rows and Turns; `after` counts from the first turn of its session."""
+
+    prompt_len: int
+    output_len: int
+    ids: tuple[int, ...]
+    after: tuple[int, ...]
+    wait_s: float
+    answer_s: float
+
+
+class _Chain(NamedTuple):
+    """A sub-agent: its recorded end in s, and its last turn."""
+
+    end_s: float
+    last: int
+
+
+class SessionTurns:
+    """The turns of one session, each after those that it waits for."""
+
+    def __init__(self, number: int, session: Mapping[str, Any], max_len: int, prefixes: Prefixes | None) -> None:
+        self.turns: list[Turn] = []
+        self._number = number
+        self._block_size: int = session["block_size"]
+        self._max_len = max_len
+        self._prefixes = prefixes
+        self._partial = count(PARTIAL)
+        self._shared: dict[int, int] = {}
+        self._walk(session)
+
+    def _walk(self, session: Mapping[str, Any]) -> None:
+        """Add the parent's chain; it waits for sub-agents that ended in time, which start at its last answer."""
+        self._share(session, session["requests"])
+        last, answered_s, sub_agents = tuple[int, ...](), 0.0, list[_Chain]()
+        for request in session["requests"]:
+            if request.get("type") == "subagent":
+                wait_s = max(0.0, request["t"] - request["duration_ms"] / 1000 - answered_s)
+                end = self._chain(request, last, wait_s)
+                sub_agents += [] if end is None else [_Chain(request["t"], end)]
+                continue
+            if self._is_long(request):
+                return
+            ended = [chain for chain in sub_agents if chain.end_s <= request["t"]]
+            sub_agents = [chain for chain in sub_agents if chain.end_s > request["t"]]
+            since_s = max([answered_s, *(chain.end_s for chain in ended)])
+            wait_s = max(0.0, request["t"] - since_s)
+            if not ended and "think_time" in request:
+                wait_s = request["think_time"]
+            last = (self._add(request, (*last, *(chain.last for chain in ended)), wait_s),)
+            answered_s = request["t"] + request.get("api_time", 0.0)
+
+    def _chain(self, session: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int | None:
+        """Add a sub-agent's requests in sequence; returns the last one's turn."""
+        self._share(session, session["requests"])
+        last = None
+        for request in session["requests"]:
+            if request.get("type") == "subagent" or self._is_long(request):
+                break
+            last = self._add(request, after, wait_s if last is None else request.get("think_time", 0.0))
+            after = (last,)
+        return last
+
+    def _add(self, request: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int:
+        ids, full = self._ids(request["hash_ids"]), request["in"] // self._block_size
+        partial = ((self._number << SESSION_BITS) + next(self._partial),) if request["in"] % self._block_size else ()
+        answer = max(1, request["out"])
+        self.turns.append(
+            Turn(request["in"], answer, (*ids[:full], *partial), after, wait_s, request.get("api_time", 0.0))
+        )
+        return len(self.turns) - 1
+
+    def _is_long(self, request: Mapping[str, Any]) -> bool:
+        return bool(request["in"] + max(1, request["out"]) >= self._max_len)
+
+    def _share(self, chain: Mapping[str, Any], requests: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the ids of a chain's tools and system prompt by ids that all sessions share."""
+        if self._prefixes is None or not requests or "hash_ids" not in requests[0]:
+            return
+        lengths = [chain.get(name, 0) for name in SHARED]
+        text = str(requests[0].get("model")), *lengths
+        for place, one in enumerate(requests[0]["hash_ids"][: sum(lengths) // self._block_size]):
+            number = self._prefixes.setdefault(text, len(self._prefixes)) + 1
+            self._shared.setdefault(one, place - (number << SESSION_BITS))
+
+    def _ids(self, hash_ids: Sequence[int]) -> list[int]:
+        own, shared = self._number << SESSION_BITS, self._shared
+        if not shared:
+            return [own + one for one in hash_ids]
+        return [shared[one] if one in shared else own + one for one in hash_ids]
 
 
 class AgentSessions(Trace):
     """Sessions as github.com/callanjfox/kv-cache-tester publishes them, one JSON object a line.
 
-    Every session is a chain of requests: `in` and `out` tokens, `hash_ids` that name block_size tokens of the prompt
-    each, `think_time` between the last answer and the request, `api_time` that the recorded server took. A request of
-    type "subagent" is a chain of its own, whose last answer came `t` seconds after the session's start.
+    Every session is a chain of requests: `in` and `out` tokens, `hash_ids` of block_size prompt tokens each,
+    `think_time` between the last answer and the request, `api_time` of the recorded server, in s. A request of type
+    "subagent" is a separate chain, whose last answer came `t` seconds after the session's start.
 
-    The ids of a file mean the same within one session only. With share_prefixes the tools and the system prompt, whose
-    lengths the file gives, are one text wherever the model and these lengths are the same. An answer of no token
-    (cancelled) counts as one token. num_sessions takes the first so many lines only. Where max_len is given, a chain
-    ends before its first request of that many tokens.
+    Equal ids are equal content only within one session. With share_prefixes, the tools and the system prompt are the
+    same content wherever the model and their two lengths are equal. An answer without tokens (cancelled) counts as one
+    token. num_sessions keeps only the first lines. With max_len, a chain ends before its first request of max_len
+    tokens or more.
     """
 
     def __init__(self, path: str, share_prefixes: bool = False, num_sessions: int | None = None) -> None:
         if num_sessions is not None and num_sessions < 1:
-            raise InputError(f"trace.num_sessions is {num_sessions}; it must be at least 1, or null for all")
+            raise InputError(f"trace.num_sessions={num_sessions}: must be at least 1, or null for all")
         self.path = str(path)
         self.share_prefixes = share_prefixes
         self.num_sessions = num_sessions
@@ -37,23 +134,17 @@ class AgentSessions(Trace):
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """All requests, session after session, with turns and prompt_ids."""
         if num_rows is not None:
-            raise InputError(f"{self.path}: sessions have no arrival times of their own; choose arrivals=sessions")
-        items = self._items()
+            raise InputError(f"{self.path}: sessions have no arrival times (choose arrivals=sessions)")
+        items = [item for _, item in islice(json_lines(self.path, session_problem), self.num_sessions)]
         sizes = sorted({item["block_size"] for item in items})
         if len(sizes) != 1:
-            raise InputError(f"{self.path}: sessions must have one block_size; the file has {sizes}")
+            raise InputError(f"{self.path}: has block sizes {sizes}: all sessions must have the same")
         prefixes = Prefixes() if self.share_prefixes else None
         limit = MAX_LEN if max_len is None else max_len
         sessions = [SessionTurns(number, item, limit, prefixes).turns for number, item in enumerate(items)]
         if not any(sessions):
-            raise InputError(f"{self.path}: no session opens with less than {limit} tokens; raise workload.max_len")
+            raise InputError(f"{self.path}: no session begins with less than {limit} tokens (raise workload.max_len)")
         return joined([turns for turns in sessions if turns], sizes[0])
-
-    def _items(self) -> list[Mapping[str, Any]]:
-        items = [item for _, item in islice(json_lines(self.path, session_problem), self.num_sessions)]
-        if not items:
-            raise InputError(f"{self.path}: is empty; give a file with sessions")
-        return items
 
 
 def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
@@ -73,43 +164,40 @@ def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
 
 def session_problem(item: Any) -> str | None:
     """What is wrong with one line, None for nothing."""
-    if not isinstance(item, dict) or not isinstance(item.get("requests"), list):
+    if not isinstance(item.get("requests"), list):
         return "is not a session: an object with a list 'requests'"
-    if not _is_count(item.get("block_size"), 1):
-        return f"block_size is {item.get('block_size')!r}, not a whole number of tokens"
-    for place, request in enumerate(item["requests"], start=1):
-        problem = _request_problem(request, item["block_size"])
-        if problem:
-            return f"request {place}: {problem}"
-    return None
+    if wrong_count(item, "block_size"):
+        return f"block_size={item.get('block_size')!r}: is not a whole number of tokens"
+    if wrong := _wrong_lengths(item):
+        return wrong
+    problems = (_request_problem(request, item["block_size"]) for request in item["requests"])
+    return next((f"request {place}: {problem}" for place, problem in enumerate(problems, start=1) if problem), None)
 
 
 def _request_problem(request: Any, block_size: int) -> str | None:
     if not isinstance(request, dict):
         return "is not a JSON object"
-    if not _is_time(request.get("t")):
-        return f"t is {request.get('t')!r}, not a time in seconds"
     if request.get("type") == "subagent":
-        if not _is_time(request.get("duration_ms")) or not isinstance(request.get("requests"), list):
+        if wrong := wrong_time(request, "t"):
+            return wrong
+        if wrong_time(request, "duration_ms") or not isinstance(request.get("requests"), list):
             return "a sub-agent needs duration_ms and a list 'requests'"
+        if wrong := _wrong_lengths(request):
+            return wrong
         inner = (_request_problem(one, block_size) for one in request["requests"])
         return next((f"of its sub-agent, {problem}" for problem in inner if problem), None)
-    for key, least in (("in", 1), ("out", 0)):
-        if not _is_count(request.get(key), least):
-            return f"{key} is {request.get(key)!r}, not a whole number of tokens, at least {least}"
-    for key in ("think_time", "api_time"):
-        if key in request and not _is_time(request[key]):
-            return f"{key} is {request[key]!r}, not a time in seconds"
+    times = (wrong_time(request, key) for key in ("t", *(name for name in OPTIONAL if name in request)))
+    wrong = next(filter(None, times), None) or wrong_count(request, "in") or wrong_count(request, "out", least=0)
+    return wrong or _wrong_ids(request, block_size)
+
+
+def _wrong_lengths(chain: Mapping[str, Any]) -> str | None:
+    return next(filter(None, (wrong_count(chain, name, least=0) for name in SHARED if name in chain)), None)
+
+
+def _wrong_ids(request: Mapping[str, Any], block_size: int) -> str | None:
     ids = request.get("hash_ids")
     if not isinstance(ids, list) or (ids and ({*map(type, ids)} != {int} or min(ids) < 0 or max(ids) > MAX_LEN)):
         return "hash_ids is not a list of whole numbers"
     wanted = request["in"] // block_size
     return None if len(ids) >= wanted else f"{len(ids)} hash_ids for {wanted} full blocks of {block_size} tokens"
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return type(value) is int and least <= value <= MAX_LEN
-
-
-def _is_time(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < float("inf")

@@ -1,26 +1,29 @@
-"""The lengths of the paper's own artifact as a CSV: python -m traces.artifact_lengths FILE.pkl OUT.csv
+"""The data sets of the paper's artifact, the pickles in `datasets` of sosp-ae-39/sosp-ae-astra.
 
-The file is datasets/sharegpt_opt_text_completion_length.pkl of the repository sosp-ae-39/sosp-ae-astra on GitHub: a
-pickled list of (prompt, output) lengths in OPT tokens, in the order of the file. It is read as data alone.
+Each is a list of (prompt, output) in OPT tokens, in the order of the data set: ShareGPT has lengths, Alpaca the ids of
+the tokens, which are counted. Reading a pickle runs no code, and nothing is fetched.
 """
 
+import hashlib
 import pickle
-import sys
-from pathlib import Path
 from typing import NoReturn
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from traces.csv_lengths import write_lengths
-from traces.reader import columns
+from testbed.traces.reader import columns
+
+# SHA-256 of the rows, as lines "prompt,output": it does not depend on the file that they are read from.
+PUBLISHED = {
+    "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": "ShareGPT, all 84,226 rows of the artifact",
+}
 
 
 class PlainData(pickle.Unpickler):
-    """Reads numbers, lists and tuples; a pickle that names a class or a function could run anything."""
+    """Reads numbers, lists and tuples only; a pickle that names a class or a function could run any code."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse."""
-        raise InputError(f"the pickle names {module}.{name}; only plain lists of numbers are read")
+        raise InputError(f"the pickle: names {module}.{name} (only plain lists of numbers are read)")
 
 
 def read_pairs(path: str) -> Rows:
@@ -30,26 +33,25 @@ def read_pairs(path: str) -> Rows:
             pairs = PlainData(file).load()
     except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
         raise InputError(f"{path}: {error}") from error
-    if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
-        raise InputError(f"{path}: holds no list of (prompt, output) lengths")
-    return Rows(*columns(pairs))
+    if not isinstance(pairs, list) or not pairs or not all(map(_is_pair, pairs)):
+        raise InputError(f"{path}: contains no list of (prompt, output) pairs")
+    return Rows(*columns([(_length(path, prompt), _length(path, output)) for prompt, output in pairs]))
 
 
-def _is_pair(pair: object) -> bool:
-    return isinstance(pair, list | tuple) and len(pair) == 2 and all(type(length) is int for length in pair)
+def _is_pair(item: object) -> bool:
+    return isinstance(item, list | tuple) and len(item) == 2
 
 
-def main(argv: list[str]) -> None:
-    """Convert a file; errors are one line."""
-    if len(argv) != 2:
-        sys.exit(f"usage: python -m {__spec__.name} FILE.pkl OUT.csv")
-    try:
-        rows = read_pairs(argv[0])
-        write_lengths(argv[1], rows)
-    except (InputError, OSError) as error:
-        sys.exit(f"error: {error}")
-    print(f"{len(rows):,} requests: {Path(argv[1])}")
+def _length(path: str, tokens: object) -> int:
+    """A number of tokens, or the number of these token ids."""
+    if type(tokens) is int:
+        return tokens
+    if isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens):
+        return len(tokens)
+    raise InputError(f"{path}: contains {str(tokens)[:40]!r}, which is neither a length nor a list of token ids")
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def rows_sha256(rows: Rows) -> str:
+    """The SHA-256 by which `PUBLISHED` names rows."""
+    pairs = zip(rows.prompt_len.tolist(), rows.output_len.tolist(), strict=True)
+    return hashlib.sha256("".join(f"{prompt},{output}\n" for prompt, output in pairs).encode()).hexdigest()

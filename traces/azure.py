@@ -6,16 +6,16 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from traces.files import lengths, read_table, require, seconds
-from traces.quantiles import Floats
-from traces.reader import FileTrace
+from testbed.traces.files import lengths, read_table, require, seconds
+from testbed.traces.length_model import Floats
+from testbed.traces.reader import FileTrace
 
 PUBLISHED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 
 
 class AzureCsv(FileTrace):
-    """A trace of github.com/Azure/AzurePublicDataset as published, or with times made relative (RELATIVE's columns)."""
+    """A trace of github.com/Azure/AzurePublicDataset as published, or with relative times (RELATIVE's columns)."""
 
     def read(self) -> Rows:
         """All rows in file order; arrival_s counts from the earliest."""

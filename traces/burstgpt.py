@@ -4,8 +4,8 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from traces.files import MAX_LEN, lengths, numbers, read_table, require, seconds
-from traces.reader import FileTrace
+from testbed.traces.files import MAX_LEN, lengths, numbers, read_table, require, seconds
+from testbed.traces.reader import FileTrace
 
 TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 CHOICES = {"model": "Model", "log_type": "Log Type"}
@@ -33,10 +33,10 @@ class BurstGptCsv(FileTrace):
         for name, value in wanted.items():
             found = np.array(table[CHOICES[name]])
             if not (found == value).any():
-                raise InputError(f"{self.path}: trace.{name} is {value!r}; it has {', '.join(sorted(set(found)))}")
+                raise InputError(f"{self.path}: trace.{name}={value!r}: is none of {', '.join(sorted(set(found)))}")
             kept &= found == value
         if not kept.any():
-            raise InputError(f"{self.path}: no request was answered; give another file")
+            raise InputError(f"{self.path}: no request was answered (give another file)")
         times = seconds(self.path, TIME, table[TIME])
         # A failed request may have no prompt; only the lengths of those that are kept must be sound.
         prompts = ["1" if not keep else text for keep, text in zip(kept.tolist(), table[PROMPT], strict=True)]

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import inf
 from random import Random
 
 import numpy as np
@@ -11,19 +12,19 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
-from traces.conversation_model import ConversationModel
-from traces.files import lengths, read_table
-from traces.length_model import load_model
-from traces.reader import Trace, checked_count, stream
+from testbed.traces.conversation_model import ConversationModel
+from testbed.traces.files import lengths, read_table
+from testbed.traces.length_model import load_model
+from testbed.traces.reader import Trace, checked_count, stream
 
 HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Turns of many conversations one after another: starts[c] to starts[c + 1] are those of conversation c.
+    """Turns of many conversations, concatenated: conversation c has the turns starts[c] to starts[c + 1].
 
-    prompt_len is the whole history and the new message, uncut; output_len the answer.
+    prompt_len is the whole history and the new message, uncut, and output_len the answer, in tokens.
     """
 
     starts: Column
@@ -34,7 +35,7 @@ class Conversations:
         return len(self.starts) - 1
 
     def first(self, num_turns: int) -> "Conversations":
-        """The first num_turns turns; the conversation that they end in is cut short."""
+        """The first num_turns turns; the last conversation may lose turns."""
         starts = self.starts[self.starts < num_turns]
         return Conversations(np.append(starts, num_turns), self.prompt_len[:num_turns], self.output_len[:num_turns])
 
@@ -45,41 +46,60 @@ class Conversations:
         turns = np.arange(starts[-1]) + np.repeat(self.starts[order] - starts[:-1], sizes)
         return Conversations(starts, self.prompt_len[turns], self.output_len[turns])
 
+    def answers_scaled(self, scale: float) -> "Conversations":
+        """Every answer `scale` times as long, at least a token, also in the histories of the turns after it."""
+        output_len = np.maximum(1, np.rint(scale * self.output_len)).astype(np.int64)
+        before = np.cumsum(output_len - self.output_len) - (output_len - self.output_len)
+        before -= np.repeat(before[self.starts[:-1]], np.diff(self.starts))
+        return Conversations(self.starts, np.maximum(1, self.prompt_len + before), output_len)
+
 
 class Chat(Trace):
     """The artifact's chat workload: at each arrival a new conversation or the next turn of a random open one.
 
-    There are as many turns as arrivals, and each is used once. A conversation starts with new_probability while there
-    are unstarted ones, and where none is open; so the probability says in which order the turns come, not which.
-    Prompts are cut to their last max_prompt tokens, outputs to max_output. Turns do not wait for the previous answer.
-    The rows depend on the seed only, never on the system that serves them.
+    There are as many turns as arrivals, and each is used once. While some conversations have not started, one starts
+    with new_probability, or where none is open; the probability changes the order of the turns, not their set.
+    Answers are answer_scale times as long as recorded, in histories too; then prompts are cut to their last max_prompt
+    tokens, outputs to max_output. Turns do not wait for the previous answer. The rows depend on the seed only, never on
+    the system that serves them.
     """
 
-    def __init__(self, new_probability: float = 0.5, max_prompt: int = 1024, max_output: int = 1016) -> None:
+    def __init__(
+        self,
+        new_probability: float = 0.5,
+        max_prompt: int = 1024,
+        max_output: int = 1016,
+        answer_scale: float = 1.0,
+    ) -> None:
         if not 0 < new_probability <= 1 or max_prompt < 1 or max_output < 1:
             raise InputError(
                 f"chat: new_probability is {new_probability}, max_prompt {max_prompt}, max_output {max_output}; "
                 "the first must be above 0 and at most 1, the others at least 1"
             )
+        if not 0 < answer_scale < inf:
+            raise InputError(f"chat: answer_scale is {answer_scale}: no finite number above 0 (1 leaves answers alone)")
+        self.answer_scale = answer_scale
         self.new_probability, self.max_prompt, self.max_output = new_probability, max_prompt, max_output
 
     @abstractmethod
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """Conversations of num_turns turns in all, in the order in which they start; one of them may be cut short."""
+        """Conversations with num_turns turns in total, in the order of their start; the last may lose turns."""
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows turns in order of arrival."""
         if num_rows is None:
-            raise InputError("chat: turns are drawn as they arrive; give the number of rows")
+            raise InputError("chat: turns are drawn per arrival, without an end (give the number of rows)")
         self.check_limit(max_len)
         talks = self.conversations(checked_count(num_rows), stream(seed, "conversations"))
-        return self.cut(talks, interleave(talks.starts, self.new_probability, Random(seed)))
+        return self.cut(
+            talks.answers_scaled(self.answer_scale), interleave(talks.starts, self.new_probability, Random(seed))
+        )
 
     def check_limit(self, max_len: int | None) -> None:
-        """A row is cut, never left out: the cut itself must keep below max_len."""
+        """Raise InputError unless cut rows are shorter than max_len; a row is cut, never left out."""
         if max_len is not None and self.max_prompt + self.max_output >= max_len:
             raise InputError(
-                f"chat: max_prompt {self.max_prompt} + max_output {self.max_output} is not below {max_len}; cut shorter"
+                f"chat: max_prompt={self.max_prompt} + max_output={self.max_output}: is not below {max_len} (lower one)"
             )
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
@@ -89,13 +109,20 @@ class Chat(Trace):
 
 
 class ChatCsv(Chat):
-    """Conversations of a CSV, a line a turn, from the start of the file and repeated if they are too few.
+    """Conversations of a CSV, one line per turn, from the start of the file and repeated where too few.
 
-    Columns: conv_id (lines of one conversation stand together), history_plus_prompt_tokens (uncut), output_tokens.
+    Columns: conv_id (lines of one conversation are adjacent), history_plus_prompt_tokens (uncut), output_tokens.
     """
 
-    def __init__(self, path: str, new_probability: float = 0.5, max_prompt: int = 1024, max_output: int = 1016) -> None:
-        super().__init__(new_probability, max_prompt, max_output)
+    def __init__(
+        self,
+        path: str,
+        new_probability: float = 0.5,
+        max_prompt: int = 1024,
+        max_output: int = 1016,
+        answer_scale: float = 1.0,
+    ) -> None:
+        super().__init__(new_probability, max_prompt, max_output, answer_scale)
         self.path = str(path)
 
     @cached_property
@@ -111,7 +138,7 @@ class ChatCsv(Chat):
         if num_rows is not None:
             return super().rows(num_rows, seed, max_len)
         self.check_limit(max_len)
-        return self.cut(self.talks, np.arange(len(self.talks.prompt_len)))
+        return self.cut(self.talks.answers_scaled(self.answer_scale), np.arange(len(self.talks.prompt_len)))
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
         """The first num_turns turns of the file, their conversations in an order shuffled by rng."""
@@ -121,26 +148,31 @@ class ChatCsv(Chat):
 
 
 class ChatFitted(Chat):
-    """Conversations drawn from a fitted model: the embedded one (chat), or a .json file of the same kind."""
+    """Conversations drawn from a fitted model: the embedded one (chat), or a .json file of that kind."""
 
     def __init__(
-        self, model: str = "chat", new_probability: float = 0.5, max_prompt: int = 1024, max_output: int = 1016
+        self,
+        model: str = "chat",
+        new_probability: float = 0.5,
+        max_prompt: int = 1024,
+        max_output: int = 1016,
+        answer_scale: float = 1.0,
     ) -> None:
-        super().__init__(new_probability, max_prompt, max_output)
+        super().__init__(new_probability, max_prompt, max_output, answer_scale)
         self.model = model
 
     @cached_property
     def fitted(self) -> ConversationModel:
-        """The model itself, read when first used."""
+        """The model, read at its first use."""
         return ConversationModel.from_json(*load_model(self.model))
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """Conversations of the model, the last of them cut short."""
+        """Conversations of the model; the last may lose turns."""
         return Conversations(*self.fitted.draw(num_turns, rng)).first(num_turns)
 
 
 def interleave(starts: Column, new_probability: float, random: Random) -> Column:
-    """Every turn once, in order of arrival; conversations start in their order, at most one an arrival."""
+    """Every turn once, in order of arrival; conversations start in their order, at most one per arrival."""
     bounds = list(pairwise(starts.tolist()))
     unstarted, going, turns = iter(bounds), list[tuple[int, int]](), []
     num_unstarted = len(bounds)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from testbed.core.request import Column, Rows
-from traces.chat import ChatFitted, Conversations
+from testbed.traces.chat import ChatFitted, Conversations
 
 TOKENS_PER_ID = 16
 
@@ -11,7 +11,7 @@ TOKENS_PER_ID = 16
 class ChatHistories(ChatFitted):
     """Turns of the fitted conversations in the order of the chat workload, uncut up to max_prompt tokens.
 
-    One id names 16 tokens of one conversation, so a later turn's prompt begins with that of an earlier one.
+    One id identifies 16 tokens of one conversation, so a later turn's prompt begins with that of an earlier one.
     """
 
     def __init__(
@@ -21,15 +21,15 @@ class ChatHistories(ChatFitted):
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
         """The rows of these turns, with the content of their prompts."""
-        return rows_with_content(talks, turns, self.max_prompt, self.max_output)
+        return rows_with_prompt_ids(talks, turns, self.max_prompt, self.max_output)
 
 
-def rows_with_content(talks: Conversations, turns: Column, max_prompt: int, max_output: int) -> Rows:
+def rows_with_prompt_ids(talks: Conversations, turns: Column, max_prompt: int, max_output: int) -> Rows:
     """The rows of these turns, cut; a turn's prompt begins with those of the turns before it."""
     prompts = np.minimum(talks.prompt_len[turns], max_prompt)
     outputs = np.minimum(talks.output_len[turns], max_output)
     talk = np.searchsorted(talks.starts, turns, side="right") - 1
-    room = max_prompt // TOKENS_PER_ID + 1
+    num_slots = max_prompt // TOKENS_PER_ID + 1
     num_ids = -(-prompts // TOKENS_PER_ID)
-    ids = [tuple(range(t * room, t * room + n)) for t, n in zip(talk.tolist(), num_ids.tolist(), strict=True)]
+    ids = [tuple(range(t * num_slots, t * num_slots + n)) for t, n in zip(talk.tolist(), num_ids.tolist(), strict=True)]
     return Rows(prompts, outputs, prompt_ids=ids, tokens_per_id=TOKENS_PER_ID)

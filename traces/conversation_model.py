@@ -8,8 +8,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column
-from traces.length_model import require_kind
-from traces.quantiles import QuantileTable
+from testbed.traces.length_model import QuantileTable, require_kind
 
 CONVERSATIONS = "conversations"
 TABLES = ("num_turns", "first_prompt", "first_output", "message", "output")
@@ -17,11 +16,11 @@ TABLES = ("num_turns", "first_prompt", "first_output", "message", "output")
 
 @dataclass(frozen=True, slots=True)
 class ConversationModel:
-    """Quantiles of a conversation's parts, all but the turn count given how many turns it has.
+    """Quantiles of a conversation's turn count and, conditional on it, of its prompts, messages and answers in tokens.
 
-    turn_edges part the turn counts into groups: group g holds turn_edges[g] <= turns < turn_edges[g + 1].
-    output_edges part the previous answer's length likewise; `output` has a row for each (group, part of the previous
-    answer), so that long answers follow long answers. Text lengths in tokens.
+    turn_edges divide the turn counts into groups: group g contains turn_edges[g] <= turns < turn_edges[g + 1].
+    output_edges divide the previous answer's length likewise; `output` has a row for each (group, bin of the previous
+    answer), so that long answers follow long answers.
     """
 
     turn_edges: Column
@@ -43,14 +42,10 @@ class ConversationModel:
         model = cls(turn_edges, output_edges, *tables)
         groups, parts = len(model.turn_edges) + 1, len(model.output_edges) + 1
         found = [len(getattr(model, key).rows) for key in TABLES]
-        if found != [1, groups, groups, groups, groups * parts]:
-            raise InputError(f"{where}: its tables do not fit its edges; make it again with traces.fit")
+        climb = all((np.diff(edges) > 0).all() for edges in (turn_edges, output_edges))
+        if not climb or found != [1, groups, groups, groups, groups * parts]:
+            raise InputError(f"{where}: its tables do not fit its edges (choose the embedded model, chat)")
         return model
-
-    def to_json(self) -> dict[str, Any]:
-        """The part of the file that from_json reads."""
-        edges = {"turn_edges": self.turn_edges.tolist(), "output_edges": self.output_edges.tolist()}
-        return {"kind": CONVERSATIONS, **edges, **{key: getattr(self, key).to_json() for key in TABLES}}
 
     def group(self, num_turns: Column) -> Column:
         """The group of conversations with that many turns."""
@@ -61,7 +56,7 @@ class ConversationModel:
         return groups * (len(self.output_edges) + 1) + np.searchsorted(self.output_edges, outputs, side="right")
 
     def draw(self, num: int, rng: np.random.Generator) -> tuple[Column, Column, Column]:
-        """num conversations: where each one's turns start, and every turn's whole history with message, and answer."""
+        """num conversations: the first turn of each, and every turn's prompt (history and message) and answer."""
         num_turns = np.maximum(self.num_turns.lookup(rng.random(num)), 1)
         starts = np.append(0, np.cumsum(num_turns))
         prompts, outputs = np.empty((2, int(starts[-1])), dtype=np.int64)

@@ -1,6 +1,5 @@
 """Conversations with roles (JSON or JSON lines), as LMSYS-Chat-1M and WildChat have them: every turn, with content."""
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
@@ -10,20 +9,20 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from traces.chat import ChatCsv, Conversations
-from traces.chat_histories import rows_with_content
-from traces.files import open_text
-from traces.tokens import count_tokens
+from testbed.traces.chat import ChatCsv, Conversations
+from testbed.traces.chat_histories import rows_with_prompt_ids
+from testbed.traces.files import json_lines, open_text, read_json
+from testbed.traces.tokens import count_tokens
 
 ASKS, ANSWERS = ("user", "human", "system"), ("assistant", "gpt")
 
 
 class ConversationsJson(ChatCsv):
-    """One item a conversation: a list "conversation" of {"role", "content"}, roles user and assistant.
+    """One item per conversation: a list "conversation" of {"role", "content"}, roles user and assistant.
 
-    The file is a JSON list or has one object a line; other fields are not read. Every answer is a turn, whose prompt is
-    all that was said before it. Texts are counted one by one by a tokenizer file, so a turn has some tokens less than
-    under a chat template. Turns are interleaved and cut as trace=chat_histories does it.
+    The file is a JSON list or has one object per line; other fields are ignored. Every answer is a turn, whose prompt
+    is all messages before it. A tokenizer file counts each text alone, so a turn has a few tokens less than with a chat
+    template. Turns are interleaved and cut as in trace=chat_histories.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class ConversationsJson(ChatCsv):
         """All conversations in file order; those without an answer are left out."""
         talks = [talk for item, content in self._items() if (talk := self._talk(item, content))]
         if not talks:
-            raise InputError(f"{self.path}: no conversation has an answer; give a file with user and assistant turns")
+            raise InputError(f"{self.path}: no conversation has an answer (give a file with user and assistant turns)")
         counts = count_tokens(self.tokenizer, [text for talk in talks for _, text in talk])
         ends = np.cumsum([len(talk) for talk in talks])
         spoken = np.split(counts, ends[:-1])
@@ -48,25 +47,16 @@ class ConversationsJson(ChatCsv):
 
     def cut(self, talks: Conversations, turns: np.ndarray[Any, np.dtype[np.int64]]) -> Rows:
         """The rows of these turns, with the content of their prompts."""
-        return rows_with_content(talks, turns, self.max_prompt, self.max_output)
+        return rows_with_prompt_ids(talks, turns, self.max_prompt, self.max_output)
 
     def _items(self) -> Iterator[tuple[int, Any]]:
-        """Items with their number, whichever way the file has them."""
+        """Items with their numbers, from a JSON list or from lines."""
         with open_text(self.path) as file:
-            text = file.read()
-        try:
-            if text.lstrip().startswith("["):
-                yield from enumerate(json.loads(text), start=1)
-                return
-            for number, line in enumerate(text.splitlines(), start=1):
-                if line.strip():
-                    yield number, json.loads(line)
-        except json.JSONDecodeError as error:
-            hint = "not valid JSON, or cut short; copy or download it again"
-            raise InputError(f"{self.path}: {hint} ({error.msg})") from error
+            is_list = next((line for line in file if line.strip()), "").lstrip().startswith("[")
+        return enumerate(read_json(self.path), start=1) if is_list else json_lines(self.path)
 
     def _talk(self, item: int, content: Any) -> list[tuple[bool, str]]:
-        """Who speaks (whether it is the model) and what, up to the last answer."""
+        """(whether the model wrote it, text) of every message up to the last answer."""
         messages = content.get("conversation") if isinstance(content, Mapping) else None
         if not isinstance(messages, list):
             raise InputError(f"{self.path}, item {item}: needs a list 'conversation' of {{'role', 'content'}}")
@@ -83,8 +73,8 @@ class ConversationsJson(ChatCsv):
 
 
 def _turns(talk: list[tuple[bool, str]], tokens: list[int]) -> Iterator[tuple[int, int]]:
-    """Prompt and output lengths of every answer that has something before it."""
-    said = np.cumsum([0, *tokens]).tolist()
-    for (before, after), (answers, _) in zip(pairwise(said), talk, strict=True):
+    """Prompt and output lengths of every answer that follows a message."""
+    ends = np.cumsum([0, *tokens]).tolist()
+    for (before, after), (answers, _) in zip(pairwise(ends), talk, strict=True):
         if answers and before:
             yield before, after - before

@@ -1,24 +1,24 @@
-"""A CSV (or CSV.gz) of lengths, one request a line; also the plainest form to keep any trace in."""
+"""A CSV (or CSV.gz) of lengths, one request per line; also the simplest format to store any trace in."""
 
-import csv
 import gzip
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
-from traces.files import lengths, read_table, seconds
-from traces.reader import FileTrace
+from testbed.traces.files import flags, lengths, read_table, seconds
+from testbed.traces.reader import FileTrace
+
+# The columns that a file need not have. A column of another name must be there.
+DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam")
 
 
 class CsvLengths(FileTrace):
-    """Prompt and output lengths in tokens, from a CSV with a header; with arrival times in seconds and with the
-    content of prompts where the file has these columns.
+    """Prompt and output lengths in tokens, from a CSV with a header; with arrival times in seconds, with the content of
+    prompts and with how requests sample (number of sequences; whether a beam) where the file has these columns.
 
-    Content is written as whole numbers with spaces between, one for each tokens_per_id tokens, the last of which may
-    be fewer. One number stands for these tokens and, as in Mooncake's traces, for all before them, or with
-    tokens_per_id 1 for one token.
+    Content is a list of whole numbers separated by spaces, one for each tokens_per_id tokens; the last may cover fewer.
+    A number identifies its tokens and, as in Mooncake's traces, all before them; with tokens_per_id 1 it is a token id.
     """
 
     def __init__(
@@ -26,60 +26,62 @@ class CsvLengths(FileTrace):
         path: str,
         input_column: str = "input_tokens",
         output_column: str = "output_tokens",
-        arrival_column: str = "arrival_s",
-        content_column: str = "content_ids",
+        arrival_column: str = DEFAULTS[0],
+        prompt_ids_column: str = DEFAULTS[1],
         tokens_per_id: int = 16,
+        num_seqs_column: str = DEFAULTS[2],
+        beam_column: str = DEFAULTS[3],
     ) -> None:
         super().__init__(path)
         self.input_column, self.output_column, self.arrival_column = input_column, output_column, arrival_column
-        self.content_column, self.tokens_per_id = content_column, tokens_per_id
+        self.prompt_ids_column, self.tokens_per_id = prompt_ids_column, tokens_per_id
+        self.num_seqs_column, self.beam_column = num_seqs_column, beam_column
         if tokens_per_id < 1:
-            raise InputError(f"trace.tokens_per_id is {tokens_per_id}; it must be at least 1")
+            raise InputError(f"trace.tokens_per_id={tokens_per_id}: must be at least 1")
 
     def read(self) -> Rows:
-        """All rows in file order; arrival_s and prompt_ids are set where the file has their columns."""
-        optional = [self.arrival_column, self.content_column]
-        table = read_table(self.path, [self.input_column, self.output_column], optional=optional)
+        """All rows in file order; what only some files have is set where this one has the columns."""
+        optional = [self.arrival_column, self.prompt_ids_column, self.num_seqs_column, self.beam_column]
+        requested = [name for name in optional if name not in DEFAULTS]
+        table = read_table(self.path, [self.input_column, self.output_column, *requested], optional=DEFAULTS)
         prompts, outputs = (lengths(self.path, name, table[name]) for name in (self.input_column, self.output_column))
-        times, content = (table.get(name) for name in optional)
+        times, content, num_seqs, beam = (table.get(name) for name in optional)
         arrival_s = None if times is None else seconds(self.path, self.arrival_column, times)
-        if content is None:
-            return Rows(prompts, outputs, arrival_s)
-        return Rows(prompts, outputs, arrival_s, self._ids(content, prompts), self.tokens_per_id)
+        ids, tokens_per_id = (None, 1) if content is None else (self._ids(content, prompts), self.tokens_per_id)
+        return Rows(
+            prompts, outputs, arrival_s, ids, tokens_per_id,
+            num_seqs=None if num_seqs is None else lengths(self.path, self.num_seqs_column, num_seqs),
+            beam=None if beam is None else flags(self.path, self.beam_column, beam),
+        )  # fmt: skip
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
-        """The content of every prompt; the first line whose content does not go with its length is named."""
+        """The content of every prompt; raises InputError for the first line whose content contradicts its length."""
         found = []
         for number, (text, prompt_len) in enumerate(zip(texts, prompts.tolist(), strict=True), start=2):
-            where = f"{self.path}, line {number}, column {self.content_column}"
+            where = f"{self.path}, line {number}, column {self.prompt_ids_column}"
             try:
                 ids = tuple(map(int, text.split()))
             except ValueError:
-                raise InputError(f"{where}: {text[:40]!r} is not whole numbers with spaces between; mend it") from None
+                raise InputError(f"{where}: {text[:40]!r} is not whole numbers separated by spaces (fix it)") from None
             wanted = -(-prompt_len // self.tokens_per_id)
             if len(ids) != wanted:
                 raise InputError(f"{where}: {len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for each "
-                                 f"{self.tokens_per_id}; say trace.tokens_per_id")  # fmt: skip
+                                 f"{self.tokens_per_id} (set trace.tokens_per_id)")  # fmt: skip
             found.append(ids)
         return found
 
 
 def write_lengths(path: str, rows: Rows) -> None:
-    """Keep rows as a CSV (gzip where the name ends in .gz), so that a slow reader need run only once.
+    """Write rows as a CSV (gzip where the name ends in .gz), so that a slow reader runs only once.
 
-    Content ids go with them; who reads them again says how many tokens each stands for.
+    Content ids are included; reading them requires the same tokens_per_id.
     """
-    columns: dict[str, Sequence[object]] = {
-        "input_tokens": rows.prompt_len.tolist(),
-        "output_tokens": rows.output_len.tolist(),
-    }
+    columns: dict[str, Sequence[object]] = {"input_tokens": rows.prompt_len.tolist()}
+    columns["output_tokens"] = rows.output_len.tolist()
     if rows.arrival_s is not None:
         columns["arrival_s"] = rows.arrival_s.tolist()
     if rows.prompt_ids is not None:
-        columns["content_ids"] = [" ".join(map(str, ids)) for ids in rows.prompt_ids]
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(columns)
-    table.writerows(zip(*columns.values(), strict=True))
-    content = text.getvalue().encode()
+        columns["prompt_ids"] = [" ".join(map(str, ids)) for ids in rows.prompt_ids]
+    lines = [columns, *zip(*columns.values(), strict=True)]
+    content = "".join(",".join(map(str, line)) + "\n" for line in lines).encode()
     Path(path).write_bytes(gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content)

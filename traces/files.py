@@ -1,35 +1,38 @@
-"""Text and tables from files, gzip included; whatever is wrong with them becomes one clear line."""
+"""Text and tables from files, gzip included; every error becomes an InputError in one line."""
 
 import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
+from testbed.core.renamed import check_columns
 from testbed.core.request import Column
 
 MAX_LEN = 2**31 - 1
+LATEST = 1e15  # of any time in a file, in whatever unit; no float's and no clock's bound
 PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
-    (FileNotFoundError, "no such file; give its path from the folder where you run"),
-    (IsADirectoryError, "is a folder; name the file in it"),
-    (PermissionError, "may not be read; change its permissions"),
-    (EOFError, "the gzip file is truncated; copy or download it again"),
-    (gzip.BadGzipFile, "not a sound gzip file; if it is plain text, drop .gz from its name, else download it again"),
-    (zlib.error, "the gzip file is damaged; copy or download it again"),
-    (UnicodeDecodeError, "not UTF-8 text; if it is gzip, its name must end in .gz"),
-    (csv.Error, "not a CSV file; save it with commas and one header line"),
+    (FileNotFoundError, "no such file (give its path relative to the working folder)"),
+    (IsADirectoryError, "is a folder (name the file in it)"),
+    (PermissionError, "may not be read (change its permissions)"),
+    (EOFError, "the gzip file is truncated (copy or download it again)"),
+    (gzip.BadGzipFile, "not a valid gzip file (if it is plain text, drop .gz from its name, else download it again)"),
+    (zlib.error, "the gzip file is damaged (copy or download it again)"),
+    (UnicodeDecodeError, "not UTF-8 text (if it is gzip, its name must end in .gz)"),
+    (csv.Error, "not a CSV file (save it with commas and one header line)"),
 )
 
 
 @contextmanager
 def open_text(path: str) -> Iterator[TextIO]:
-    """The text of a file, of a gzip file where the name ends in .gz; trouble on the way is an InputError."""
+    """The text of a file, of a gzip file where the name ends in .gz; raises InputError where it cannot be read."""
     try:
         with _open(path) as file:
             yield file
@@ -45,29 +48,30 @@ def _open(path: str) -> TextIO:
 
 
 def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The named columns of a CSV with a header line, as text; an optional one is left out where the file has none."""
-    csv.field_size_limit(MAX_LEN)  # content ids of one prompt are one field
+    """The named columns of a CSV with a header line, as text; optional ones only where the file has them."""
+    csv.field_size_limit(MAX_LEN)  # one field contains all content ids of a prompt
     with open_text(path) as file:
         lines = list(csv.reader(file))
     while lines and not lines[-1]:
         lines.pop()
     if len(lines) < 2:
-        raise InputError(f"{path}: {'has a header but no rows' if lines else 'is empty'}; give a file with rows")
+        raise InputError(f"{path}: {'has a header but no rows' if lines else 'is empty'} (give a file with rows)")
     header = [name.strip() for name in lines[0]]
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             raise InputError(f"{path}, line {number}: {len(line)} fields where the header has {len(header)}")
+    check_columns(path, header, [*names, *optional])
     present = [*names, *(name for name in optional if name in header)]
     twice = next((name for name in present if header.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path}: two columns are named {twice!r}; rename or remove one of them")
+        raise InputError(f"{path}: two columns are named {twice!r} (rename or remove one of them)")
     return {name: _column(path, header, name, lines) for name in present}
 
 
 def _column(path: str, header: list[str], name: str, lines: list[list[str]]) -> list[str]:
     if name not in header:
         found = ", ".join(header)
-        raise InputError(f"{path}: no column {name!r}; it has {found}. Name the right one in the trace's config")
+        raise InputError(f"{path}: no column {name!r}; it has {found} (name one of them in the trace's config)")
     place = header.index(name)
     return [line[place] for line in lines[1:]]
 
@@ -87,16 +91,23 @@ def seconds(path: str, column: str, texts: Sequence[str]) -> NDArray[np.float64]
     return values
 
 
+def flags(path: str, column: str, texts: Sequence[str]) -> NDArray[np.bool_]:
+    """A column of yes and no, written as 1 or true and 0 or false."""
+    values = np.array([{"1": 1, "true": 1, "0": 0, "false": 0}.get(text.strip().lower(), -1) for text in texts])
+    require(path, column, texts, values >= 0, "1, true, 0 or false")
+    return np.asarray(values == 1, dtype=np.bool_)
+
+
 def require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool_], wanted: str) -> None:
-    """Every text of the column must be sound; the first that is not is named with its line."""
+    """Raise InputError for the first text of the column that is not sound, with its line."""
     if not sound.all():
         row = int(np.argmin(sound))
         text = texts[row][:40]
-        raise InputError(f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted}; mend or remove the line")
+        raise InputError(f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted} (fix or remove the line)")
 
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
-    """Texts as numbers; what is none becomes NaN."""
+    """Texts as numbers; a text that is no number becomes NaN."""
     try:
         return np.array(texts, dtype=np.float64)
     except ValueError:
@@ -113,28 +124,54 @@ def _number(text: str) -> float:
 def read_json(path: str) -> Any:
     """The content of one JSON file."""
     with open_text(path) as file:
-        try:
-            return json.load(file)
-        except json.JSONDecodeError as error:
-            hint = "not valid JSON, or cut short; copy or download it again"
-            raise InputError(f"{path}, line {error.lineno}: {hint}") from error
+        return _parsed(file.read(), path, "it")
+
+
+def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
+    """JSON that begins at a line of a file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        hint = f"not valid JSON, or truncated (copy or download {what} again)"
+        raise InputError(f"{path}, line {first_line - 1 + error.lineno}: {hint}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of brackets
+        raise InputError(f"{path}, line {first_line}: JSON that cannot be read: {error}; mend it") from error
 
 
 def json_lines(path: str, problem: Callable[[Any], str | None] = lambda item: None) -> Iterator[tuple[int, Any]]:
-    """The items of a file with one JSON value a line, each with its line's number; empty lines do not count.
+    """The items of a file with one JSON object per line, each with its line number; empty lines are skipped.
 
-    problem says what is wrong with an item, None for nothing; the first that is wrong is an InputError with its line.
+    problem(item) describes what is wrong with an item, or is None. Raises InputError for a wrong item or no items.
     """
+    found = False
     with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            try:
-                item = json.loads(line)
-            except json.JSONDecodeError as error:
-                hint = "not valid JSON, or cut short; copy or download the file again"
-                raise InputError(f"{path}, line {number}: {hint}") from error
-            wrong = problem(item)
+            item = _parsed(line.strip(), path, "the file", number)
+            wrong = problem(item) if isinstance(item, dict) else "is not a JSON object"
             if wrong:
-                raise InputError(f"{path}, line {number}: {wrong}; mend or remove the line")
+                raise InputError(f"{path}, line {number}: {wrong} (fix or remove the line)")
+            found = True
             yield number, item
+    if not found:
+        raise InputError(f"{path}: is empty (give a file with rows)")
+
+
+def wrong_count(item: Mapping[str, Any], key: str, least: int = 1) -> str | None:
+    """The error in a number of tokens, or None."""
+    value = item.get(key)
+    sound = type(value) is int and least <= value <= MAX_LEN
+    return None if sound else f"{key}={value!r}: is not a whole number of tokens, at least {least}"
+
+
+def wrong_time(item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0) -> str | None:
+    """The error in a time, or None."""
+    value: Any = item.get(key)
+    sound = type(value) in (int, float) and least <= value and abs(value) <= LATEST
+    return None if sound else f"{key}={value!r}: is not a time in {unit}"
+
+
+def plain_or_packed(path: Path) -> Path | None:
+    """The file of this name or, if there is none, with .gz appended; None where neither exists."""
+    return next((file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None)

@@ -7,24 +7,68 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column
-from traces.files import read_json
-from traces.quantiles import Floats, QuantileTable, cell
+from testbed.traces.files import MAX_LEN, read_json
 
 PAIRS = "prompt and output lengths"
+HINT = "write the file again with `testbed fit-lengths`"
+HINT = "write the file again with `testbed fit-lengths`"
+Floats = NDArray[np.float64]
+
+
+def cell(edges: Floats, u: Floats) -> Column:
+    """Index k of the cell [edges[k], edges[k+1]) that contains u, for each u in [0, 1)."""
+    return np.searchsorted(edges[1:-1], u, side="right")
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileTable:
+    """One row of quantiles for each bin, all at the same probabilities; a marginal distribution has one bin."""
+
+    probs: Floats
+    rows: Floats
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> "QuantileTable":
+        """The table of a model file, checked; `where` names it in errors."""
+        try:
+            table = cls(*(np.array(data[key], dtype=np.float64) for key in ("probs", "rows")))
+            table.check()
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{where}: not a table of quantiles: {error} ({HINT})") from error
+        return table
+
+    def check(self) -> None:
+        """Raise ValueError unless probabilities rise from 0 to 1 and no row decreases."""
+        if self.rows.ndim != 2 or self.probs.shape != self.rows.shape[1:]:
+            raise ValueError("each row must have one quantile for each probability")
+        if self.probs[0] != 0 or self.probs[-1] != 1 or not (np.diff(self.probs) > 0).all():
+            raise ValueError("the probabilities must rise from 0 to 1")
+        if not (np.diff(self.rows, axis=1) >= 0).all() or not (self.rows >= 0).all():
+            raise ValueError("quantiles must be at least 0 and never decrease")
+        if not self.rows.max() <= MAX_LEN:
+            raise ValueError(f"quantiles must be at most {MAX_LEN}")
+
+    def lookup(self, u: Floats, bins: Column | int = 0) -> Column:
+        """The length at probability u in its bin, for each u: linear between quantiles, rounded to a whole number."""
+        k = cell(self.probs, u)
+        low, high = self.rows[bins, k], self.rows[bins, k + 1]
+        share = (u - self.probs[k]) / (self.probs[k + 1] - self.probs[k])
+        found: Column = np.rint(low + share * (high - low)).astype(np.int64)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class LengthModel:
     """Prompt quantiles, and output quantiles for each bin of prompt ranks.
 
-    bin_edges are ranks from 0 to 1: bin b holds the prompts between the quantiles bin_edges[b] and bin_edges[b + 1].
-    Prompt and output are together shorter than max_len tokens, the filter the model was fitted under.
+    bin_edges are ranks from 0 to 1: bin b contains the prompts between the quantiles bin_edges[b] and bin_edges[b + 1].
+    The model was fitted to rows whose prompt and output sum to less than max_len tokens.
     """
 
-    name: str
     max_len: int
     prompt: QuantileTable
     bin_edges: Floats
@@ -36,37 +80,33 @@ class LengthModel:
         require_kind(data, PAIRS, where)
         prompt, output = (QuantileTable.from_json(data.get(key), f"{where}, {key}") for key in ("prompt", "output"))
         edges = np.array(data.get("bin_edges", []), dtype=np.float64)
-        if len(edges) != len(output.rows) + 1 or not isinstance(data.get("max_len"), int):
-            raise InputError(f"{where}: bin_edges or max_len does not fit its tables; make it again with traces.fit")
-        return cls(str(data.get("name", where)), data["max_len"], prompt, edges, output)
-
-    def to_json(self) -> dict[str, Any]:
-        """The part of the file that from_json reads."""
-        edges = [round(edge, 6) for edge in self.bin_edges.tolist()]
-        tables = {"prompt": self.prompt.to_json(), "bin_edges": edges, "output": self.output.to_json()}
-        return {"kind": PAIRS, "name": self.name, "max_len": self.max_len, **tables}
+        rises = len(edges) == len(output.rows) + 1 and edges[0] == 0 and edges[-1] == 1 and (np.diff(edges) > 0).all()
+        if not rises or not isinstance(data.get("max_len"), int):
+            raise InputError(f"{where}: bin_edges (which rise from 0 to 1) or max_len does not fit its tables ({HINT})")
+        return cls(data["max_len"], prompt, edges, output)
 
     def at(self, u: Floats, v: Floats) -> tuple[Column, Column]:
-        """Prompt and output lengths at prompt rank u and, among prompts like it, output rank v; both in [0, 1)."""
+        """Prompt lengths at rank u, and output lengths at rank v among prompts of the same bin; ranks in [0, 1)."""
         prompts = np.clip(self.prompt.lookup(u), 1, self.max_len - 2)
         outputs = self.output.lookup(v, cell(self.bin_edges, u))
         return prompts, np.clip(outputs, 1, self.max_len - 1 - prompts)
 
 
 def require_kind(data: Any, kind: str, where: str) -> None:
-    """A model file must say that it is of this kind."""
+    """Raise InputError unless a model file is of this kind."""
     found = data.get("kind") if isinstance(data, Mapping) else None
     if found != kind:
-        raise InputError(f"{where}: its kind is {found!r}, not {kind!r}; name a model of that kind, or fit one")
+        raise InputError(f"{where}: kind={found!r}: must be {kind!r} (name a model of that kind)")
 
 
 def load_model(model: str) -> tuple[Mapping[str, Any], str]:
     """The JSON of an embedded model (by name) or of a model file (by a path that ends in .json), and its name."""
+    model = str(model)  # a config may hold a number
     if model.endswith(".json"):
         return read_json(model), model
-    folder = resources.files("traces.models")
+    folder = resources.files("testbed.traces.models")
     names = sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".json"))
     if model not in names:
-        raise InputError(f"no length model {model!r}; embedded are {', '.join(names)}, or give a .json file's path")
+        raise InputError(f"model={model!r}: is unknown (choose one of {', '.join(names)}, or a .json file's path)")
     with resources.as_file(folder / f"{model}.json") as path:
         return read_json(str(path)), model

@@ -1,4 +1,4 @@
-"""The plug-in API for traces: where a workload's prompts and outputs come from."""
+"""The plug-in API for traces, the sources of a workload's prompts and outputs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,18 +11,16 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 
-MAX_REDRAWS = 100
-
 
 class Trace(ABC):
     """Plug-in: a source of untimed rows. A subclass may read files, but keeps no state that rows() changes."""
 
     @abstractmethod
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows rows for this seed, or with None the whole trace as it is.
+        """num_rows rows for this seed, or with None the whole trace unchanged.
 
-        max_len keeps only rows whose prompt and output are together shorter than that many tokens; it is applied
-        before num_rows are taken (the artifact's filter, 2048 for the paper's figures).
+        max_len keeps only rows whose prompt and output sum to less than max_len tokens; it is applied before num_rows
+        are taken (the artifact's filter, 2048 for the paper's figures).
         """
 
 
@@ -48,7 +46,7 @@ class FileTrace(Trace):
         """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows of it."""
         rows = self._whole if max_len is None else self._whole.at_most(max_len)
         if not len(rows):
-            raise InputError(f"{self.path}: no row of less than {max_len} tokens; raise the limit or take another file")
+            raise InputError(f"{self.path}: no row of less than {max_len} tokens (raise it or give another file)")
         if num_rows is None:
             return rows
         order = [i % len(rows) for i in range(checked_count(num_rows))]
@@ -56,52 +54,17 @@ class FileTrace(Trace):
         return replace(rows.take(np.array(order, dtype=np.int64)), arrival_s=None)
 
 
-class DrawnTrace(Trace):
-    """A trace without an end: rows are drawn, as many as are asked for, from a stream of the seed."""
-
-    prefix = 0
-
-    @abstractmethod
-    def draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
-        """Prompt and output lengths of num_rows independent rows."""
-
-    def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows draws; rows of max_len tokens or more are drawn again."""
-        if num_rows is None:
-            raise InputError(f"{self.name}: a drawn trace has no end of its own; give the number of rows")
-        rng = stream(seed, "lengths")
-        limit = np.iinfo(np.int64).max if max_len is None else max_len
-        prompts, outputs = self._draw_below(limit, checked_count(num_rows), rng)
-        return Rows(prompts, outputs, prefix=self.prefix)
-
-    @property
-    def name(self) -> str:
-        """What error messages call this trace."""
-        return type(self).__name__
-
-    def _draw_below(self, limit: int, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
-        prompts, outputs = self.draw(num_rows, rng)
-        for _ in range(MAX_REDRAWS):
-            short = prompts + outputs < limit
-            prompts, outputs = prompts[short], outputs[short]
-            if len(prompts) == num_rows:
-                return prompts, outputs
-            more = self.draw(num_rows - len(prompts), rng)
-            prompts, outputs = np.concatenate([prompts, more[0]]), np.concatenate([outputs, more[1]])
-        raise InputError(f"{self.name}: hardly any row is shorter than {limit} tokens; raise the limit")
-
-
 def stream(seed: int, name: str) -> np.random.Generator:
     """The random numbers of one named part of an experiment; streams of different names are independent."""
     if seed < 0:
-        raise InputError(f"seed is {seed}; it must be 0 or more")
+        raise InputError(f"seed={seed}: must be 0 or more")
     return np.random.default_rng([seed, *name.encode()])
 
 
 def checked_count(num_rows: int) -> int:
-    """num_rows itself, which must not be negative."""
+    """num_rows; raises InputError where it is negative."""
     if num_rows < 0:
-        raise InputError(f"num_rows is {num_rows}; it must be 0 or more")
+        raise InputError(f"num_rows={num_rows}: must be 0 or more")
     return num_rows
 
 

@@ -2,8 +2,8 @@
 
 import ast
 import csv
-import json
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import gamma
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
-from traces.files import MAX_LEN, open_text
-from traces.reader import Trace, stream
+from testbed.traces.files import LATEST, MAX_LEN, open_text, read_json
+from testbed.traces.reader import Trace, stream
 
+MAX_RATE = 1e5  # requests/s of one client
+SHAPES = 0.01, 1e4  # of the gaps: beyond them their sums take for ever, or are no numbers
 LENGTHS = ("input_tokens", "output_tokens")
 Floats = NDArray[np.float64]
 
 
 class Window(NamedTuple):
-    """A stretch of time of one client: rate in requests/s, and the gaps' distribution with its shape."""
+    """A time window of one client: rate in requests/s, and the distribution of gaps with its shape."""
 
     start_s: float
     end_s: float
@@ -31,77 +33,71 @@ class Window(NamedTuple):
 
 
 class ServeGenFolder(Trace):
-    """A folder of github.com/alibaba/ServeGen's data, such as data/language/m-small: chunk-I-trace.csv says when client
-    I sends how much (a window's start, rate, coefficient of variation, distribution, shape, scale), and
-    chunk-I-dataset.json how long prompts and answers are (a probability by length, from a time on).
+    """A folder of github.com/alibaba/ServeGen's data, such as data/language/m-small: chunk-I-trace.csv has client I's
+    windows (start, rate, coefficient of variation, distribution, shape, scale), and chunk-I-dataset.json its
+    distributions of prompt and answer lengths from a time on.
 
-    Requests of start_s to start_s + duration_s are drawn: gaps of the file's distribution and shape, with the mean that
-    the rate asks for, begun anew in every window; lengths independently. Arrival times come with them
-    (arrivals=replay).
+    Requests from start_s to start_s + duration_s are drawn: gaps have the file's distribution and shape and the mean
+    1 / rate, and restart in every window; lengths are independent. The rows have arrival times (arrivals=replay).
     """
 
     def __init__(self, path: str, start_s: float = 0.0, duration_s: float = 3600.0) -> None:
         if start_s < 0 or not duration_s > 0:
-            raise InputError(
-                f"trace.start_s is {start_s}, duration_s {duration_s}; they must be at least 0, and above 0"
-            )
+            raise InputError(f"trace.start_s={start_s}, duration_s={duration_s}: must be at least 0, and above 0")
         self.path = str(path)
         self.start_s, self.end_s = start_s, start_s + duration_s
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """All requests of the stretch, in order of arrival."""
+        """All requests of the interval, in order of arrival."""
         if num_rows is not None:
-            raise InputError(f"{self.path}: its clients say when requests come; choose arrivals=replay")
+            raise InputError(f"{self.path}: its clients determine arrival times (choose arrivals=replay)")
         names = sorted(Path(self.path).glob("chunk-*-trace.csv"), key=lambda name: int(name.name.split("-")[1]))
         if not names:
-            raise InputError(f"{self.path}: has no file chunk-*-trace.csv; name a folder such as data/language/m-small")
+            raise InputError(f"{self.path}: no file chunk-*-trace.csv (give a folder such as data/language/m-small)")
         rng = stream(seed, "servegen")
-        drawn = [self._client(name, rng) for name in names]
-        times, prompts, outputs = (np.concatenate([part[i] for part in drawn]) for i in range(3))
-        if not len(times):
+        parts = [part for name in names for part in self._client(name, rng)]
+        if not any(len(times) for times, *_ in parts):
             raise InputError(
-                f"{self.path}: nobody sends from {self.start_s:g} s to {self.end_s:g} s; choose other times"
+                f"{self.path}: no client sends from {self.start_s:g} s to {self.end_s:g} s (choose other times)"
             )
+        times, prompts, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(times, kind="stable")
-        whole = Rows(prompts[order].astype(np.int64), outputs[order].astype(np.int64), times[order] - self.start_s)
+        whole = Rows(prompts[order], outputs[order], times[order] - self.start_s)
         return whole if max_len is None else whole.at_most(max_len)
 
-    def _client(self, path: Path, rng: np.random.Generator) -> tuple[Floats, Column, Column]:
-        """Times, prompts and outputs of one client."""
+    def _client(self, path: Path, rng: np.random.Generator) -> Iterator[tuple[Floats, Column, Column]]:
+        """Times, prompts and outputs of one client's windows."""
         lengths = self._lengths(path.with_name(path.name.replace("-trace.csv", "-dataset.json")))
-        parts = [(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))]
         for window in self._windows(path):
             times = arrivals(window, rng)
             known = [start for start in lengths if start <= window.start_s]
             if len(times) and known:
-                draws = [rng.choice(values, len(times), p=shares) for values, shares in lengths[max(known)]]
+                prompts, outputs = (rng.choice(values, len(times), p=shares) for values, shares in lengths[max(known)])
                 inside = (times >= self.start_s) & (times < self.end_s)
-                parts.append((times[inside], draws[0][inside], draws[1][inside]))
-        return tuple(np.concatenate([part[i] for part in parts]) for i in range(3))  # type: ignore[return-value]
+                yield times[inside], prompts[inside], outputs[inside]
 
     def _windows(self, path: Path) -> Iterator[Window]:
-        """The windows that overlap the stretch; the last is as long as the one before it."""
+        """The windows that overlap the interval; the last is as long as the one before it."""
         with open_text(str(path)) as file:
             lines = [_numbers(str(path), number, line) for number, line in enumerate(csv.reader(file), start=1) if line]
         starts = [line[0] for line in lines]
-        ends = [*starts[1:], starts[-1] + (starts[-1] - starts[-2] if len(starts) > 1 else 600.0)] if starts else []
+        if any(later <= start for start, later in pairwise(starts)):
+            raise InputError(f"{path}: its windows do not follow each other in time; sort its lines by their start")
+        last_s = starts[-1] - starts[-2] if len(starts) > 1 else 600.0
+        ends = [*starts[1:], *(start + last_s for start in starts[-1:])]
         for (start, rate, pattern, shape), end in zip(lines, ends, strict=True):
             if pattern and rate > 0 and end > self.start_s and start < self.end_s:
                 yield Window(start, end, rate, pattern, shape)
 
     def _lengths(self, path: Path) -> Mapping[float, list[tuple[Column, Floats]]]:
-        """Values and shares of prompts and outputs, by the time from which they hold."""
-        with open_text(str(path)) as file:
-            try:
-                content = json.load(file)
-                return {
-                    float(start): [_distribution(str(path), fields[name]) for name in LENGTHS]
-                    for start, fields in content.items()
-                    if all([_table(fields[name]) for name in LENGTHS])
-                }
-            except (ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
-                hint = f"not ServeGen's form, times with {' and '.join(LENGTHS)} as tables of shares"
-                raise InputError(f"{path}: {hint} ({type(error).__name__}: {error})") from error
+        """Values and shares of prompts and outputs, by the time from which they are valid."""
+        content = read_json(str(path))
+        try:
+            tables = {float(start): [_table(fields[name]) for name in LENGTHS] for start, fields in content.items()}
+        except (ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
+            hint = f"not ServeGen's format, times with {' and '.join(LENGTHS)} as tables of shares"
+            raise InputError(f"{path}: {hint} ({type(error).__name__}: {error})") from error
+        return {start: [_distribution(path, table) for table in both] for start, both in tables.items() if all(both)}
 
 
 def arrivals(window: Window, rng: np.random.Generator) -> Floats:
@@ -127,20 +123,24 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
         values = float(start), float(rate), pattern, float(shape)
     except ValueError:
         raise InputError(f"{path}, line {number}: needs start, rate, cv, distribution, shape, scale") from None
-    if pattern not in ("", "Gamma", "Weibull") or (pattern and not values[3] > 0) or not 0 <= values[1] < 1e9:
-        raise InputError(f"{path}, line {number}: {pattern} gaps of rate {rate} and shape {shape}; Gamma or Weibull")
+    least, most = SHAPES
+    sound = 0 <= values[0] <= LATEST and 0 <= values[1] <= MAX_RATE and (not pattern or least <= values[3] <= most)
+    if pattern not in ("", "Gamma", "Weibull") or not sound:
+        raise InputError(
+            f"{path}, line {number}: {pattern} gaps from {start} s on, of rate {rate} and shape {shape}; they must be "
+            f"Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and shape {least} to {most:,.0f}"
+        )
     return values
 
 
-def _table(field: Any) -> Mapping[Any, float]:
-    """A table {tokens: share}, which the published files keep as text."""
+def _table(field: Any) -> Mapping[int, float]:
+    """A table {tokens: share}, which is text in the published files."""
     table = ast.literal_eval(field) if isinstance(field, str) else field
     return {int(key): float(share) for key, share in table.items()}
 
 
-def _distribution(path: str, field: Any) -> tuple[Column, Floats]:
-    table = _table(field)
+def _distribution(path: Path, table: Mapping[int, float]) -> tuple[Column, Floats]:
     values, shares = np.array(list(table), np.int64), np.array(list(table.values()), np.float64)
-    if not (shares >= 0).all() or not shares.sum() > 0 or values.max() > MAX_LEN:
-        raise InputError(f"{path}: shares must be at least 0, lengths at most {MAX_LEN}")
+    if not (shares >= 0).all() or not 0 < shares.sum() < np.inf or values.min() < 0 or values.max() > MAX_LEN:
+        raise InputError(f"{path}: shares must be finite and at least 0, lengths from 0 to {MAX_LEN}")
     return np.maximum(values, 1), shares / shares.sum()

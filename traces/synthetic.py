@@ -1,51 +1,52 @@
-"""Traces without a file: a fitted length model, or two simple distributions."""
+"""A trace without a file: any number of rows drawn from a fitted length model."""
 
 from functools import cached_property
 
 import numpy as np
 
 from testbed.core.errors import InputError
-from testbed.core.request import Column
-from traces.distributions import Distribution
-from traces.length_model import LengthModel, load_model
-from traces.reader import DrawnTrace
+from testbed.core.request import Column, Rows
+from testbed.traces.length_model import LengthModel, load_model
+from testbed.traces.reader import Trace, checked_count, stream
+
+MAX_REDRAWS = 100
 
 
-class Fitted(DrawnTrace):
+class Fitted(Trace):
     """Rows drawn from a fitted length model: an embedded one by name (sharegpt, alpaca, wmt), or a .json file.
 
-    Rows come one after another from the seed's stream: a longer run begins with the rows of a shorter one. prefix is
-    the length in tokens of a provider's prefix that is put before every prompt (section 6.4: 80 and 341).
+    Rows are drawn in sequence from the seed's stream: a longer run begins with the rows of a shorter one.
+    registered_prefix is the length in tokens of a provider's prefix before every prompt (section 6.4: 80 and 341).
     """
 
-    def __init__(self, model: str, prefix: int = 0) -> None:
-        if prefix < 0:
-            raise InputError(f"trace {model}: prefix is {prefix}; it must be 0 or more tokens")
-        self.model, self.prefix = model, prefix
-
-    @property
-    def name(self) -> str:
-        """The model's name or path."""
-        return self.model
+    def __init__(self, model: str, registered_prefix: int = 0) -> None:
+        if registered_prefix < 0:
+            raise InputError(f"trace {model}: registered_prefix={registered_prefix}: must be 0 or more tokens")
+        self.model, self.registered_prefix = model, registered_prefix
 
     @cached_property
     def fitted(self) -> LengthModel:
-        """The model itself, read when first used."""
+        """The model, read at its first use."""
         return LengthModel.from_json(*load_model(self.model))
 
-    def draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
-        """num_rows rows at random ranks of the model."""
+    def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
+        """num_rows draws at random ranks of the model; rows of max_len tokens or more are drawn again."""
+        if num_rows is None:
+            raise InputError(f"{self.model}: a drawn trace has no end (give the number of rows)")
+        rng = stream(seed, "lengths")
+        prompts, outputs = self._draw(checked_count(num_rows), rng)
+        if max_len is None:
+            return Rows(prompts, outputs, registered_prefix=self.registered_prefix)
+        for _ in range(MAX_REDRAWS):
+            short = prompts + outputs < max_len
+            prompts, outputs = prompts[short], outputs[short]
+            if len(prompts) == num_rows:
+                return Rows(prompts, outputs, registered_prefix=self.registered_prefix)
+            more = self._draw(num_rows - len(prompts), rng)
+            prompts, outputs = np.concatenate([prompts, more[0]]), np.concatenate([outputs, more[1]])
+        raise InputError(f"{self.model}: hardly any row is shorter than {max_len} tokens (raise the limit)")
+
+    def _draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
         ranks = rng.random((num_rows, 2))
         prompts, outputs = self.fitted.at(ranks[:, 0], ranks[:, 1])
-        return prompts + self.prefix, outputs
-
-
-class Synthetic(DrawnTrace):
-    """Rows whose prompt and output lengths are drawn from two distributions, independently of each other."""
-
-    def __init__(self, prompt: Distribution, output: Distribution) -> None:
-        self.prompt, self.output = prompt, output
-
-    def draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
-        """num_rows rows of the two distributions."""
-        return self.prompt.draw(num_rows, rng), self.output.draw(num_rows, rng)
+        return prompts + self.registered_prefix, outputs

@@ -1,121 +1,158 @@
-"""What a real server logged: vLLM's benchmark (requests.jsonl), or a CSV with first_token_s and finish_s."""
+"""What a real server logged: its engine's requests.jsonl, a benchmark client's JSON, or a CSV with first_token_s."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
-from testbed.core.request import Rows
-from traces.files import json_lines, lengths, read_table, seconds
-from traces.reader import FileTrace, columns
+from testbed.core.request import Column, Rows
+from testbed.traces.client_logs import read_client_log
+from testbed.traces.files import (
+    json_lines,
+    lengths,
+    plain_or_packed,
+    read_table,
+    require,
+    seconds,
+    wrong_count,
+    wrong_time,
+)
+from testbed.traces.length_model import Floats
+from testbed.traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
+TOKENS_PER_HASH = 512  # of a workload's hash_ids without tokens_per_id (Mooncake's)
 
 
-@dataclass(frozen=True)
-class Served:
-    """What was asked of a server, in order of arrival, and when it answered; seconds since the first arrival."""
+class Times(NamedTuple):
+    """Arrival, first token and end of requests in seconds, and their output tokens."""
 
-    rows: Rows
-    arrival_s: NDArray[np.float64]
-    first_token_s: NDArray[np.float64]
-    finish_s: NDArray[np.float64]
+    arrival_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    output_len: Column
 
+    @property
+    def ttft_s(self) -> Floats:
+        """Time to first token."""
+        return self.first_token_s - self.arrival_s
 
-def read_served(path: str, workload: str | None = None) -> Served:
-    """The requests of a log; `workload` is the file with their token ids, for a log that has none.
+    @property
+    def tpot_s(self) -> Floats:
+        """Time per output token after the first; requests of one token are left out."""
+        several = self.output_len > 1
+        return (self.finish_s - self.first_token_s)[several] / (self.output_len[several] - 1)
 
-    A request arrives when the engine gets it: `queued_ts` in vLLM's logs, whose `arrival_time` is another clock.
-    """
-    name = str(path).removesuffix(".gz")
-    if name.endswith(".jsonl"):
-        return _in_order(*_vllm(path, workload))
-    if workload is not None:
-        raise InputError(f"{path}: a workload with token ids goes with a vLLM log (requests.jsonl), not with a CSV")
-    return _in_order(*_csv(path))
+    @property
+    def e2e_s(self) -> Floats:
+        """Latency: from arrival to the last token."""
+        return self.finish_s - self.arrival_s
+
+    def take(self, rows: Any) -> "Times":
+        """Some of the requests, by index or mask."""
+        return Times(*(column[rows] for column in self))
+
+    def running_at(self, times_s: Floats) -> Column:
+        """Requests that had their first token and had not ended, at each time in s."""
+        begun, done = np.sort(self.first_token_s), np.sort(self.finish_s)
+        return np.searchsorted(begun, times_s, "right") - np.searchsorted(done, times_s, "right")
 
 
 class VllmLog(FileTrace):
-    """The requests of a vLLM benchmark log, with the token ids of their prompts where a workload file has them."""
+    """Requests that a server logged, in order of arrival, with response times; in seconds since the first arrival.
+
+    `workload` is the file with the prompts' contents, for a log that has none: line by line as in the log,
+    input_tok_ids or hash_ids. In a log of the engine a request arrives when the engine receives it: at `queued_ts`,
+    since `arrival_time` is of another clock. In any other log it arrives when the client sends it. `remarks` are for
+    the reader.
+    """
 
     def __init__(self, path: str, workload: str | None = None) -> None:
         super().__init__(path)
         self.workload = workload
-
-    @cached_property
-    def served(self) -> Served:
-        """The requests, and when the server answered."""
-        return read_served(self.path, self.workload)
+        self.remarks: list[str] = []
 
     def read(self) -> Rows:
         """All rows in order of arrival."""
-        return self.served.rows
+        return self._served[0]
+
+    @property
+    def times(self) -> Times:
+        """The real server's times."""
+        return self._served[1]
+
+    @property
+    def is_of_engine(self) -> bool:
+        """Whether the engine wrote it, without what the front end takes before and after."""
+        return self.path.removesuffix(".gz").endswith(".jsonl")
+
+    @cached_property
+    def _served(self) -> tuple[Rows, Times]:
+        if self.is_of_engine:
+            rows, times = _vllm(self.path)
+        elif self.path.removesuffix(".gz").endswith(".json"):
+            prompts, outputs, times, self.remarks = read_client_log(self.path)
+            rows = Rows(prompts, outputs)
+        else:
+            rows, times = _csv(self.path)
+        if self.workload is not None:
+            ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
+            rows = replace(rows, prompt_ids=ids, tokens_per_id=tokens_per_id)
+        order = np.argsort(times[:, 0], kind="stable")
+        arrival, first_token, finish = (times[order] - times[order[0], 0]).T
+        rows = replace(rows.take(order), arrival_s=arrival.copy())
+        return rows, Times(arrival, first_token, finish, rows.output_len)
 
 
-def _vllm(path: str, workload: str | None) -> tuple[Rows, NDArray[np.float64]]:
-    items = [_checked(path, number, item) for number, item in json_lines(path)]
-    if not items:
-        raise InputError(f"{path}: is empty; give a log with requests")
+def _vllm(path: str) -> tuple[Rows, Floats]:
+    items = [item for _, item in json_lines(path, _problem)]
     prompts, outputs = columns([(item["input_toks"], item["output_toks"]) for item in items])
-    ids = None if workload is None else _token_ids(workload, [item["input_toks"] for item in items])
-    times = np.array([[float(item[name]) for name in TIMES] for item in items])
-    return Rows(prompts, outputs, times[:, 0], ids), times
+    return Rows(prompts, outputs), np.array([[float(item[name]) for name in TIMES] for item in items])
 
 
-def _csv(path: str) -> tuple[Rows, NDArray[np.float64]]:
-    names = ("arrival_s", "first_token_s", "finish_s")
-    table = read_table(path, ["input_tokens", "output_tokens", *names])
-    prompts, outputs = (lengths(path, name, table[name]) for name in ("input_tokens", "output_tokens"))
+def _csv(path: str) -> tuple[Rows, Floats]:
+    counts, names = ("input_tokens", "output_tokens"), ("arrival_s", "first_token_s", "finish_s")
+    table = read_table(path, [*counts, *names])
+    prompts, outputs = (lengths(path, name, table[name]) for name in counts)
     times = np.stack([seconds(path, name, table[name]) for name in names], axis=1)
-    return Rows(prompts, outputs, times[:, 0]), times
+    in_order = np.diff(times, axis=1).min(axis=1) >= 0
+    require(path, names[1], table[names[1]], in_order, f"in order ({', '.join(names)})")
+    return Rows(prompts, outputs), times
 
 
-def _in_order(rows: Rows, times: NDArray[np.float64]) -> Served:
-    order = np.argsort(times[:, 0], kind="stable")
-    times = times[order] - times[order[0], 0]
-    taken = rows.take(order)
-    timed = Rows(taken.prompt_len, taken.output_len, times[:, 0].copy(), taken.prompt_ids)
-    return Served(timed, times[:, 0], times[:, 1], times[:, 2])
+def _problem(item: Any) -> str | None:
+    """The error in one line, or None."""
+    times = (wrong_time(item, key, least=-float("inf")) for key in TIMES)
+    wrong = wrong_count(item, "input_toks") or wrong_count(item, "output_toks") or next(filter(None, times), None)
+    if wrong or item["queued_ts"] <= item["first_token_ts"] <= item["last_token_ts"]:
+        return wrong
+    return f"its times are not in order ({', '.join(TIMES)})"
 
 
-def _checked(path: str, number: int, item: Any) -> Mapping[str, Any]:
-    where = f"{path}, line {number}"
-    if not isinstance(item, dict):
-        raise InputError(f"{where}: is not a JSON object; mend or remove the line")
-    for key in ("input_toks", "output_toks"):
-        if type(item.get(key)) is not int or item[key] < 1:
-            raise InputError(f"{where}: {key} is {item.get(key)!r}, not a whole number of tokens; remove the line")
-    for key in TIMES:
-        if type(item.get(key)) not in (int, float):
-            raise InputError(f"{where}: {key} is {item.get(key)!r}, not a time in seconds; remove the line")
-    if not item["queued_ts"] <= item["first_token_ts"] <= item["last_token_ts"]:
-        raise InputError(f"{where}: its times are not in order ({', '.join(TIMES)}); mend or remove the line")
-    return item
-
-
-def _token_ids(path: str, prompt_lens: list[int]) -> list[tuple[int, ...]]:
-    """The prompts' token ids, line by line as in the log."""
+def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]], int]:
+    """The prompts' ids, line by line as in the log, and how many tokens an id stands for."""
     found: list[tuple[int, ...]] = []
+    tokens_per_id = 0
     for number, item in json_lines(path):
-        ids = item.get("input_tok_ids") if isinstance(item, dict) else None
+        hashes = "input_tok_ids" not in item
+        ids, tokens = item.get("hash_ids" if hashes else "input_tok_ids"), 1
+        if hashes:
+            tokens = item.get("tokens_per_id", TOKENS_PER_HASH)
         place = len(found)
-        if not isinstance(ids, list) or place >= len(prompt_lens) or len(ids) != prompt_lens[place]:
-            wanted = f"{prompt_lens[place]} token ids" if place < len(prompt_lens) else "no further line"
-            raise InputError(f"{path}, line {number}: the log has {wanted} here; give the workload of that very log")
+        wanted = f"{prompt_lens[place]} token ids, or their hash_ids" if place < len(prompt_lens) else "no further line"
+        sound = isinstance(ids, list) and type(tokens) is int and tokens >= 1 and tokens_per_id in (0, tokens)
+        if not sound or place >= len(prompt_lens) or len(ids) != -(-prompt_lens[place] // tokens):
+            raise InputError(f"{path}, line {number}: the log has {wanted} here (give the workload of this log)")
+        tokens_per_id = tokens
         found.append(tuple(ids))
     if len(found) != len(prompt_lens):
         raise InputError(f"{path}: {len(found)} prompts for {len(prompt_lens)} requests of the log")
-    return found
+    return found, tokens_per_id
 
 
-def beside(path: str, name: str) -> Path | None:
+def adjacent_path(path: str, name: str) -> Path | None:
     """A file of the same folder, plain or gzip, if there is one."""
-    for file in (Path(path).parent / name, Path(path).parent / f"{name}.gz"):
-        if file.is_file():
-            return file
-    return None
+    return plain_or_packed(Path(path).with_name(name))

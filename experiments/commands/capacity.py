@@ -1,29 +1,64 @@
-"""`testbed capacity`: the highest rate at which a share of the requests keeps the objectives, by bisection."""
+"""`testbed capacity`: finds the highest request rate at which a share of the requests meets the SLO, by bisection."""
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from experiments.commands.arguments.capacity import parser
-from experiments.front_door.capacity import Capacity, capacity
+from testbed.experiments.commands.parser import Parser
+
+if TYPE_CHECKING:
+    from testbed.api import Capacity
+
+PROBES = Path("runs/capacity")  # apart from the runs that a person has asked for
+NUMBERS = (
+    ("--share", 0.9, "SHARE", "share of the requests that must meet the SLO (default 0.9)"),
+    ("--low", 0.5, "RATE", "lower first guess in requests/s, moved outward as needed (default 0.5)"),
+    ("--high", 2.0, "RATE", "upper first guess (default 2)"),
+    ("--precision", 0.02, "P", "the rate is known to a factor of 1 + P (default 0.02)"),
+)
+
+
+def parser() -> Parser:
+    this = Parser(
+        "capacity",
+        "Finds the highest rate (requests/s) at which a share of the requests meets slo.ttft_s and slo.tpot_s, "
+        "by the bisection of the paper's figures. Run folders are stored and reused.",
+    )
+    help_text = "as in testbed run; slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), or both"
+    this.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help=help_text)
+    this.add_argument("--from-vllm", metavar="COMMAND", help='options of "vllm serve MODEL ...", as in testbed run')
+    for flag, default, unit, text in NUMBERS:
+        this.add_argument(flag, type=float, default=default, metavar=unit, help=text)
+    this.add_argument("--runs", type=Path, default=PROBES, metavar="DIR",
+                      help=f"folders of the simulated rates (default: {PROBES})")  # fmt: skip
+    return this
 
 
 def main(argv: list[str]) -> None:
-    """Print every rate as it is tried, then the answer."""
+    """Print every tried rate, then the answer."""
     options = parser().parse_intermixed_args(argv)
+    from testbed.api import capacity
+    from testbed.experiments.runs.vllm_words import FLAG, expand
+
+    command = [] if options.from_vllm is None else [FLAG, options.from_vllm]
     found = capacity(
-        *options.overrides, share=options.share, low=options.low, high=options.high, precision=options.precision,
-        folder=options.runs, seen=lambda rate, inside: tell(rate, inside, options.share),
+        *expand([*command, *options.overrides]), share=options.share, low=options.low, high=options.high,
+        precision=options.precision, folder=options.runs,
+        seen=lambda rate, inside: show_probe(rate, inside, options.share),
     )  # fmt: skip
-    print(said(found))
+    print(answer(found))
 
 
-def tell(rate: float, inside: float, share: float) -> None:
-    """One rate, to standard error at once: a search may take minutes."""
+def show_probe(rate: float, inside: float, share: float) -> None:
+    """Print one rate to standard error immediately: a search may take minutes."""
     verdict = "keeps" if inside >= share else "misses"
     print(f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {100 * share:g}%", file=sys.stderr, flush=True)
 
 
-def said(found: Capacity) -> str:
+def answer(found: "Capacity") -> str:
     """The answer in one line."""
-    best = max((point for point in found.points if point[1] >= found.share), default=None)
-    goodput = f"; at {best[0]:g} req/s goodput is {best[2]:.3g} req/s" if best else ""
-    return f"capacity: {found.rate:.3g} req/s keep {100 * found.share:g}% inside{goodput}"
+    inside, goodput = next(point[1:] for point in found.points if point[0] == found.rate)
+    return (
+        f"capacity: {found.rate:g} req/s, simulated: {100 * inside:.1f}% of the requests meet the SLO "
+        f"({100 * found.share:g}% must), goodput {goodput:.3g} req/s"
+    )

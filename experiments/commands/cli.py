@@ -1,45 +1,67 @@
 """The `testbed` command: finds the subcommand's module; turns every error into one line and exit code 2."""
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
+from types import FrameType
+from typing import NoReturn
 
-from experiments.commands.stopping import EXIT_TERMINATED, Terminated, stop_cleanly
-from experiments.commands.working_folder import prepare_working_folder
+from testbed.experiments.commands.working_folder import prepare_working_folder
 
 COMMANDS = {
     "run": ("experiments.commands.run", "one simulation, or with -m a sweep; Hydra overrides as arguments"),
     "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
-    "capacity": ("experiments.commands.capacity", "the highest rate at which requests keep their objectives"),
-    "bench": ("experiments.commands.bench", "how fast the simulator is"),
-    "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can name"),
+    "plot": ("experiments.commands.plot", "draw a figure of the paper from its stored table"),
+    "capacity": ("experiments.commands.capacity", "the highest request rate that meets an SLO"),
+    "bench": ("experiments.commands.bench", "the simulator's speed"),
+    "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can select"),
     "import-profile": (
         "experiments.commands.import_profile",
         "layer times of LLMServingSim or AIConfigurator as a profile",
     ),
-    "compare-profiles": ("experiments.commands.compare_profiles", "how far one profile is off another, by section"),
+    "compare-profiles": (
+        "experiments.commands.compare_profiles",
+        "errors of one profile against another, by section",
+    ),
     "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
+    "import-lengths": ("experiments.commands.import_lengths", "the lengths of the paper's artifact as a CSV"),
+    "fit-lengths": ("experiments.commands.fit_lengths", "fit a length model to a CSV of lengths"),
     "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
     "validate-batches": (
         "experiments.commands.validate_batches",
         "latencies of static batches, such as FasterTransformer's, against measured kernels",
     ),
+    "validate-pairs": ("experiments.commands.validate_pairs", "runs on a GPU against their simulations, as tables"),
     "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),
-    "check": ("experiments.commands.check", "hold a memory policy to the contract: my_module:MyPolicy"),
-    "compare": ("experiments.commands.compare", "finished runs side by side, simulated or on a GPU"),
+    "fit-profile": ("experiments.commands.fit_profile", "fit a server's profile to a benchmark client's logs"),
+    "fit-constants": ("experiments.commands.fit_constants", "fit the paper's unmeasured constants"),
+    "check": ("experiments.commands.check", "check a memory policy against the contract: my_module:MyPolicy"),
+    "lockstep": ("experiments.commands.lockstep", "compare the installed vLLM's scheduler with ours"),
+    "compare": ("experiments.commands.compare", "compare finished runs, simulated or on a GPU"),
     "report": ("experiments.commands.report", "one self-contained HTML page of results"),
     "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
     "timeline": ("experiments.commands.timeline", "requests, iterations and pool of a run, for Perfetto"),
-    "calibrate": ("kernels.measure.calibrate_command", "measure a GPU into a cost profile"),
-    "bench-kernels": ("kernels.measure.bench_command", "check and time the CUDA kernels"),
-    "compile": ("experiments.commands.compile", "the simulator as C, for speed; --remove takes it back"),
-    "completion": ("experiments.commands.completion", "tab completion for bash"),
-    "derive-profile": ("experiments.commands.derive_profile", "carry a profile to another GPU's data sheet"),
+    "migrate": ("experiments.commands.migrate", "rename what 0.2.0 renamed, in a YAML, CSV, profile or plug-in"),
+    "calibrate": ("kernels.measure.calibrate", "measure a GPU into a cost profile"),
+    "bench-kernels": ("kernels.commands:bench_kernels", "check and time the CUDA kernels"),
+    "pairs": ("kernels.commands:pairs", "runs on a GPU that are compared with their simulation"),
+    "verify-engine": ("kernels.commands:verify_engine", "check the GPU engine against transformers"),
+    "ladder": ("kernels.commands:ladder", "attention in five steps: checked and timed, or drawn"),
+    "measure": ("kernels.commands:measure", "one measurement on a GPU, by name"),
+    "generate": ("kernels.commands:generate", "generate text with the GPU engine"),
+    "completion": ("experiments.commands.completion", "tab completion for bash and zsh"),
+    "validate-costs": (
+        "experiments.commands.validate_costs",
+        "each profile left out and predicted from the others",
+    ),
+    "derive-profile": ("experiments.commands.derive_profile", "scale a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."
 HELP = ("-h", "--help")
-ARGUMENTS = "experiments.commands.arguments.{}"
+EXIT_TERMINATED = 143
 
 
 def main() -> None:
@@ -49,7 +71,7 @@ def main() -> None:
 
 
 def dispatch(argv: list[str]) -> int:
-    """Run a subcommand; the exit code. --debug, anywhere, lets tracebacks through."""
+    """Run a subcommand; returns the exit code. With --debug, anywhere, errors show their traceback."""
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
     if not argv or argv[0] in HELP:
@@ -60,26 +82,26 @@ def dispatch(argv: list[str]) -> int:
         return 0
     try:
         prepare_working_folder()
-        return _call(argv[0], argv[1:])
+        return _command(argv[0])(argv[1:]) or 0
     except KeyboardInterrupt as stopped:
         terminated = isinstance(stopped, Terminated)
         print(f"testbed: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
         return EXIT_TERMINATED if terminated else 130
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if debug:
             raise
-        from experiments.commands.one_line import EXIT_BAD_INPUT, one_line
+        from testbed.experiments.runs.one_line import EXIT_BAD_INPUT, one_line
 
         print(f"testbed {argv[0]}: error: {one_line(error)}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
 
 def help_text() -> str:
-    """All subcommands that are there."""
-    lines = [f"  {name:<15}{text}" for name, (module, text) in COMMANDS.items() if _exists(module)]
+    """The list of all subcommands."""
+    lines = [f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             USAGE,
@@ -89,45 +111,43 @@ def help_text() -> str:
             *lines,
             "",
             "testbed COMMAND --help explains a command. --debug shows the traceback of an error.",
-            "testbed --version says which testbed this is.",
+            "testbed --version prints the version.",
         ]
     )
 
 
 def version_text() -> str:
-    """The installed version, and where the code lies."""
-    from importlib.metadata import PackageNotFoundError, version
+    """The version of testbed and of Python."""
+    from testbed.compiled import release
 
-    try:
-        installed = version("kvcache-testbed")
-    except PackageNotFoundError:
-        installed = "of a source tree that is not installed"
-    return f"testbed {installed}, Python {sys.version.partition(' ')[0]}"
+    return f"testbed {release() or 'of a source tree that is not installed'}, Python {sys.version.partition(' ')[0]}"
 
 
-def _call(name: str, argv: list[str]) -> int:
-    if name not in COMMANDS or not _exists(COMMANDS[name][0]):
-        from experiments.runs.known_choices import did_you_mean
+def _command(name: str) -> Callable[[list[str]], int | None]:
+    """The function of a command; `main` where only the module is named."""
+    if name not in COMMANDS:
         from testbed.core.errors import InputError
+        from testbed.schema import did_you_mean
 
         raise InputError(f"no such command{did_you_mean(name, COMMANDS)}; choose from {', '.join(COMMANDS)}")
-    if not set(HELP).isdisjoint(argv):
-        _help(name, argv)
-    return import_module(COMMANDS[name][0]).main(argv) or 0
+    module, _, function = COMMANDS[name][0].partition(":")
+    found: Callable[[list[str]], int | None] = getattr(import_module(f"testbed.{module}"), function or "main")
+    return found
 
 
-def _help(name: str, argv: list[str]) -> None:
-    """Answer without what only the work needs, and end; what the command has no such answer for, it says itself."""
-    arguments = ARGUMENTS.format(name.replace("-", "_"))
-    if name == "run":
-        import_module("experiments.commands.run_help").main(argv)
-        sys.exit(0)
-    if _exists(arguments):
-        import_module(arguments).parser().parse_args(argv)
+class Terminated(KeyboardInterrupt):
+    """The process received SIGTERM."""
 
 
-def _exists(module: str) -> bool:
-    return find_spec(module) is not None
+def stop_cleanly() -> None:
+    """Make SIGTERM raise Terminated in the main thread of this process."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up
+    raise Terminated
 
 
 if __name__ == "__main__":

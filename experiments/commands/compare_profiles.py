@@ -1,39 +1,44 @@
-"""`testbed compare-profiles`: how far one profile is off another of the same model, section by section."""
+"""`testbed compare-profiles`: errors of one profile against another of the same model, section by section."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from rich.table import Table
+from testbed.experiments.commands.parser import Parser
 
-from experiments.commands.arguments.compare_profiles import parser
-from experiments.commands.console import wide_console
-from experiments.validation.profile_comparison import SectionErrors, compare
-from testbed.cost.sections import read_profile
+if TYPE_CHECKING:
+    from testbed.experiments.validation.profile_comparison import SectionErrors
+
+HEAD = ("section", "shapes", "outside", "off, median", "off, p90", "bias, median")
+
+
+def parser() -> Parser:
+    this = Parser("compare-profiles", "Errors of one profile against another of the same model, section by section.")
+    this.add_argument("first", metavar="PROFILE", help="a profile JSON, or the name of a shipped profile")
+    this.add_argument("second", metavar="REFERENCE", help="the reference profile, which determines the shapes")
+    return this
 
 
 def main(argv: list[str]) -> None:
-    """Print the errors at the shapes at which the second one was measured."""
+    """Print the errors at the shapes of the reference's points."""
     options = parser().parse_args(argv)
-    names = [str(Path(name).name) for name in (options.first, options.second)]
-    found = list(compare(read_profile(options.first), read_profile(options.second)))
+    from testbed.cost.sections import read_profile
+    from testbed.experiments.commands.console import plain_table, wide_console
+    from testbed.experiments.validation.profile_comparison import compare
+
+    table = plain_table(HEAD, cells(compare(read_profile(options.first), read_profile(options.second))))
+    names = [Path(name).name for name in (options.first, options.second)]
     console = wide_console()
-    console.print(f"{names[0]} beside {names[1]}, in percent of the latter, at its shapes", highlight=False)
-    console.print(shown(found))
+    console.print(f"{names[0]} against {names[1]}, in percent of the latter, at its shapes")
+    console.print(table)
 
 
-def shown(found: list[SectionErrors]) -> Table:
-    """A line for each section."""
-    table = Table("section", "shapes", "outside", "off, median", "off, p90", "bias, median", box=None, pad_edge=False)
+def cells(found: "Iterable[SectionErrors]") -> Iterator[list[str]]:
+    """A row per section."""
+    import numpy as np
+
     for one in found:
-        values = (one.percent(of) for of in (_median, _p90, np.median))
-        numbers = (f"{value:{sign}.1f}%" for value, sign in zip(values, ("", "", "+"), strict=True))
-        table.add_row(one.section, f"{len(one.errors):,}", f"{one.outside:,}", *numbers)
-    return table
-
-
-def _median(errors: np.ndarray) -> float:
-    return float(np.median(np.abs(errors)))
-
-
-def _p90(errors: np.ndarray) -> float:
-    return float(np.percentile(np.abs(errors), 90))
+        median = one.percent(lambda errors: np.median(np.abs(errors)))
+        p90 = one.percent(lambda errors: np.percentile(np.abs(errors), 90))
+        counts = (f"{len(one.errors):,}", f"{one.outside:,}")
+        yield [one.section, *counts, f"{median:.1f}%", f"{p90:.1f}%", f"{one.percent(np.median):+.1f}%"]

@@ -1,41 +1,37 @@
-"""`testbed completion`: tab completion for bash, of commands, groups, choices and figures.
+"""`testbed completion`: tab completion for bash and zsh, of commands, groups, options, their keys and figures.
 
-The script that it prints asks `testbed completion --of LINE`, which reads the config's folders and imports no Hydra.
+The printed script calls `testbed completion --of LINE`, which reads the config's folders without importing Hydra.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from experiments.commands.arguments import Parser
-from experiments.runs.known_choices import CONF, CUSTOM, GROUPS, names_of, plug_ins_of
+from testbed.experiments.commands.parser import Parser
+from testbed.experiments.runs.choice_names import CONF, CUSTOM, GROUPS, KEYS, files_of, names_of, plug_ins_of
 
-SCRIPT = """_testbed() {
+SCRIPT = """[[ -z ${ZSH_VERSION-} ]] || { autoload -U +X bashcompinit && bashcompinit; }
+_testbed() {
     local IFS=$'\\n'
     COMPREPLY=($(testbed completion --of "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
-    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+    [[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null
 }
 complete -o default -F _testbed testbed"""
-PREFIXES = {"system": "+", "protocol": "+"}
-KEYS = {"eviction": "eviction@policy.eviction"}
 OVERRIDES = ("run", "capacity", "validate", "fit-software")  # commands that take overrides
 
 
 def main(argv: list[str]) -> None:
-    """Print the script, or what could follow a line."""
-    this = Parser(
-        prog="testbed completion",
-        description='Tab completion for bash: put  eval "$(testbed completion)"  into ~/.bashrc.',
-    )
+    """Print the script, or the completions of a line."""
+    this = Parser("completion", 'Tab completion: put  eval "$(testbed completion)"  into ~/.bashrc or ~/.zshrc.')
     this.add_argument("--of", metavar="LINE", help="print what could complete this command line")
     line = this.parse_args(argv).of
     print(SCRIPT if line is None else "\n".join(candidates(line)))
 
 
 def candidates(line: str) -> list[str]:
-    """What could stand where the line ends; after an equals sign only what follows it, as bash wants it."""
+    """The completions of a line's last word; after an equals sign only the part behind it, as bash requires."""
     words = line.split()
     last = "" if not words or line[-1].isspace() else words.pop()
     if len(words) < 2:
-        from experiments.commands.cli import COMMANDS
+        from testbed.experiments.commands.cli import COMMANDS
 
         return _beginning(last, COMMANDS)
     if words[1] == "list":
@@ -46,12 +42,30 @@ def candidates(line: str) -> list[str]:
     if words[1] not in OVERRIDES:
         return []
     if not equals:
-        return _beginning(last, (f"{PREFIXES.get(group, '')}{KEYS.get(group, group)}=" for group in GROUPS))
+        return _beginning(last, [*(f"{KEYS.get(group, group)}=" for group in GROUPS), *_keys(words[2:])])
     group = key.lstrip("+").partition("@")[0]
     if group not in GROUPS:
         return []
     names = {*names_of(group), *(point.name for point in plug_ins_of(group))}
     return _beginning(value.rpartition(",")[2], names - {CUSTOM})
+
+
+def _keys(words: Sequence[str]) -> Iterator[str]:
+    """The keys of a run with the options that a line has selected, read from the config's files."""
+    import yaml
+
+    run = yaml.safe_load((CONF / "run.yaml").read_text(encoding="utf-8"))
+    choices = (choice for choice in run["defaults"] if isinstance(choice, dict))
+    selected = {str(group): str(name) for choice in choices for group, name in choice.items()}
+    selected |= {group: name for group, _, name in (word.partition("=") for word in words) if group in GROUPS}
+    files = {group: files_of(group).get(name) for group, name in selected.items() if group in GROUPS}
+    found = {group: yaml.safe_load(path.read_text(encoding="utf-8")) for group, path in files.items() if path}
+    for above, values in [("", run), *((f"{group}.", values) for group, values in found.items())]:
+        for key, value in values.items():
+            if key in ("defaults", "hydra") or key.startswith("_"):
+                continue
+            nested = value if isinstance(value, dict) else {}
+            yield from (f"{above}{key}.{inner}=" for inner in nested) if nested else (f"{above}{key}=",)
 
 
 def _beginning(start: str, known: Iterable[str]) -> list[str]:

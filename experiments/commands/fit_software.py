@@ -1,71 +1,99 @@
-"""`testbed fit-software`: software times of an iteration, a request and a scheduled token, from logs of a server."""
+"""`testbed fit-software`: fits software times of a server's engine and front end to its logs."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from experiments.commands.arguments.fit_software import parser
-from experiments.commands.console import wide_console
-from experiments.commands.import_profile import dump
-from experiments.commands.validate import split
-from experiments.runs.identity import content_hash
-from experiments.runs.whole_files import write_text
-from experiments.validation.log_replay import PROFILE_COST, Log, server_config
-from experiments.validation.software_fit import Fitted, fit
-from experiments.validation.software_times import KEYS, NAMES
 from testbed.core.errors import InputError
-from testbed.cost.profile import read_profile
+from testbed.experiments.commands.parser import Parser
+from testbed.experiments.commands.validate import add_logs, replayed_logs
+from testbed.experiments.runs.whole_files import write_text
+
+if TYPE_CHECKING:
+    from testbed.experiments.validation.software_fit import Fitted
+    from testbed.traces.vllm_log import VllmLog
+
+
+def parser() -> Parser:
+    """The arguments; logs and KEY=VALUE as in validate."""
+    this = Parser(
+        "fit-software",
+        "Fits software times of a server to its logs: per iteration, running request and scheduled token, and of the "
+        "front end before the first token and after the last. Each of several logs has a slowness relative to their "
+        "median, which the profile describes.",
+    )
+    add_logs(this)
+    add_times(this)
+    this.add_argument("--out", type=Path, metavar="FILE", help="write the profile with these times")
+    return this
+
+
+def add_times(this: Parser, default: str = "all of them") -> None:
+    """Which times to fit."""
+    this.add_argument("--times", metavar="NAMES", help="which to fit, of iteration,request,token,before_first,"
+                      f"after_last (default: {default}, but no front end's if the engine wrote the log)")  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
-    """Print the times with their standard errors and what cannot be told apart; --out keeps them in a profile."""
+    """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
     options = parser().parse_intermixed_args(argv)
-    paths, overrides = split(options.arguments)
-    if options.workload and len(paths) > 1:
-        raise InputError("--workload is the workload of one log; fit the others by themselves")
-    config, console = server_config(overrides), wide_console()
-    if config.cost._target_ != PROFILE_COST:
-        raise InputError("software times are fitted beside a profile's prices; say cost=profile cost.path=FILE")
-    fitted = fit([Log(path, options.workload) for path in paths], config, chosen(options.times))
-    for line in report(fitted):
-        console.print(line, highlight=False)
+    logs, servers, paths = replayed_logs(options, "fit")
+    from testbed.cost.profile import read_profile
+    from testbed.cost.sections import dump
+    from testbed.experiments.commands.console import wide_console
+    from testbed.experiments.runs.progress import spoken
+    from testbed.experiments.validation.fitted_profile import with_software
+    from testbed.experiments.validation.log_replay import PROFILE_COST
+    from testbed.experiments.validation.software_fit import Problem, fit
+
+    config, console = servers[0].config, wide_console()
+    if config.cost.name != PROFILE_COST:
+        raise InputError("software times: need a measured profile's costs (set cost=profile cost.path=FILE)")
+    problem = Problem(logs, [one.config for one in servers], chosen(options.times, logs))
+    for line in dict.fromkeys(line for one in servers for line in one.notes):
+        console.print(line)
+    with spoken(problem.progress):
+        fitted = fit(problem)
+    for line in report(fitted, problem.names):
+        console.print(line)
     if options.out:
-        profile = with_software(read_profile(str(config.cost.path)), fitted, paths)
-        write_text(options.out, dump(profile))
-        console.print(f"profile with these times: {options.out}; validate it on other logs", highlight=False)
+        write_text(options.out, dump(with_software(read_profile(str(config.cost.parameters["path"])), fitted, paths)))
+        console.print(f"profile with these times: {options.out}; validate it on other logs")
 
 
-def chosen(text: str) -> list[str]:
-    """The times to fit."""
+def chosen(text: str | None, logs: "list[VllmLog]", engine: Sequence[str] = ()) -> list[str]:
+    """The times to fit; by default those of `engine`, or all, and the front end's where the logs have it."""
+    from testbed.experiments.validation.software_fit import FRONT, KEYS
+
+    if text is None:
+        return [*(engine or KEYS), *(() if all(log.is_of_engine for log in logs) else FRONT)]
     names = text.split(",")
-    if unknown := [name for name in names if name not in NAMES]:
-        raise InputError(f"--times {text}: {unknown[0]!r} is not one of {', '.join(NAMES)}")
+    if unknown := [name for name in names if name not in (*KEYS, *FRONT)]:
+        raise InputError(f"--times {text}: {unknown[0]!r} is not one of {', '.join((*KEYS, *FRONT))}")
     return names
 
 
-def report(fitted: Fitted) -> Iterator[str]:
-    """One line for each time, for each pair that is alike, and the values to say."""
-    for name in NAMES:
+def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
+    """One line per time, per log's slowness and per correlated pair, and the overrides to use."""
+    from testbed.experiments.validation.software_fit import KEYS
+
+    for name in names:
         if name in fitted.times_s:
-            value, error = fitted.times_s[name], fitted.standard_errors_s[name]
-            weak = "; not to be told from zero" if value < 2 * error else ""
-            yield f"{name:<10}{value * 1e6:12.2f} us, standard error {error * 1e6:.2f} us{weak}"
+            value, error = fitted.times_s[name], fitted.standard_errors[name]
+            weak = "; not distinguishable from zero" if value < 2 * error else ""
+            yield f"{name:<12}{value * 1e6:12.2f} us, standard error {error * 1e6:.2f} us{weak}"
         else:
-            yield f"{name:<10}        none (not asked for, or below zero)"
+            yield f"{name:<12}        none (below zero)"
+    for path, slowness in fitted.slowness.items():
+        spread = fitted.standard_errors.get(path)
+        follows = "which follows from the others'" if spread is None else f"standard error {spread:.3f}"
+        yield f"{path}: slowness {slowness:.3f}, {follows}"
+    if any(
+        abs(fitted.slowness[path] - 1) > 2 * fitted.standard_errors.get(path, float("inf")) for path in fitted.slowness
+    ):
+        yield "the logs disagree by more than two standard errors: they are not of one machine at one speed"
     for (one, other), value in fitted.alike.items():
-        known = "only what they come to together is known"
-        yield f"{one} and {other} cannot be told apart by these logs (correlation {value:+.2f}); {known}"
-    yield f"what remains: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
-    yield " ".join(f"cost.choices.{KEYS[name]}={fitted.times_s.get(name, 0.0):.4g}" for name in NAMES)
-
-
-def with_software(profile: dict[str, Any], fitted: Fitted, paths: Sequence[str]) -> dict[str, Any]:
-    """The profile with these times; it says which logs they were fitted on, so that validate can say it too."""
-    told = copy.deepcopy(profile)
-    points = [[name, seconds * 1e6] for name, seconds in fitted.times_s.items()]
-    note = "software times fitted on logs of a server"
-    told["sections"]["overhead"] = {"covers": "as named", "axes": ["what"], "columns": ["us"], "note": note,
-                                    "points": points}  # fmt: skip
-    told["fingerprint"]["software_fitted_on"] = {Path(path).name: content_hash(path) for path in paths}
-    return told
+        known = "only their sum is known"
+        yield f"{one} and {other} cannot be separated by these logs (correlation {value:+.2f}); {known}"
+    yield f"remaining error: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
+    yield " ".join(f"cost.choices.{key}={fitted.times_s.get(name, 0.0):.4g}" for name, key in KEYS.items())

@@ -1,22 +1,30 @@
-"""`testbed import-model`: the shape that a Hugging Face config.json describes, as a model of ours."""
+"""`testbed import-model`: converts the shape in a Hugging Face config.json to a model of the testbed."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
 
-from experiments.commands.arguments.import_model import parser
-from experiments.importers.hf_config import model_of
-from experiments.runs.whole_files import write_text
+from testbed.core.hf_config import KINDS, model_of
 from testbed.core.specs import ModelSpec
+from testbed.experiments.commands.parser import Parser
+from testbed.experiments.runs.whole_files import write_text
+
+
+def parser() -> Parser:
+    this = Parser("import-model", "Converts the shape in a Hugging Face config.json to a model of the testbed.")
+    this.add_argument("config", type=Path, metavar="CONFIG", help=f"config.json of {', '.join(KINDS)}")
+    this.add_argument("--name", help="the model's name (default: the file's name for it, else its folder)")
+    this.add_argument("--out", type=Path, metavar="FILE", help="default: model/NAME.yaml")
+    return this
 
 
 def main(argv: list[str]) -> None:
-    """Write the model file and say how large it is."""
+    """Write the model file and print its size."""
     options = parser().parse_args(argv)
+
     model = model_of(options.config, options.name)
     out = options.out or Path("model") / f"{model.name}.yaml"
-    if not options.out:
-        out.parent.mkdir(exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, written(model, out.suffix))
     print(f"{model.name}: {model.num_params / 1e9:.2f} billion weights, {model.kv_bytes_per_token / 1024:g} KiB of KV "
           f"cache a token, up to {model.max_len:,} tokens -> {out}")  # fmt: skip
@@ -26,7 +34,7 @@ def main(argv: list[str]) -> None:
 
 def written(model: ModelSpec, suffix: str) -> str:
     """A model file: JSON, or YAML for the config group `model`."""
-    values = asdict(model)
+    values = {key: value for key, value in asdict(model).items() if value is not None}
     if suffix != ".yaml":
         return json.dumps(values, indent=1) + "\n"
     lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]

@@ -1,25 +1,46 @@
-"""`testbed import-profile`: layer times that somebody else measured, as a profile of ours."""
+"""`testbed import-profile`: converts another project's layer times to a profile."""
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
-from experiments.commands.arguments.import_profile import parser
-from experiments.importers import aiconfigurator, llmservingsim, own
-from experiments.importers.imported import Asked
-from experiments.runs.whole_files import write_text
 from testbed.core.errors import InputError
+from testbed.cost.profile_check import check_profile
+from testbed.cost.sections import dump
+from testbed.experiments.commands.parser import Parser, above_zero, at_least_one
+from testbed.experiments.importers.imported import Requested
+from testbed.experiments.runs.whole_files import write_text
 
-READERS = (llmservingsim, aiconfigurator, own)
-INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
+
+def parser() -> Parser:
+    this = Parser("import-profile", "Converts another project's layer times to a profile.")
+    this.add_argument("source", type=Path, metavar="FOLDER", help="a folder of LLMServingSim's (profiler/perf/.../tpN, "
+                      "or of its older llm_profile), AIConfigurator's systems/data/GPU (its tables need pip install "
+                      "'kvcache-testbed[parquet]'), or a profile in the format profile_json")  # fmt: skip
+    this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
+    this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json; if not in the source")
+    this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source")
+    this.add_argument("--tensor-parallel", type=at_least_one, metavar="N", help="GPUs; if not in the source")
+    links = this.add_argument_group("all-reduces of several GPUs, if not measured in the source (without these: the "
+                                    "config.json of LLMServingSim's benchmark, in the folder or above it)")  # fmt: skip
+    links.add_argument("--link", type=above_zero, metavar="GB/S", help="bandwidth each way between two GPUs")
+    links.add_argument("--all-reduce-us", type=above_zero, metavar="US", help="an all-reduce's time beyond its bytes")
+    links.add_argument("--nccl", type=Path, metavar="FOLDER", help="NCCL's times of a GPU with like links: "
+                       "AIConfigurator's systems/data/GPU")  # fmt: skip
+    return this
 
 
 def main(argv: list[str]) -> None:
-    """Write the profile, and say what the source does not hold and how far outside its grid it was read."""
+    """Write the profile; print missing sections of the source, and the extrapolation beyond its grid."""
     options = parser().parse_args(argv)
-    found = reader_of(options.source).read(options.source, Asked(options.model, options.gpu, options.tensor_parallel))
+    from testbed.experiments.importers.all_reduces import add_all_reduces
+
+    link = options.link and options.link * 1e9
+    latency_s = options.all_reduce_us and options.all_reduce_us * 1e-6
+    requested = Requested(options.model, options.gpu, options.tensor_parallel, link, latency_s, options.nccl)
+    found = reader_of(options.source).read(options.source, requested)
+    add_all_reduces(found, options.source, requested)
     profile = found.profile()
+    check_profile(profile, options.source)
     write_text(options.out, dump(profile))
     print(f"{found.source}: {found.model.name} on {found.num_gpus} x {found.device} -> {options.out}")
     for name, section in profile["sections"].items():
@@ -29,17 +50,14 @@ def main(argv: list[str]) -> None:
 
 
 def reader_of(source: Path) -> Any:
-    """The reader that knows what the source is."""
+    """The reader for the format of the source."""
+    from testbed.experiments.importers import aiconfigurator, llmservingsim, older_llmservingsim, profile_json
+
+    readers = (older_llmservingsim, llmservingsim, aiconfigurator, profile_json)
     if not source.exists():
-        raise InputError(f"{source}: no such folder or file; give the path of a profile")
-    for reader in READERS:
+        raise InputError(f"{source}: no such folder or file (give the path of a profile)")
+    for reader in readers:
         if reader.is_here(source):
             return reader
-    known = ", ".join(reader.NAME for reader in READERS)
-    raise InputError(f"{source}: not a profile of {known}; give the folder that holds their tables")
-
-
-def dump(profile: Any) -> str:
-    """JSON with one measured point a line."""
-    text = json.dumps(profile, indent=1)
-    return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
+    known = ", ".join(reader.NAME for reader in readers)
+    raise InputError(f"{source}: not a profile of {known} (give the folder of their tables)")

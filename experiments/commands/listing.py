@@ -1,15 +1,16 @@
-"""`testbed list`: everything that a config can name."""
+"""`testbed list`: every option that a config can select."""
 
 import inspect
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from experiments.commands.arguments import Parser
-from experiments.commands.one_line import one_line
-from experiments.runs.known_choices import GROUPS, HIDDEN, MODEL_CLASS, did_you_mean, files_of, plug_ins_of
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
+from testbed.experiments.commands.parser import Parser
+from testbed.experiments.runs.choice_names import GROUPS, HIDDEN, MODEL_CLASS, files_of, plug_ins_of
+from testbed.experiments.runs.one_line import one_line
+from testbed.schema import did_you_mean
 
 USES = (
     "group=NAME", "eviction@policy.eviction=NAME", "gpu=NAME", "+system=NAME", "+protocol=NAME",
@@ -17,21 +18,26 @@ USES = (
 Row = tuple[str, str, str]
 
 
-def main(argv: list[str]) -> None:
-    """Print the configs of each group, and the classes that installed packages offer."""
-    from rich.table import Table
-
-    from experiments.commands.console import wide_console
-
+def parser() -> Parser:
     this = Parser(
-        prog="testbed list",
-        description="What a config can name: built-in choices, those of a folder of your own, and plug-ins of "
-        "installed packages, which declare an entry point in the group testbed.policy, testbed.scheduler, ... All are "
-        "chosen by group=name.",
+        "list",
+        "Lists the options of a config: built-in ones, those of a user folder, and plug-ins of installed packages, "
+        "which declare an entry point in the group testbed.policy, testbed.scheduler, ... All are selected by "
+        "group=name.",
     )
     this.add_argument("groups", nargs="*", metavar="GROUP", help=f"default: all of {', '.join(GROUPS)}")
-    this.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own choices, as testbed run has")
+    this.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of user options, as in testbed run")
+    return this
+
+
+def main(argv: list[str]) -> None:
+    """Print the configs of each group, and the classes of installed packages."""
+    this = parser()
     options = this.parse_args(argv)
+    from rich.table import Table
+
+    from testbed.experiments.commands.console import wide_console
+
     folders = [options.config_dir] if options.config_dir else []
     if folders and not folders[0].is_dir():
         raise InputError(f"--config-dir {folders[0]}: no such folder")
@@ -47,7 +53,7 @@ def main(argv: list[str]) -> None:
 
 
 def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
-    """Name, class and first comment line of a group's YAML files; of a model, what its shape's file says."""
+    """Name, class and first comment line of a group's YAML files; for a model, its shape's source."""
     if group == "model":
         yield from ((name, MODEL_CLASS, shipped(name).about) for name in model_names())
     for name, path in files_of(group, folders).items():
@@ -65,12 +71,12 @@ def plug_ins(group: str) -> Iterator[Row]:
 def _about(point: EntryPoint) -> str:
     try:
         return (inspect.getdoc(point.load()) or "").partition("\n")[0]
-    except (Exception, SystemExit) as error:  # one broken plug-in hides no other
+    except (Exception, SystemExit) as error:  # a broken plug-in must not hide others
         return f"cannot be loaded: {one_line(error)}"
 
 
 def described(path: Path) -> Row:
-    """Name, class and first comment line of one YAML file; only its lines are looked at, so it may have mistakes."""
+    """Name, class and first comment line of one YAML file, which is not parsed, so it may have errors."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     comments = (line.removeprefix("# ") for line in lines if line.startswith("# "))
     about = next((line for line in comments if not line.startswith("@package")), "")

@@ -1,136 +1,97 @@
-"""`testbed run`: one simulation, or with -m a sweep of them."""
+"""`testbed run`: one simulation, or with -m a sweep; its help shows every group and every value."""
 
-import logging
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-
-from experiments.commands.chosen_classes import check_choice, check_targets
-from experiments.commands.console import wide_console
-from experiments.commands.empty_folders import remove_empty
-from experiments.commands.one_line import one_line
-from experiments.commands.working_folder import put_last
-from experiments.runs.choices import understood
-from experiments.runs.identity import run_id
-from experiments.runs.misspelt import keys_explained
-from experiments.runs.model_group import register_models
-from experiments.runs.point import holds, run_into
-from experiments.runs.summary_table import summary_table
-from experiments.runs.sweep_notes import note, notes, points
-from experiments.runs.sweep_table import shown, write_sweep
 from testbed.core.errors import InputError
+from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
 
-AGAIN = "TESTBED_AGAIN"
 HYDRA_FLAGS = {
-    "-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-m", "--multirun",
+    "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-m", "--multirun",
     "-r", "--run", "-i", "--info", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir",
     "-sc", "--shell-completion", "--experimental-rerun",
 }  # fmt: skip
-
-
-def _run_id(*, _root_: DictConfig) -> str:
-    """A worker of a launcher names its point before it runs it, and must find the plug-ins for that."""
-    put_last(_root_.hydra.runtime.cwd)
-    return run_id(_root_)
-
-
-OmegaConf.register_new_resolver("run_id", _run_id, replace=True)
-logging.getLogger("hydra").addHandler(logging.NullHandler())  # what Hydra logs before it raises is in the error
-
-
-@hydra.main(version_base="1.3", config_path=str(Path(__file__).parents[1] / "conf"), config_name="run")
-def hydra_run(config: DictConfig) -> None:
-    """One point. Its error must survive the way out of a launcher's process, so it becomes one line here."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    try:
-        check_targets(HydraConfig.get())
-        _run_point(config, folder)
-    except BaseException as error:
-        remove_empty(folder)
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, BrokenPipeError):
-            raise InputError(one_line(error)) from error
-        raise
-
-
-def _run_point(config: DictConfig, folder: Path) -> None:
-    """Simulate into the folder, unless it holds this run already."""
-    job, console = HydraConfig.get(), wide_console()
-    sweeping = job.mode == RunMode.MULTIRUN
-    if sweeping:
-        note(job.job.num, job.overrides.task, folder)
-    known = None if AGAIN in os.environ else holds(folder, config)
-    summary = known or run_into(config, folder, show=not sweeping)
-    if sweeping:
-        state = "complete already" if known else "done"
-        console.print(f"{folder.name} {state}: {' '.join(job.overrides.task)}{_headline(summary)}", highlight=False)
-        return
-    console.print(summary_table(summary))
-    state = "complete already, nothing was run (--again runs it again)" if known else "run folder"
-    console.print(f"{state}: {folder}", highlight=False)
-
-
-def _headline(summary: dict[str, Any]) -> str:
-    latency = summary["normalized_latency_s_per_token"]["mean"]
-    return "" if latency is None else f"  ({latency:.3g} s/token)"
+ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
+BELOW = """hydra.run.dir=DIR names the run folder; the default is runs/<hash of config and inputs>.
+testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib uses all cores.
+--config-dir DIR adds user options: DIR/model/NAME.yaml, DIR/server/NAME.yaml, DIR/gpu/NAME.yaml, ...
+--from-vllm "vllm serve MODEL --max-num-seqs 64 ..." gpu=NAME takes vLLM's words, and says what it ignored.
+testbed list shows all options, with a line about each."""
+COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 
 
 def main(argv: list[str]) -> None:
-    """Hand the arguments to Hydra, which then raises errors as they are."""
+    """Check the options, then launch."""
+    if not {"-h", "--help"}.isdisjoint(argv):
+        return print_help(argv)
+    if any(argument.startswith("--from-vllm") for argument in argv):
+        from testbed.experiments.runs.vllm_words import expand
+
+        argv = expand(argv)
     again, argv = "--again" in argv, [argument for argument in argv if argument != "--again"]
     for argument in argv:
         if argument.startswith("-") and argument.partition("=")[0] not in HYDRA_FLAGS:
-            raise InputError(f"unknown option {argument}; see testbed run --help")
-        check_choice(argument)
+            raise InputError(f"{argument}: is an unknown option (see testbed run --help)")
+        if argument.lstrip("+").startswith("hydra.mode="):
+            raise InputError(f"{argument}: is not read (-m makes a sweep)")
+    from testbed.experiments.commands.launch import launch
+
+    return launch(argv, again)
+
+
+def print_help(argv: Sequence[str]) -> None:
+    """Print the groups and the values, after the overrides among the arguments."""
+    from testbed.experiments.runs.overrides import user_folders
+
+    folders = user_folders(argv)
+    print(ABOVE, "", "== Groups (choose with group=option) ==", sep="\n")
+    for group in GROUPS:
+        print(f"{KEYS.get(group, group)}: {', '.join(names_of(group, folders))}")
+    print("", "== Values (set with key=value) ==", *_values(argv, folders), "", BELOW, sep="\n")
+
+
+def _values(argv: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
+    """The composed config as YAML, with the comments of the keys from their source files."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from testbed.experiments.runs.compose import register_models
+    from testbed.experiments.runs.overrides import normalize
+
     register_models()
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = ["testbed run", *understood(argv)]
-    with redirect_stderr(cast(TextIO, OneError(sys.stderr))), _environment(AGAIN, again), keys_explained(argv):
-        if {"-m", "--multirun"}.isdisjoint(argv):
-            hydra_run()
-        else:
-            _sweep()
+    words = [word.partition(",")[0] for word in normalize(argv) if word[0] == "~" or ("=" in word and word[0] != "-")]
+    search = f"hydra.searchpath=[{', '.join(f'file://{folder.resolve()}' for folder in folders)}]"
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        config = compose("run", [*words, search], return_hydra_config=True)
+    choices = {str(group).partition("@")[0]: str(name) for group, name in config.hydra.runtime.choices.items()}
+    comments = {group: dict(_comments(group, name, folders)) for group, name in choices.items() if group in GROUPS}
+    comments["gpu"] |= {key: text for key, text in comments["server"].items() if key == "num_gpus"}
+    files = ("efficiencies/h200", "limits", "run")
+    shared = {key: text for name in files for key, text in _lines(CONF / f"{name}.yaml")}
+    for line in OmegaConf.to_yaml(
+        OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    ).splitlines():
+        key = line.partition(":")[0]
+        if not line.startswith(" "):
+            group = key
+        within = comments.get("gpu" if group == "server" else group, {}) | comments.get(group, {})
+        text = within.get(key.strip()) or shared.get(key.strip())
+        if "_target_: testbed.core.specs." not in line or group == "cost":  # elsewhere it is no choice
+            yield f"{line}  # {text}" if text else line
 
 
-def _sweep() -> None:
-    """Run the points, then write and print their table."""
-    with notes() as folder:
-        hydra_run()
-        found = points(folder)
-    if found:
-        table = found[0][1].parent / "sweep.csv"
-        write_sweep(table, [point for point, _ in found])
-        wide_console().print(shown([point for point, _ in found]))
-        wide_console().print(f"every number of every point: {table}", highlight=False)
+def _comments(group: str, name: str, folders: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    """The comments of an option's file, after those of its base options."""
+    path = files_of(group, folders).get(name)
+    if path is not None:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("  - ") and line[4:].strip() in files_of(group, folders):
+                yield from _comments(group, line[4:].strip(), folders)
+        yield from _lines(path)
 
 
-@contextmanager
-def _environment(name: str, there: bool) -> Iterator[None]:
-    """A variable that the workers of any launcher inherit, while the body runs."""
-    if there:
-        os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-
-
-class OneError:
-    """Standard error without Hydra's announcement of an error that the command line will report itself."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Pass on anything else."""
-        return len(text) if text.startswith("Error executing job with overrides") else self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    found = map(COMMENT.match, path.read_text(encoding="utf-8").splitlines())
+    yield from ((match["key"], match["text"]) for match in found if match)

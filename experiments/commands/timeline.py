@@ -1,46 +1,48 @@
-"""`testbed timeline`: a run as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+"""`testbed timeline`: exports a run as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from experiments.commands.arguments.timeline import NAME, parser
-from experiments.commands.console import wide_console
-from experiments.commands.show_memory import run_config
-from experiments.runs.build import build
-from experiments.runs.whole_files import write_text
-from experiments.timeline.chrome_trace import chrome_trace
-from experiments.timeline.phases import PhaseRecorder
-from testbed.core.errors import InputError
-from testbed.core.request import PS
-from testbed.cost.model import UNBOUNDED
-from testbed.sim.simulation import simulate
+from testbed.experiments.commands.parser import Parser, add_window, window
+
+NAME = "timeline.json"
+
+
+def parser() -> Parser:
+    this = Parser(
+        "timeline", "Simulates the run of a folder again, and exports requests, iterations and the pool as a trace."
+    )
+    this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
+    add_window(this)
+    this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{NAME}; a name in .gz is packed")
+    return this
 
 
 def main(argv: list[str]) -> None:
-    """Simulate the run of a folder again, and write what every request, the GPU and the pool did."""
+    """Simulate the run of a folder again, and write its trace."""
     options = parser().parse_args(argv)
-    if options.stop is not None and options.stop <= options.start:
-        raise InputError(f"--from {options.start:g} --to {options.stop:g}: nothing lies between")
-    trace = timeline(options.run, options.start, options.stop)
+    from testbed.experiments.commands.console import wide_console
+    from testbed.experiments.timeline.trace_file import write_trace
+
+    console = wide_console()
+    trace = timeline(options.run, *window(options), say=console.print)
     out = options.out or options.run / NAME
-    write_text(out, json.dumps(trace, separators=(",", ":")) + "\n")
+    write_trace(out, trace)
     events = len(trace["traceEvents"])
-    wide_console().print(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing", highlight=False)
+    console.print(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")
 
 
-def timeline(folder: Path, start_s: float = 0.0, stop_s: float | None = None) -> dict[str, object]:
-    """The trace of a run folder's config, from start_s to stop_s or the end, in seconds."""
-    setup = build(run_config(folder))
-    start_ps, stop_ps = round(start_s * PS), UNBOUNDED if stop_s is None else round(stop_s * PS)
-    end_ps = min(stop_ps, setup.window_ps[1] if setup.window_ps else UNBOUNDED)
-    recorder = PhaseRecorder()
-    simulate(
-        setup.workload, setup.scheduler, setup.cost, setup.model.max_len, stop_ps=end_ps,
-        recorder=recorder, fast_forward=setup.fast_forward, beams=setup.beams,
-    )  # fmt: skip
-    if start_ps >= recorder.end_ps:
-        raise InputError(f"nothing to show from {start_s:g} s on: the run ends at {recorder.end_ps / PS:g} s")
-    spans = recorder.spans.columns()
-    return chrome_trace(
-        recorder.lives(setup.workload), spans, setup.pool.num_slots, setup.description, start_ps, stop_ps
-    )
+def timeline(
+    folder: Path, start_s: float = 0.0, stop_s: float | None = None, say: Callable[[str], object] = str
+) -> dict[str, Any]:
+    """The trace of a run folder's config, from start_s to stop_s or the end, in seconds; `say` receives remarks."""
+    from testbed.experiments.runs.run_folder import changed_since, complete, read_config
+    from testbed.experiments.timeline.trace_file import trace_of
+
+    config = read_config(folder)
+    trace, end_s = trace_of(config, start_s, stop_s)
+    if stop_s is None and config.window_s is None:
+        for remark in changed_since(complete(folder), end_s, "trace"):
+            say(remark)
+    return trace

@@ -1,88 +1,143 @@
-"""`testbed validate`: replay logs of real servers, and print how far off the simulation is."""
+"""`testbed validate`: replays logs of real servers, and prints the errors of the simulation."""
 
-import csv
-import io
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from experiments.commands.arguments.validate import parser
-from experiments.commands.console import wide_console
-from experiments.runs.whole_files import write_text
-from experiments.validation.deviations import Compared, compare, metrics
-from experiments.validation.log_replay import Log, Replayed, replay, server_config
-from experiments.validation.notes import notes
-from experiments.validation.running import compare_running, sampled_at
 from testbed.core.errors import InputError
+from testbed.experiments.commands.parser import Parser, above_zero
+
+if TYPE_CHECKING:
+    from testbed.experiments.validation.deviations import Compared
+    from testbed.experiments.validation.logged_server import Described
+    from testbed.traces.vllm_log import VllmLog
+
+HEAD = ("log", "metric", "real", "simulated", "error")
+EFFECT = ("log", "metric", "simulated", "what if", "effect")
+
+
+def parser() -> Parser:
+    """The arguments; an equals sign distinguishes KEY=VALUE from logs."""
+    this = Parser("validate", "Replays logs of real servers, and prints the errors of the simulation.")
+    add_logs(this)
+    this.add_argument("--what-if", action="append", default=[], metavar="'KEY=VALUE ...'",
+                      help="compare the simulated server with one of these values; may be given again")  # fmt: skip
+    this.add_argument("--csv", type=Path, metavar="OUT", help="write a row per log and metric")
+    this.add_argument("--figure", type=Path, metavar="FILE", help="running requests over time, TTFT and TPOT, and each "
+                      "request's predicted against measured latency")  # fmt: skip
+    this.add_argument("--within", type=above_zero, metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT")
+    return this
+
+
+def add_logs(this: Parser) -> None:
+    """The arguments of every command that replays logs."""
+    this.add_argument("arguments", nargs="+", metavar="LOG | KEY=VALUE", help="logs: requests.jsonl of vLLM's engine, "
+                      "the JSON of vllm bench serve --save-detailed or of GuideLLM, or a CSV with input_tokens, "
+                      "output_tokens, arrival_s, first_token_s, finish_s; values: those of testbed run, such "
+                      "as +system=vllm-v1 cost=profile cost.path=FILE server.num_blocks=N; with cost=profile, model, "
+                      "GPU and number of GPUs are the profile's; KV blocks and links are those of meta.json and "
+                      "config.json in a log's folder, if they exist")  # fmt: skip
+    this.add_argument("--workload", metavar="FILE", help="the prompts' contents, JSON line by line as in the log: "
+                      "input_tok_ids, or hash_ids (each of tokens_per_id tokens, by default 512)")  # fmt: skip
+    this.add_argument("--blocks-from-log", action="store_true", help="the KV pool is what the logs' requests used at "
+                      "once, if others waited for memory meanwhile")  # fmt: skip
+    this.add_argument("--config-dir", metavar="DIR", help="a folder of user options, as in testbed run")
 
 
 def main(argv: list[str]) -> int:
-    """Exit code 1 if --within is given and any metric of any log is further off."""
+    """Returns 1 if the error of a metric of a log exceeds --within, else 0."""
     options = parser().parse_intermixed_args(argv)
-    paths, overrides = split(options.arguments)
-    if options.workload and len(paths) > 1:
-        raise InputError("--workload is the workload of one log; validate the others by themselves")
-    config, console = server_config(overrides), wide_console()
-    given = any(text.startswith(("server.num_blocks=", "server.kv_memory_gib")) for text in overrides)
-    rows: list[Compared] = []
-    pairs = []
-    for path in paths:
-        log = Log(path, options.workload)
-        replayed = replay(log, config)
-        rows += compared(log, replayed)
-        pairs.append((path, log.times, replayed.times))
-        for line in notes(log, config, replayed, given):
-            console.print(f"{path}: {line}", highlight=False)
-    console.print(shown(rows))
-    if options.csv:
-        write_text(options.csv, as_csv(rows))
-    if options.figure:
-        from experiments.validation.figure import Pair, draw  # matplotlib takes a second to import
+    logs, servers, _ = replayed_logs(options, "validate")
+    from testbed.experiments.commands.console import plain_table, wide_console
+    from testbed.experiments.validation.conclusion import conclude
+    from testbed.experiments.validation.deviations import compare, over_time
+    from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 
-        draw([Pair(*pair) for pair in pairs], options.figure)
-        console.print(f"figure: {options.figure}", highlight=False)
+    console = wide_console()
+    rows: list[Compared] = []
+    runs = []
+    for log, (config, described) in zip(logs, servers, strict=True):
+        replayed = replay(log, config, slowness=slowness_of(config, log))
+        runs.append((log, config, replayed))
+        rows += compare(log.path, log.times, replayed.times)
+        for line in (*described, *notes(log, config, replayed)):
+            console.print(f"{log.path}: {line}")
+    console.print(plain_table(HEAD, _cells(rows)))
+    for log, _, replayed in runs:
+        console.print(f"\n{log.path}, over time: errors of the means of its requests, a quarter of them at a time")
+        console.print(plain_table(("arrived", "TTFT", "TPOT", "latency"), over_time(log.times, replayed.times)))
+    effects = [one for text in options.what_if for one in _what_if(options, text, logs, [run[2] for run in runs])]
+    if effects:
+        console.print("\nwhat if, compared with the simulation of the unchanged server: without the model's error")
+        console.print(plain_table(EFFECT, _cells(effects)))
+    for log, config, replayed in runs:
+        for line in conclude(log, config, replayed):
+            console.print(line)
+    if options.csv:
+        _write(options.csv, rows, effects)
+    if options.figure:
+        from testbed.experiments.validation.figure import draw  # matplotlib takes a second to import
+
+        draw([(log.path, log.times, replayed.times) for log, _, replayed in runs], options.figure)
+        console.print(f"figure: {options.figure}")
     return verdict(rows, options.within)
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def replayed_logs(options: Namespace, verb: str) -> "tuple[list[VllmLog], list[Described], list[str]]":
+    """The logs, the server of each, and their paths."""
+    from testbed.experiments.validation.log_replay import server_config
+    from testbed.experiments.validation.logged_server import described
+    from testbed.traces.vllm_log import VllmLog
+
+    paths, overrides = split(options, verb)
+    logs = [VllmLog(path, options.workload) for path in paths]
+    config = server_config(overrides, options.config_dir)
+    return logs, described(logs, config, overrides, options.blocks_from_log), paths
+
+
+def split(options: Namespace, verb: str) -> tuple[list[str], list[str]]:
     """Logs, and the values of a config."""
-    paths = [text for text in arguments if Path(text).is_file() or "=" not in text]
-    overrides = [text for text in arguments if text not in paths]
+    paths = [text for text in options.arguments if Path(text).is_file() or "=" not in text]
     for path in paths:
         if not Path(path).is_file():
-            raise InputError(f"{path}: no such log; give the path of a requests.jsonl or CSV")
+            raise InputError(f"{path}: no such log; give the path of a requests.jsonl, JSON or CSV")
     if not paths:
-        raise InputError("no log given; see testbed validate --help")
-    return paths, overrides
+        raise InputError(f"LOG: is missing (see testbed {verb} --help)")
+    if options.workload and len(paths) > 1:
+        raise InputError(f"--workload: is the workload of a single log ({verb} the others separately)")
+    return paths, [text for text in options.arguments if text not in paths]
 
 
-def compared(log: Log, replayed: Replayed) -> list[Compared]:
-    """Every metric that both the log and the simulation have."""
-    rows = compare(log.path, metrics(log.times), metrics(replayed.times))
-    moments = sampled_at(log.path)
-    return rows if moments is None else rows + compare_running(log.path, moments, log.times, replayed.times)
+def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequence[Any]) -> "Iterator[Compared]":
+    """The simulated server of each log compared with one with other values."""
+    from testbed.experiments.validation.deviations import compare
+    from testbed.experiments.validation.log_replay import replay, slowness_of
+
+    changed = Namespace(**{**vars(options), "arguments": [*options.arguments, *text.split()]})
+    for log, (config, _), baseline in zip(logs, replayed_logs(changed, "validate")[1], runs, strict=True):
+        other = replay(log, config, slowness=slowness_of(config, log))
+        yield from compare(log.path, baseline.times, other.times, f"{log.path}, {text}")
 
 
-def shown(rows: Sequence[Compared]) -> Table:
-    """Real and simulated values beside each other."""
-    table = Table("log", "metric", "real", "simulated", "error", box=None, pad_edge=False)
+def _cells(rows: "Sequence[Compared]") -> Iterator[tuple[str, ...]]:
     for row in rows:
-        table.add_row(row.log, row.metric, f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%")
-    return table
+        yield row.log, row.metric, f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%"
 
 
-def as_csv(rows: Sequence[Compared]) -> str:
-    """log,metric,real,simulated,error_percent."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow([*Compared._fields, "error_percent"])
-    table.writerows([*row, row.error_percent] for row in rows)
-    return text.getvalue()
+def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]") -> None:
+    """Each metric, real and simulated; of a what-if the columns are simulated and what if."""
+    from testbed.experiments.runs.whole_files import write_cells
+
+    whole = [*rows, *effects]
+    columns = {name: [getattr(row, name) for row in whole] for name in (*rows[0]._fields, "error_percent")}
+    if effects:
+        columns["compared"] = ["with the log"] * len(rows) + ["with the simulation"] * len(effects)
+    write_cells(path, columns)
 
 
-def verdict(rows: Sequence[Compared], within: float | None) -> int:
-    """The exit code; the worst metric is named where it is not good enough."""
+def verdict(rows: "Sequence[Compared]", within: float | None) -> int:
+    """The exit code; prints the metric with the largest error if it exceeds the limit."""
     if within is None:
         return 0
     worst = max(rows, key=lambda row: abs(row.error_percent))

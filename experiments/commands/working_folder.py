@@ -1,13 +1,12 @@
-"""The working folder: plug-ins that lie there import, but nothing there comes before what is installed.
+"""The working folder: its plug-ins can be imported, but never replace an installed module.
 
-Imports only what Python has loaded by itself, because a module of the working folder could still be in front.
+This module imports only modules that Python has loaded at start, because the working folder may still be first.
 """
 
 import os
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-OURS = ("testbed", "traces", "kernels", "experiments")
+ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed"].__file__))))
 
 
 def prepare_working_folder() -> None:
@@ -17,10 +16,10 @@ def prepare_working_folder() -> None:
     except FileNotFoundError:
         from testbed.core.errors import InputError
 
-        raise InputError("the working folder has been deleted; change to one that exists") from None
+        raise InputError("the working folder: has been deleted (change to one that exists)") from None
     put_last(here)
-    os.environ["PYTHONSAFEPATH"] = "1"  # or `python -m`, which starts workers, would put it first
-    if os.path.realpath(here) == ROOT:  # a source tree that nobody has installed
+    os.environ["PYTHONSAFEPATH"] = "1"  # else `python -m`, which starts workers, would put it first
+    if os.path.realpath(here) == ROOT:  # a source tree that is not installed
         known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, known), here]))
     for name in ignored(here):
@@ -28,7 +27,7 @@ def prepare_working_folder() -> None:
 
 
 def put_last(folder: str) -> None:
-    """Let modules of a folder be found where nothing else has their name; the source tree itself stays in its place."""
+    """Put a folder last on the import path; the source tree keeps its place."""
     if os.path.realpath(folder) != ROOT:
         sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(folder)]
     if folder not in sys.path:
@@ -36,8 +35,8 @@ def put_last(folder: str) -> None:
 
 
 def ignored(folder: str) -> list[str]:
-    """Modules of a folder that have the name of one of our packages."""
+    """Modules of a folder with the name of one of testbed's packages."""
     if os.path.realpath(folder) == ROOT:
         return []
-    modules = [module for name in OURS for module in (f"{name}.py", os.path.join(name, "__init__.py"))]
+    modules = ("testbed.py", os.path.join("testbed", "__init__.py"))
     return [module for module in modules if os.path.isfile(os.path.join(folder, module))]

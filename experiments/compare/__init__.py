@@ -1,1 +1,1 @@
-"""Finished runs side by side, simulated or on a GPU: what `testbed compare` prints, writes and draws."""
+"""The comparison of finished runs, simulated or on a GPU, that `testbed compare` prints, writes and draws."""

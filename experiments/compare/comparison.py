@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their configs, their numbers with errors against the first, and remarks."""
+"""Runs compared: differences of their configs, their numbers with the change from a reference run, and remarks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.compare.finished_run import WHOLE, FinishedRun
-from experiments.compare.quantities import Quantity, quantities
 from testbed.core.errors import InputError
+from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
+from testbed.experiments.compare.quantities import quantities
+from testbed.overload import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]
 ABSENT = "-"
@@ -16,21 +17,25 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Compared:
-    """One number of every run; errors against the first, in points for shares and else in percent."""
+    """One number of every run, and for each run but the first the run that it is compared with, by index."""
 
     group: str
     name: str
     unit: str
     is_share: bool
     values: tuple[float | None, ...]
+    references: tuple[int, ...]
 
     @property
-    def errors(self) -> tuple[float | None, ...]:
-        """Of every run but the first. None: no number to compare with; of a count of 0, only 0 has an error, of 0."""
-        return tuple(self._error(value) for value in self.values[1:])
+    def changes(self) -> tuple[float | None, ...]:
+        """Of all runs but the first: in points for shares, else in percent.
 
-    def _error(self, value: float | None) -> float | None:
-        first = self.values[0]
+        None: no number to compare; against a count of 0, only 0 has one (0).
+        """
+        return tuple(self._change(*pair) for pair in zip(self.values[1:], self.references, strict=True))
+
+    def _change(self, value: float | None, reference: int) -> float | None:
+        first = self.values[reference]
         if value is None or first is None:
             return None
         if self.is_share:
@@ -42,25 +47,47 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything but the cost terms. differences: a row a config key, a column a run."""
+    """All but the cost terms. differences: a row per config key, a column per run."""
 
     runs: Sequence[FinishedRun]
     differences: pd.DataFrame
     numbers: Sequence[Compared]
     remarks: Sequence[str]
 
+    @property
+    def words(self) -> list[str]:
+        """Of all runs but the first: "error" of a simulation against a GPU, else "change", and the reference."""
+        runs, found = self.runs, references(self.runs)
+        kinds = ["error" if runs[i].on_gpu != run.on_gpu else "change" for i, run in zip(found, runs[1:], strict=True)]
+        several = len(set(found)) > 1
+        return [f"{kind} from {runs[i].name}" if several else kind for kind, i in zip(kinds, found, strict=True)]
+
 
 def compare(runs: Sequence[FinishedRun]) -> Comparison:
     """Compare at least two runs."""
     if len(runs) < 2:
-        raise InputError(f"one run alone has nothing to be compared with; give a second folder after {runs[0].folder}")
+        raise InputError(f"{runs[0].folder}: a single run cannot be compared (give a second folder after it)")
     columns = zip(*map(quantities, runs), strict=True)
-    numbers = [number for column in columns if (number := _compared(column)) is not None]
+    numbers = [
+        Compared(first.group, first.name, first.unit, first.is_share, tuple(one.value for one in (first, *others)),
+                 references(runs))
+        for first, *others in columns
+        if any(one.value is not None for one in (first, *others))
+    ]  # fmt: skip
     return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
 
 
+def references(runs: Sequence[FinishedRun]) -> tuple[int, ...]:
+    """With which run each but the first is compared: the first of its kind, simulated or on a GPU, else the first.
+
+    So the error of the model (a simulation against a GPU) and an effect (between simulations) are apart.
+    """
+    first_of = {run.on_gpu: i for i, run in reversed(list(enumerate(runs)))}
+    return tuple(first_of[run.on_gpu] if first_of[run.on_gpu] < i else 0 for i, run in enumerate(runs) if i)
+
+
 def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
-    """Config keys whose values are not the same in all runs, in the order of the configs."""
+    """Config keys whose values differ between runs, in the order of the configs."""
     flat = [dict(_flat(run.config)) for run in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
     different = [key for key in keys if len({one.get(key) for one in flat}) > 1]
@@ -69,23 +96,17 @@ def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 
 def tidy(comparison: Comparison) -> pd.DataFrame:
-    """One row a number and run: group, quantity, unit, run, value, error, error_unit."""
+    """One row per number and run: group, quantity, unit, run, value, change, change_unit, reference."""
     first, *others = (run.name for run in comparison.runs)
     rows: list[dict[str, Any]] = []
     for one in comparison.numbers:
         base = {"group": one.group, "quantity": one.name, "unit": one.unit}
         rows.append({**base, "run": first, "value": one.values[0]})
         unit = "points" if one.is_share else "%"
-        for name, value, error in zip(others, one.values[1:], one.errors, strict=True):
-            rows.append({**base, "run": name, "value": value, "error": error, "error_unit": unit})
-    return pd.DataFrame(rows, columns=["group", "quantity", "unit", "run", "value", "error", "error_unit"])
-
-
-def _compared(column: tuple[Quantity, ...]) -> Compared | None:
-    """One number of all runs; nothing where no run has it."""
-    values = tuple(one.value for one in column)
-    first = column[0]
-    return None if set(values) == {None} else Compared(first.group, first.name, first.unit, first.is_share, values)
+        for name, value, change, reference in zip(others, one.values[1:], one.changes, one.references, strict=True):
+            changed = {"change": change, "change_unit": unit, "reference": comparison.runs[reference].name}
+            rows.append({**base, "run": name, "value": value, **changed})
+    return pd.DataFrame(rows)
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -98,7 +119,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """What a reader should know before the numbers."""
+    """Remarks to read before the numbers."""
     for run in runs:
         if run.requests is None or run.spans is None:
             absent = "requests.csv" if run.requests is None else "iterations.csv"
@@ -109,15 +130,21 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
         limit = run.summary.get("stopped_at_latency")
         if limit is not None:
             yield f"{run.name} was stopped as overloaded, at {limit:.3g} s/token; its numbers are of the part before"
+        elif run.overload:
+            yield f"{run.name} is overloaded: {in_words(run.overload)}"
+        requests = run.summary.get("requests", {})
+        left = requests.get("arrived", 0) - requests.get("finished", 0) - requests.get("rejected", 0)
+        if left:
+            yield f"{run.name} is unfinished: {left:,} of {requests['arrived']:,} requests had not ended"
     tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
     if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
         yield "the runs do not serve the same requests"
     elif len(tables) == len(runs):
-        yield "all runs were asked for the same requests"
+        yield "all runs serve the same requests"
 
 
 def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether requests that both have ended, some at least, have the same arrivals (to the microsecond) and lengths.
+    """Whether both ended some common requests, all with equal arrivals (to the microsecond) and lengths.
 
     A run with a window may end before all its requests do.
     """

@@ -1,15 +1,17 @@
-"""A finished run, read from its folder; what an older version did not write is missing, and said to be."""
+"""A finished run, read from its folder; numbers that an older version did not write are None."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pandas as pd
 import yaml
 
 from testbed.core.errors import InputError
+from testbed.core.renamed import check_columns
+from testbed.overload import overload
 
 TIMES = ("arrival_s", "first_token_s", "finish_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
@@ -18,10 +20,13 @@ WHOLE = "run it again with outputs=full for every percentile and for curves"
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """One run. requests: one row a request; spans: one row a span of identical iterations; None: not written."""
+    """One run. requests: one row per request; spans: one row per span of identical iterations; None: not written.
+
+    folder: None for a result in a notebook.
+    """
 
     name: str
-    folder: Path
+    folder: Path | None
     config: dict[str, Any]
     summary: dict[str, Any]
     requests: pd.DataFrame | None
@@ -29,25 +34,57 @@ class FinishedRun:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether an engine has run it with real tensors; a simulated run's summary names no engine."""
+        """Whether an engine ran it on real tensors; a simulated run's summary names no engine."""
         return "engine" in self.summary
+
+    @property
+    def overload(self) -> dict[str, float] | None:
+        """Served and offered rates if the server did not keep up; None without the table of requests."""
+        if self.requests is None:
+            return None
+        arrival, first = (self.requests[name].to_numpy(float) for name in ("arrival_s", "first_token_s"))
+        return overload(arrival, first)
+
+    @property
+    def config_text(self) -> str:
+        """The text of its config file."""
+        if self.folder is None:
+            return str(yaml.safe_dump(self.config, sort_keys=False))
+        return (self.folder / "config.yaml").read_text(encoding="utf-8")
+
+    @property
+    def what_it_was(self) -> str:
+        """Such as "Paged (blocks of 16), opt-13b on 1 x a100-40gb; sharegpt, 1 req/s, 600 s; MixedPrefill; seed 0".
+
+        Only the config is read, so that a run of any version can be described.
+        """
+        config, server = self.config, _part(self.config, "server")
+        machine = f"{server.get('num_gpus', '?')} x {_name(server, 'gpu')}" if server else "an unknown server"
+        parts = [
+            f"{_policy(_part(config, 'policy'))}, {_name(config, 'model')} on {machine}",
+            ", ".join(_workload(config)),
+            ", ".join(filter(None, (class_name(_part(config, key)) for key in ("scheduler", "preemption")))),
+            f"seed {config['seed']}" if "seed" in config else "",
+            "served by the engine" if self.on_gpu else "",
+        ]
+        return "; ".join(filter(None, parts))
 
 
 def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
-    """The runs of [NAME=]FOLDER arguments; without a name a run has its folder's, longer where two are alike."""
-    given = [_named(text) for text in arguments]
-    tails = _short_names([folder for _, folder in given])
-    names = [name or tail for (name, _), tail in zip(given, tails, strict=True)]
+    """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two are equal."""
+    named = [_named(text) for text in arguments]
+    tails = _short_names([folder for _, folder in named])
+    names = [name or tail for (name, _), tail in zip(named, tails, strict=True)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"two runs are called {twice[0]}; name them: a={given[0][1]} b={given[1][1]}")
-    return [read_run(name, folder) for name, (_, folder) in zip(names, given, strict=True)]
+        raise InputError(f"{twice[0]}: is the name of two runs (name them: a={named[0][1]} b={named[1][1]})")
+    return [read_run(name, folder) for name, (_, folder) in zip(names, named, strict=True)]
 
 
 def read_run(name: str, folder: Path) -> FinishedRun:
     """The run in a folder."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give folders that testbed run has left")
+        raise InputError(f"{folder}: no such folder (give folders that `testbed run` has written)")
     summary = _mapping(folder / "summary.json", json.loads, "the run is not finished, or the folder is not a run's")
     config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
@@ -60,7 +97,7 @@ def _named(text: str) -> tuple[str, Path]:
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """As much of each path's end as tells it from the others."""
+    """The shortest end of each path that distinguishes it from the others."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(one[-depth:]) for one in parts]
@@ -77,7 +114,7 @@ def _mapping(path: Path, load: Any, otherwise: str) -> dict[str, Any]:
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}: holds no names and values; {otherwise}")
+        raise InputError(f"{path}: contains no names and values; {otherwise}")
     return value
 
 
@@ -91,7 +128,43 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
         table = pd.read_csv(path)
     except (ValueError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    check_columns(path, table.columns)
     absent = [name for name in needed if name not in table]
     if absent:
-        raise InputError(f"{path}: has no column {absent[0]}; another version wrote it, so run it again")
+        raise InputError(f"{path}: has no column {absent[0]}; another version wrote it (run it again)")
     return table
+
+
+def class_name(node: dict[str, Any]) -> str:
+    """The class that a config's node names, without its module."""
+    return str(node.get("_target_", "")).rpartition(".")[2]
+
+
+def _part(node: dict[str, Any], key: str) -> dict[str, Any]:
+    part = node.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _name(node: dict[str, Any], key: str) -> str:
+    return str(_part(node, key).get("name", "unknown"))
+
+
+def _policy(node: dict[str, Any]) -> str:
+    size = f"blocks of {node['block_size']}" if "block_size" in node else ""
+    inside = ", ".join(filter(None, (size, class_name(_part(node, "eviction")))))
+    return (class_name(node) or "unknown policy") + (f" ({inside})" if inside else "")
+
+
+def _workload(config: dict[str, Any]) -> Iterator[str]:
+    """Trace, rate, time, number of sequences."""
+    trace, arrivals, workload = (config.get(key) or {} for key in ("trace", "arrivals", "workload"))
+    source = config.get("requests") or trace.get("path") or trace.get("model")
+    yield PurePath(str(source)).name if source else class_name(trace)
+    if arrivals.get("rate") is not None:
+        yield f"{arrivals['rate']:g} req/s"
+    if arrivals.get("duration_s") is not None:
+        yield f"{arrivals['duration_s']:g} s"
+    if workload.get("num_seqs", 1) != 1:
+        yield f"{'beams of' if workload.get('beam') else 'samples:'} {workload['num_seqs']}"
+    if config.get("window_s"):
+        yield f"averages from {config['window_s'][0]:g} to {config['window_s'][1]:g} s"

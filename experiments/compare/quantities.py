@@ -1,4 +1,4 @@
-"""The numbers by which runs are compared: latencies from the requests themselves, the rest from the summary."""
+"""The compared numbers of runs: latencies from the table of requests, the others from the summary."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.compare.finished_run import FinishedRun
+from testbed.experiments.compare.finished_run import FinishedRun
 
 PERCENTILES = (50, 90, 95, 99)
 LATENCIES = {
@@ -15,14 +15,44 @@ LATENCIES = {
     "TPOT": ("s/token", "tpot_s"),
     "end-to-end latency": ("s", "e2e_s"),
 }
-MEMORY = {"token states": "token_states", "reserved": "reserved", "internal fragmentation": "internal",
-          "external and free": "external"}  # fmt: skip
 AVERAGES = {"per iteration": "per_iteration", "over time": "over_time"}
 SHARE, COUNT = "% of the pool", "count"
+# Group, name, unit, and path of keys in summary.json, where percentages are shares of 1.
+DONE = (
+    ("requests", "arrived", COUNT, "requests", "arrived"),
+    ("requests", "finished", COUNT, "requests", "finished"),
+    ("requests", "rejected", COUNT, "requests", "rejected"),
+    ("requests", "time", "s", "simulated_s"),
+    ("requests", "iterations", COUNT, "iterations"),
+    ("throughput", "requests", "1/s", "throughput", "requests_per_s"),
+    ("throughput", "output tokens", "1/s", "throughput", "output_tokens_per_s"),
+)
+SERVED = (
+    ("service level", "requests inside", "% of requests", "slo", "share_inside"),
+    ("service level", "goodput", "1/s", "slo", "goodput_requests_per_s"),
+    ("batched requests", "mean per iteration", "requests", "batch", "mean_per_iteration"),
+    ("batched requests", "mean over time", "requests", "batch", "mean_over_time"),
+)
+POOL = (  # section 3.1's shares, the usable part of the rest, and the memory that sharing saves
+    ("token states", SHARE, "memory", "token_states"),
+    ("reserved", SHARE, "memory", "reserved"),
+    ("internal fragmentation", SHARE, "memory", "internal"),
+    ("external and free", SHARE, "memory", "external"),
+    ("cached", SHARE, "memory_free", "cached"),
+    ("largest free", SHARE, "memory_free", "largest_free"),
+    ("free", SHARE, "memory_free", "free"),
+    ("saved by sharing", "% of what would be used", "memory_saving"),
+)
+HELD = (
+    *((f"memory {name}", *row, key) for name, key in AVERAGES.items() for row in POOL),
+    ("preemptions", "swap", COUNT, "preemptions", "swap"),
+    ("preemptions", "recompute", COUNT, "preemptions", "recompute"),
+    ("prefix cache", "tokens found", "tokens", "counters", "hit_tokens"),
+)
 
 
 class Quantity(NamedTuple):
-    """One number of one run. None: the run does not have it, or there was nothing to average."""
+    """One number of one run. None: the run lacks it, or there was nothing to average."""
 
     group: str
     name: str
@@ -31,27 +61,23 @@ class Quantity(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Whether two of them differ in points rather than in percent."""
+        """Whether differences are in points rather than in percent."""
         return self.unit.startswith("%")
 
 
 def quantities(run: FinishedRun) -> Iterator[Quantity]:
-    """All numbers of a run, the same ones in the same order for every run."""
-    yield from _work_done(run.summary)
+    """All numbers of a run, in the same order for every run."""
+    yield from (_of_summary(run, *row) for row in DONE)
     for name, (unit, key) in LATENCIES.items():
         values = None if run.requests is None else latencies(run.requests)[key]
         for what, value in _spread(values, run.summary.get(key)).items():
             yield Quantity(name, what, unit, value)
-    share = at(run.summary, "slo", "share_inside")
-    yield Quantity("service level", "requests inside", "% of requests", None if share is None else 100 * share)
-    yield Quantity("service level", "goodput", "1/s", at(run.summary, "slo", "goodput_requests_per_s"))
-    yield from _batch(run)
-    yield from _memory(run.summary)
-    for kind in ("swap", "recompute"):
-        yield Quantity("preemptions", kind, COUNT, at(run.summary, "preemptions", kind))
-    found, asked = (at(run.summary, "counters", name) for name in ("hit_tokens", "tokens"))
-    yield Quantity("prefix cache", "tokens found", "tokens", found)
-    share = None if found is None or not asked else 100 * found / asked
+    yield from (_of_summary(run, *row) for row in SERVED)
+    largest = None if run.spans is None or run.spans.empty else float(run.spans["running"].max())
+    yield Quantity("batched requests", "largest", "requests", largest)
+    yield from (_of_summary(run, *row) for row in HELD)
+    found, requested = (at(run.summary, "counters", name) for name in ("hit_tokens", "tokens"))
+    share = None if found is None or not requested else 100 * found / requested
     yield Quantity("prefix cache", "tokens found, of the prompts'", "% of tokens", share)
 
 
@@ -76,43 +102,16 @@ def at(summary: Mapping[str, Any], *keys: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _work_done(summary: Mapping[str, Any]) -> Iterator[Quantity]:
-    for name in ("arrived", "finished", "rejected"):
-        yield Quantity("requests", name, COUNT, at(summary, "requests", name))
-    yield Quantity("requests", "time", "s", at(summary, "simulated_s"))
-    yield Quantity("requests", "iterations", COUNT, at(summary, "iterations"))
-    yield Quantity("throughput", "requests", "1/s", at(summary, "throughput", "requests_per_s"))
-    yield Quantity("throughput", "output tokens", "1/s", at(summary, "throughput", "output_tokens_per_s"))
+def _of_summary(run: FinishedRun, group: str, name: str, unit: str, *keys: str) -> Quantity:
+    value = at(run.summary, *keys)
+    return Quantity(group, name, unit, 100 * value if value is not None and unit.startswith("%") else value)
 
 
 def _spread(values: pd.Series | None, written: Mapping[str, float | None] | None) -> dict[str, float | None]:
-    """Mean and percentiles: of the requests where there are any, else as the summary has them."""
+    """Mean and percentiles of the requests where there are any, else those of the summary."""
     names = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
     if values is None:
         return {name: at(written or {}, name) for name in names}
     if values.empty:
         return dict.fromkeys(names)
     return dict(zip(names, map(float, [values.mean(), *np.percentile(values, PERCENTILES)]), strict=True))
-
-
-def _batch(run: FinishedRun) -> Iterator[Quantity]:
-    for name, key in AVERAGES.items():
-        yield Quantity("batched requests", f"mean {name}", "requests", at(run.summary, "batch", f"mean_{key}"))
-    largest = None if run.spans is None or run.spans.empty else float(run.spans["running"].max())
-    yield Quantity("batched requests", "largest", "requests", largest)
-
-
-def _memory(summary: Mapping[str, Any]) -> Iterator[Quantity]:
-    """Section 3.1's split, what of the rest could be used, and what sharing saves."""
-    for name, key in AVERAGES.items():
-        group = f"memory {name}"
-        for kind, part in MEMORY.items():
-            yield Quantity(group, kind, SHARE, _percent(summary, "memory", part, key))
-        for kind in ("cached", "largest_free", "free"):
-            yield Quantity(group, kind.replace("_", " "), SHARE, _percent(summary, "memory_free", kind, key))
-        yield Quantity(group, "saved by sharing", "% of what would be held", _percent(summary, "memory_saving", key))
-
-
-def _percent(summary: Mapping[str, Any], *keys: str) -> float | None:
-    share = at(summary, *keys)
-    return None if share is None else 100 * share

@@ -10,13 +10,19 @@ from typing import Any
 
 import yaml
 
-from experiments.importers.aiconfigurator_attention import decode_points, prefill_points
-from experiments.importers.aiconfigurator_gemm import Gemms
-from experiments.importers.aiconfigurator_links import all_reduce_points
-from experiments.importers.imported import ONCE, PER_LAYER, Asked, Imported
-from experiments.importers.known_shapes import gpu_named, model_named
 from testbed.core.errors import InputError
+from testbed.core.shapes import check_plain
 from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.experiments.importers.aiconfigurator_tables import (
+    Gemms,
+    all_reduce_points,
+    decode_points,
+    nccl_points,
+    prefill_points,
+    read_parquet,
+)
+from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
+from testbed.experiments.importers.known_shapes import data_sheet, model_named
 
 NAME = "AIConfigurator"
 TABLES = {
@@ -25,7 +31,6 @@ TABLES = {
     "decode": "attention/vllm/*/generation_attention_perf.parquet",
     "all_reduce": "comm/vllm/*/custom_allreduce_perf.parquet",
 }
-DTYPE = "bfloat16"
 
 
 def is_here(folder: Path) -> bool:
@@ -33,28 +38,34 @@ def is_here(folder: Path) -> bool:
     return folder.is_dir() and any(folder.glob(TABLES["gemm"]))
 
 
-def read(folder: Path, asked: Asked) -> Imported:
+def read(folder: Path, requested: Requested) -> Imported:
     """The profile of one model's shard, priced by these tables."""
-    if asked.model is None:
+    if requested.model is None:
         raise InputError(f"{folder}: its tables are of no one model; name one by --model")
-    model = asked.model if isinstance(asked.model, ModelSpec) else model_named(asked.model)
-    num_gpus = asked.tensor_parallel or 1
+    model = requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
+    num_gpus = requested.tensor_parallel or 1
+    check_plain(model, "this import")
     if model.num_heads % num_gpus or model.ffn_size % num_gpus:
         raise InputError(f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}")
-    tables = {name: _read(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))}
+    tables = {name: read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))}
     device = str(tables["gemm"]["device"].iloc[0])
-    gpu = gpu_named(asked.gpu) if asked.gpu else _data_sheet(folder)
+    gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
     version = f"vLLM {tables['gemm']['version'].iloc[0]}"
     found = Imported(NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version})
     shard = Shard(model, num_gpus)
     _add_gemms(found, Gemms(tables["gemm"]), shard)
     _add_attention(found, tables, shard)
     if num_gpus > 1:
-        points = all_reduce_points(tables.get("all_reduce"), num_gpus, found.notes)
-        found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, "vLLM's own, in a CUDA graph")
+        own = "all_reduce" in tables
+        points = (
+            all_reduce_points(tables["all_reduce"], num_gpus, found.notes) if own else nccl_points(folder, num_gpus)
+        )
+        note = "vLLM's own, in a CUDA graph" if own else "NCCL's, as there is no table of vLLM's own"
+        found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
+        found.notes.append(f"all-reduces: {note}")
     found.notes += [
         "missing: norms, activation, rotary and position embedding, sampling; nothing stands in for them",
-        "missing: software times; none are priced (see testbed fit-software)",
+        "missing: software times; none are charged (see testbed fit-software)",
         "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
         "missing: swaps; the data sheet's link to the host stands in for them, without latency",
         "missing: block copies; a run that needs them is refused",
@@ -96,17 +107,6 @@ class Shard:
         return -(-self.model.vocab_size // self.num_gpus), self.model.hidden_size
 
 
-def _read(folder: Path, pattern: str) -> Any:
-    """A table, of the newest version that is there."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise InputError("AIConfigurator's tables are parquet: pip install 'kvcache-testbed[parquet]'") from error
-    import pandas as pd
-
-    return pd.read_parquet(sorted(folder.glob(pattern))[-1])
-
-
 def _data_sheet(folder: Path) -> GpuSpec | None:
     """systems/NAME.yaml beside systems/data/NAME."""
     path = folder.parent.parent / f"{folder.name}.yaml"
@@ -125,7 +125,7 @@ def _add_gemms(found: Imported, gemms: Gemms, shard: Shard) -> None:
     found.add("linear", PER_LAYER, ["num_tokens"], layer, "matrix products alone: " + ", ".join(shard.products()))
     head = gemms.summed({"head": shard.head()}, found.notes)
     found.add("output_head", ONCE, ["num_rows"], head, "output projection alone")
-    found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last piece goes on")
+    found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
 
 
 def _add_attention(found: Imported, tables: dict[str, Any], shard: Shard) -> None:

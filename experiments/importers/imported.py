@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from testbed.core.specs import GpuSpec, ModelSpec
@@ -13,12 +14,18 @@ Point = list[Any]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself."""
+class Requested:
+    """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself.
+
+    link is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is AIConfigurator's folder of a GPU.
+    """
 
     model: str | ModelSpec | None = None
     gpu: str | None = None
     tensor_parallel: int | None = None
+    link: float | None = None
+    all_reduce_s: float | None = None
+    nccl: Path | None = None
 
 
 @dataclass

@@ -1,46 +1,33 @@
-"""Model shapes and data sheets by the names that others use for them."""
+"""Model shapes and data sheets by the names that others use."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from experiments.importers.hf_config import model_of
-from experiments.runs.lab import CONF, composed
-from experiments.runs.make import make
+import yaml
+
 from testbed.core.errors import InputError
+from testbed.core.hf_config import model_of
 from testbed.core.shapes import model_names, read_model
 from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.experiments.runs.choice_names import files_of
+from testbed.experiments.runs.compose import composed, plain
+from testbed.schema import read
+from testbed.traces.files import read_json
 
 # Names on Hugging Face of models that ship, with the longest sequence where it is another.
 ALIASES = {
-    "llama-3.1-8b": ("llama-3-8b", 131_072),
     "llama-3.1-8b-instruct": ("llama-3-8b", 131_072),
     "meta-llama-3-8b": ("llama-3-8b", 8192),
-    "llama-3.1-70b": ("llama-3-70b", 131_072),
     "llama-3.1-70b-instruct": ("llama-3-70b", 131_072),
 }
-DEVICES = {
-    "rtx pro 6000 blackwell": "rtx-pro-6000",
-    "a100-sxm4-80gb": "a100-80gb",
-    "a100 80gb": "a100-80gb",
-    "a100-sxm4-40gb": "a100-40gb",
-    "h100 80gb": "h100-80gb",
-    "h200": "h200",
-}
-
-
-def gpu_names() -> list[str]:
-    """The data sheets of the config tree."""
-    return sorted(path.stem for path in (CONF / "gpu").glob("*.yaml"))
+OTHER_DEVICES = {"rtx pro 6000 blackwell": "rtx-pro-6000", "a100 80gb": "a100-80gb"}  # beside what data sheets name
 
 
 def model_named(name: str) -> ModelSpec:
     """A model by a name of the config tree or of Hugging Face, or by the path of its config.json or model file."""
     if Path(name).is_file():
         return model_of(Path(name))
-    short = name.rpartition("/")[2].lower()
-    known, max_len = ALIASES.get(short, (short, None))
+    short, known, max_len = _known(name)
     if known not in model_names():
         listed = ", ".join(model_names())
         raise InputError(f"--model {name}: not the path of a config.json, and none of {listed}; give the path of one")
@@ -48,20 +35,56 @@ def model_named(name: str) -> ModelSpec:
     return spec if max_len is None else replace(spec, name=short, max_len=max_len)
 
 
+def is_known(name: str) -> bool:
+    """Whether a name that others use is that of a model that ships."""
+    return _known(name)[1] in model_names()
+
+
+def _known(name: str) -> tuple[str, str, int | None]:
+    """The last part of a name, our name for that shape, and its longest sequence where it is another."""
+    short = name.rpartition("/")[2].lower()
+    return short, *ALIASES.get(short, (short, None))
+
+
 def gpu_named(name: str) -> GpuSpec:
     """A data sheet of the config tree, or a JSON file with the values of one."""
     if Path(name).is_file():
-        values: dict[str, Any] = json.loads(Path(name).read_text())
-        return GpuSpec(**values)
-    if name not in gpu_names():
-        raise InputError(f"no data sheet of GPU {name!r}; choose from {', '.join(gpu_names())}, or give a JSON file")
-    spec: GpuSpec = make(composed(f"gpu/{name}", ()).gpu)
-    return spec
+        return read(GpuSpec, read_json(name), "gpu")
+    known = sorted(files_of("gpu"))
+    if name not in known:
+        raise InputError(f"no data sheet of GPU {name!r}; choose from {', '.join(known)}, or give a JSON file")
+    return read(GpuSpec, plain(composed(f"gpu/{name}", ()))["gpu"], "gpu")
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
     """The data sheet of a device by our name or the one its driver gives it, None where the config tree has none."""
-    if device in gpu_names():
-        return gpu_named(device)
-    found = next((name for part, name in DEVICES.items() if part in device.lower()), None)
+    sheets = {name: yaml.safe_load(path.read_text(encoding="utf-8")) for name, path in files_of("gpu").items()}
+    names = {str(sheet["device"]).lower(): name for name, sheet in sheets.items() if sheet.get("device")}
+    found = device if device in sheets else names.get(device.lower())
+    found = found or next((name for part, name in OTHER_DEVICES.items() if part in device.lower()), None)
     return gpu_named(found) if found else None
+
+
+def model_asked(name: str | ModelSpec | None, reported: ModelSpec, source: object) -> ModelSpec:
+    """The model that is asked for by name, else the one that the source says: no other shape than that one's."""
+    if name is None:
+        return reported
+    model = name if isinstance(name, ModelSpec) else model_named(name)
+    if replace(reported, name=model.name, max_len=model.max_len) != model:
+        raise InputError(
+            f"{source}: is of {reported.name}, whose shape is not that of --model {model.name}; leave it out"
+        )
+    return model
+
+
+def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
+    """The data sheet that is asked for, else the device's own, None where nobody has one: of no other device."""
+    known = gpu_of_device(device)
+    if name is None:
+        return known
+    gpu = gpu_named(name)
+    is_other = gpu.device not in ("", device) if Path(name).is_file() else known and known.name != gpu.name
+    if is_other:
+        raise InputError(f"{source}: was measured on {device}, which is not --gpu {name}; leave it out, or carry the "
+                         "profile over by testbed derive-profile")  # fmt: skip
+    return gpu

@@ -6,14 +6,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
-from experiments.importers.imported import ONCE, PER_LAYER, Asked, Imported
-from experiments.importers.known_shapes import gpu_named, gpu_of_device, model_named
-from experiments.importers.llmservingsim_skew import unequal_lengths
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from traces.files import read_table
+from testbed.cost.unequal_lengths import AXES
+from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
+from testbed.experiments.importers.known_shapes import data_sheet, is_known, model_asked, model_named
+from testbed.traces.files import MAX_LEN, numbers, plain_or_packed, read_table, require
 
 NAME = "LLMServingSim"
 # What a layer holds, as often as it runs; LLaMA has a norm before attention and one before the feed-forward.
@@ -23,8 +24,11 @@ IN_A_LAYER = {
 OPTIONAL = {"qk_norm": 1}  # Qwen3's
 ONCE_BY_TOKENS = ("embedding", "final_layernorm")
 ONCE_BY_ROWS = ("lm_head", "sampler")
-ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
-BEYOND = "beyond it the last piece goes on"
+ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+BEYOND = "beyond it the last line continues"
+SKEW_LABELS = ("kp_label", "n_label", "skew_rate_label", "kv_big_label")  # of bins, by their upper edges
+UNIT = {"": 1, "%": 1, "k": 1024}
+SKEW_RATIO = 4.0  # its profiler's long lengths over its short ones, where meta.yaml does not say
 TILE = 16  # rows of the smallest tile of a matrix product on tensor cores
 GRAPHS = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]  # what vLLM captures by default, where it may take 512
 
@@ -34,17 +38,17 @@ def is_here(folder: Path) -> bool:
     return bool(_degrees(folder))
 
 
-def read(folder: Path, asked: Asked) -> Imported:
+def read(folder: Path, requested: Requested) -> Imported:
     """The profile of one tensor-parallel degree."""
     degrees = _degrees(folder)
-    degree = asked.tensor_parallel or (next(iter(degrees)) if len(degrees) == 1 else None)
+    degree = requested.tensor_parallel or (next(iter(degrees)) if len(degrees) == 1 else None)
     if degree not in degrees:
         known = ", ".join(map(str, sorted(degrees)))
-        raise InputError(f"{folder}: holds the degrees {known}; say which by --tensor-parallel")
+        raise InputError(f"{folder}: has the degrees {known} (choose one with --tensor-parallel)")
     here, meta = degrees[degree], _meta(folder)
-    model = _model(folder, meta, asked)
-    device = str(meta.get("gpu") or asked.gpu or "unknown")
-    gpu = gpu_named(asked.gpu) if asked.gpu else gpu_of_device(device)
+    model = _model(folder, meta, requested)
+    device = str(meta.get("gpu") or requested.gpu or "unknown")
+    gpu = data_sheet(requested.gpu, device, folder)
     kept = ("vllm_version", "cuda_version", "profiled_at", "variant")
     origin = {"folder": here.name, **{key: str(meta[key]) for key in kept if key in meta}}
     found = Imported(NAME, device, model, degree, gpu, origin=origin)
@@ -60,18 +64,16 @@ def _degrees(folder: Path) -> dict[int, Path]:
     found = {}
     for place in (folder, *sorted(folder.glob("*tp*"))):
         number = re.search(r"tp(\d+)$", place.name)
-        if number and _csv(place, "attention", must=False):
+        if number and plain_or_packed(place / "attention.csv"):
             found[int(number[1])] = place
     return found
 
 
-def _csv(folder: Path, name: str, must: bool = True) -> Path | None:
-    for path in (folder / f"{name}.csv", folder / f"{name}.csv.gz"):
-        if path.is_file():
-            return path
-    if must:
+def _csv(folder: Path, name: str) -> Path:
+    found = plain_or_packed(folder / f"{name}.csv")
+    if found is None:
         raise InputError(f"{folder}: no {name}.csv nor {name}.csv.gz; the profiler writes one")
-    return None
+    return found
 
 
 def _meta(folder: Path) -> Mapping[str, Any]:
@@ -84,19 +86,38 @@ def _meta(folder: Path) -> Mapping[str, Any]:
     return {}
 
 
-def _model(folder: Path, meta: Mapping[str, Any], asked: Asked) -> ModelSpec:
-    name = asked.model or meta.get("model")
-    if not name:
+def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
+    reported = str(meta.get("model") or "")
+    if requested.model and is_known(reported):
+        return model_asked(requested.model, model_named(reported), folder)
+    if not (requested.model or reported):
         raise InputError(f"{folder}: no meta.yaml says which model this is; say it by --model")
-    return model_named(str(name))
+    return model_named(str(requested.model or reported))
 
 
 def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
     columns = read_table(str(path), ["layer", count, "time_us"])
     found: dict[str, dict[int, float]] = {}
-    for layer, number, time in zip(columns["layer"], columns[count], columns["time_us"], strict=True):
-        found.setdefault(layer, {})[int(number)] = float(time)
+    counts, times = _counts(path, count, columns), _times(path, columns)
+    for line, (layer, number, us) in enumerate(zip(columns["layer"], counts, times, strict=True), start=2):
+        if found.setdefault(layer, {}).setdefault(number, us) != us:
+            raise InputError(f"{path}, line {line}: another time of {layer} at {number} {count} stands above; keep one")
     return found
+
+
+def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int]:
+    """A column of whole numbers, at least 0."""
+    values = numbers(columns[name])
+    sound = (values >= 0) & (values <= MAX_LEN) & (values == np.floor(values))
+    require(str(path), name, columns[name], sound, "a whole number of at least 0")
+    return [int(value) for value in values]
+
+
+def _times(path: Path, columns: Mapping[str, list[str]]) -> list[float]:
+    """Microseconds."""
+    values = numbers(columns["time_us"])
+    require(str(path), "time_us", columns["time_us"], (values >= 0) & np.isfinite(values), "a time of at least 0")
+    return [float(value) for value in values]
 
 
 def _sum(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
@@ -108,10 +129,7 @@ def _sum(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str,
 
 
 def _add_layers(found: Imported, here: Path) -> None:
-    dense = _csv(here, "dense")
-    rows = _csv(here, "per_sequence")
-    assert dense
-    assert rows
+    dense, rows = _csv(here, "dense"), _csv(here, "per_sequence")
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
     times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
     note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())
@@ -124,7 +142,7 @@ def _add_layers(found: Imported, here: Path) -> None:
     found.add("output_head", ONCE, ["num_rows"], head, " + ".join(ONCE_BY_ROWS), **more)
     known = {*times, *ONCE_BY_TOKENS, *ONCE_BY_ROWS}
     if unknown := sorted({*layers, *heads} - known):
-        found.notes.append(f"not priced: {', '.join(unknown)}, which this reader does not know")
+        found.notes.append(f"not used: {', '.join(unknown)}, which this reader does not know")
     found.notes.append(f"linear: up to {once[-1][0]:,} tokens an iteration; {BEYOND}")
 
 
@@ -139,14 +157,17 @@ def _between(points: list[list[float]], name: str, found: Imported) -> dict[str,
 def _add_attention(found: Imported, here: Path) -> None:
     """Decodes alone go by total context, the token that they write included; the rest is the mixed table."""
     path = _csv(here, "attention")
-    columns = read_table(str(path), list(ATTENTION))
+    columns = read_table(str(path), [*ATTENTION, "time_us"])
     decodes, mixed = [], []
-    for new, past, seqs, kv, us in zip(*([float(x) for x in columns[name]] for name in ATTENTION), strict=True):
-        length = int(kv) + 1 if seqs else 0
+    counts = (_counts(path, name, columns) for name in ATTENTION)
+    for new, past, seqs, kv, us in zip(*counts, _times(path, columns), strict=True):
+        length = kv + 1 if seqs else 0
         if new:
-            mixed.append([int(new), int(past), int(seqs), length, us])
+            mixed.append([new, past, seqs, length, us])
         elif seqs:
-            decodes.append([int(seqs), int(seqs) * length, us])
+            decodes.append([seqs, seqs * length, us])
+    if not (decodes and mixed):
+        raise InputError(f"{path}: lacks decodes alone, or prompts together with decodes")
     includes = ["cache_write"]
     found.add("decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes,
               "equal lengths; vLLM's attention layer, cache write included", includes=includes)  # fmt: skip
@@ -162,24 +183,70 @@ def _add_attention(found: Imported, here: Path) -> None:
 
 
 def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
-    path = _csv(here, "skew_fit", must=False)
-    if path is None:
-        found.notes.append("missing: skew_fit.csv; batches of unequal lengths are priced as if of equal ones")
+    """What unequal lengths add, by bins.
+
+    It measured batches of two lengths, the long ones `skew_rep` times the short ones; its skew is the share s of long
+    ones, so that their mean is (1 + (skew_rep - 1) s) / skew_rep of the longest. Its shares are quotients of small
+    differences; those below 0 or above 1 are noise, for a batch takes no less than one of equal lengths with as many
+    tokens, and no more than if all were as long as the longest.
+    """
+    path, fit = plain_or_packed(here / "skew_fit.csv"), meta.get("skew_fit") or {}
+    own = fit.get("per_tp") or {}
+    if path is None or not fit.get("enabled", own):
+        why = "missing: skew_fit.csv" if path is None else "skew_fit.csv is left out, as meta.yaml does not enable it"
+        found.notes.append(f"{why}; batches of unequal lengths take what those of equal ones take")
         return
-    found.sections["unequal_lengths"], notes = unequal_lengths(path, meta, degree)
-    found.notes += notes
+    columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"])
+    ratio = float((meta.get("skew_profile", {}).get("grid") or {}).get("skew_rep", SKEW_RATIO))
+    shares = numbers(columns["alpha"])
+    require(str(path), "alpha", columns["alpha"], np.isfinite(shares), "a share")
+    edges = zip(*([_edge(path, label) for label in columns[name]] for name in SKEW_LABELS), strict=True)
+    points = [
+        [pc, past, seqs, round(100 * (1 + (ratio - 1) * skew / 100) / ratio), longest, min(1.0, max(0.0, share))]
+        for pc, (past, seqs, skew, longest), share in zip(
+            _counts(path, "pc", columns), edges, shares.tolist(), strict=True
+        )
+    ]
+    default = (own.get(degree) or own.get(str(degree)) or {}).get("alpha_default")
+    found.sections["unequal_lengths"] = {
+        "covers": "share of t(longest) - t(mean) that a batch of unequal lengths takes beyond t(mean)",
+        "axes": list(AXES),
+        "columns": ["share"],
+        "note": f"upper edges of bins; measured on batches of two lengths, one {ratio:g} times the other",
+        "default": 0.0 if default is None else default,
+        "points": sorted(points),
+    }
+    known = (
+        f"0, as meta.yaml has no alpha_default for tp{degree}"
+        if default is None
+        else f"{default}, its own pooled value"
+    )
+    outside = sum(not 0 <= share <= 1 for share in shares)
+    found.notes += [
+        f"unequal lengths: {len(points):,} measured bins; any other has {known}",
+        f"unequal lengths: {outside:,} of the bins lie outside 0 to 1, which is noise, and were cut there",
+    ]
+
+
+def _edge(path: Path, label: str) -> int:
+    """The upper edge of a bin; one above the last edge (`sr>70%`) ends at 100 percent or goes on at the top."""
+    match = re.fullmatch(r"\w+?(<=|>|=)(\d+)([%k]?)", label)
+    if match is None:
+        raise InputError(f"{path}: {label!r} is not the label of a bin such as n<=128 or kvB<=16k; mend the file")
+    sign, number, unit = match.groups()
+    if sign == ">":
+        return 100 if unit == "%" else 2**31 - 1
+    return int(number) * UNIT[unit]
 
 
 def _add_what_is_missing(found: Imported) -> None:
-    found.notes.append("missing: software times; none are priced (see testbed fit-software)")
     found.graph_sizes = list(GRAPHS)
-    found.notes.append(
+    found.notes += [
+        "missing: software times; none are charged (see testbed fit-software)",
         "CUDA graphs: it measures eagerly; batches are padded to the sizes that vLLM captures by default, up to "
-        f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)"
-    )
-    found.notes.append("missing: swaps; the data sheet's link to the host stands in for them, without latency")
-    found.notes.append("missing: block copies; a run that needs them is refused")
-    if found.num_gpus > 1:
-        found.notes.append("missing: all-reduces; a ring over the data sheet's links stands in for them")
+        f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)",
+        "missing: swaps; the data sheet's link to the host stands in for them, without latency",
+        "missing: block copies; a run that needs them is refused",
+    ]
     if found.gpu is None:
         found.notes.append(f"missing: the data sheet of {found.device}; name one by --gpu")

@@ -1,1 +1,1 @@
-"""The picture of memory: frames of a memory trace as a raster over time, and as a page to click through."""
+"""The memory map: frames of a memory trace as a raster over time, and as an interactive page."""

@@ -1,9 +1,9 @@
-"""A memory trace as the small JSON that the page replays: each frame says what has changed since the one before.
+"""A memory trace as the small JSON that the page replays: each frame contains the changes since the previous one.
 
-A frame is {t, step, seqs, pinned, cached, rounding}. A sequence of which a frame says nothing has `step` more tokens
-and the same table. One that it names is [id] where it has gone, else [id, tokens, kept, device, host]: the first `kept`
-extents of its device table stay, those of `device` follow; `host` is its part on the host. The others are
-{add: extents, drop: extents}. Extents are [start, length, ...] in slots.
+A frame is {t, step, seqs, pinned, cached, rounding}. A sequence that is not in `seqs` has `step` more tokens and the
+same table. An entry of `seqs` is [id] where the sequence has left, else [id, tokens, kept, device, host]: the first
+`kept` extents of its device table stay, those of `device` follow; `host` is its part on the host. pinned, cached and
+rounding are {add: extents, drop: extents}. Extents are [start, length, ...] in slots.
 """
 
 import json
@@ -11,17 +11,24 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from experiments.memory_map import colors
 from testbed.core.request import PS
 from testbed.core.slots import Extent, ceil_div
+from testbed.experiments.memory_map import raster
+from testbed.experiments.pages.page import render
 from testbed.sim.memory_trace import Frame, MemoryTrace, thinned
 
 MAX_CHARACTERS = 3_000_000
 KINDS = ("pinned", "cached", "rounding")
+SCRIPTS = ("replay", "blocks", "draw", "grid", "mapping", "details", "keys", "page")
+
+
+def page(trace: MemoryTrace, title: str) -> str:
+    """memory_map.html: one file with its data, style and script, which needs no network."""
+    return render("memory_map/page/page.html", title=title, data=encode(trace), scripts=SCRIPTS)
 
 
 def encode(trace: MemoryTrace) -> str:
-    """The JSON; frames are thinned until it is no longer than MAX_CHARACTERS."""
+    """The JSON, with as many frames as fit MAX_CHARACTERS."""
     frames = trace.frames
     gap_ps = ceil_div(trace.end_ps - trace.start_ps, len(frames))
     while True:
@@ -34,13 +41,14 @@ def encode(trace: MemoryTrace) -> str:
 
 def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
     """The trace with these frames as plain values."""
-    empty = Frame(0, 0, {}, type(frames[0].unowned)())
+    empty = Frame(0, 0, {}, type(frames[0].non_sequence_slots)())
     return {
         "block_size": trace.block_size,
         "num_slots": trace.num_slots,
         "start": trace.start_ps / PS,
         "end": trace.end_ps / PS,
         "num_states": trace.num_states,
+        "fullest": max(frames, key=num_allocated).start_ps / PS,
         "requests": {key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()},
         "owners": {seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()},
         "frames": [changes(old, new) for old, new in zip([empty, *frames], frames, strict=False)],
@@ -48,22 +56,27 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
     }
 
 
+def num_allocated(frame: Frame) -> int:
+    """Slots on the device in tables of sequences; a shared extent counts once."""
+    return sum(length for _, length in {extent for held in frame.held.values() for extent in held.device})
+
+
 def look() -> dict[str, Any]:
-    """Names and colours, so that picture and page cannot differ; lists are by kind of slot."""
-    kinds = sorted(colors.NAMES)
+    """Names and colours, shared by picture and page; lists are indexed by kind of slot."""
+    kinds = sorted(raster.NAMES)
     return {
-        "palette": colors.PALETTE,
-        "several": colors.SEVERAL_COLOR,
-        "shared_name": colors.SHARED_NAME,
-        "names": [colors.NAMES[kind] for kind in kinds],
-        "plain": [colors.PLAIN.get(kind) for kind in kinds],
-        "tints": [colors.TINTS.get(kind, 0) for kind in kinds],
-        "lines": [colors.LINES.get(kind) for kind in kinds],
+        "palette": raster.PALETTE,
+        "several": raster.SEVERAL_COLOR,
+        "shared_name": raster.SHARED_NAME,
+        "names": [raster.NAMES[kind] for kind in kinds],
+        "plain": [raster.PLAIN.get(kind) for kind in kinds],
+        "tints": [raster.TINTS.get(kind, 0) for kind in kinds],
+        "lines": [raster.LINES.get(kind) for kind in kinds],
     }
 
 
 def changes(old: Frame, new: Frame) -> dict[str, Any]:
-    """What a frame says."""
+    """A frame's changes."""
     both = old.held.keys() & new.held.keys()
     steps = Counter(new.held[key].num_tokens - old.held[key].num_tokens for key in sorted(both))
     step = steps.most_common(1)[0][0] if steps else 0
@@ -72,7 +85,7 @@ def changes(old: Frame, new: Frame) -> dict[str, Any]:
         entry for key in new.held if (entry := entry_of(old, new, key, step))
     ]
     for kind in KINDS:
-        was, now = (dict.fromkeys(getattr(frame.unowned, kind)) for frame in (old, new))
+        was, now = (dict.fromkeys(getattr(frame.non_sequence_slots, kind)) for frame in (old, new))
         if was.keys() != now.keys():
             add, drop = (e for e in now if e not in was), (e for e in was if e not in now)
             frame[kind] = {"add": flat(add), "drop": flat(drop)}
@@ -80,7 +93,7 @@ def changes(old: Frame, new: Frame) -> dict[str, Any]:
 
 
 def entry_of(old: Frame, new: Frame, seq_id: int, step: int) -> list[Any] | None:
-    """What a frame says of a sequence that it shows; None where that is as expected."""
+    """A frame's entry for a sequence; None where the sequence has `step` more tokens and the same table."""
     held, before = new.held[seq_id], old.held.get(seq_id)
     if before is None:
         return [seq_id, held.num_tokens, 0, flat(held.device), flat(held.host)]
@@ -91,11 +104,9 @@ def entry_of(old: Frame, new: Frame, seq_id: int, step: int) -> list[Any] | None
 
 
 def common(old: tuple[Extent, ...], new: tuple[Extent, ...]) -> int:
-    """How many leading extents two tables have in common."""
-    for count, (a, b) in enumerate(zip(old, new, strict=False)):
-        if a != b:
-            return count
-    return min(len(old), len(new))
+    """The number of leading extents that two tables have in common."""
+    different = (count for count, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
+    return next(different, min(len(old), len(new)))
 
 
 def flat(extents: Iterable[Extent]) -> list[int]:

@@ -1,1 +1,1 @@
-"""Self-contained HTML pages: what `testbed report` and `testbed compare` share."""
+"""Self-contained HTML pages for `testbed report` and `testbed compare`."""

@@ -1,38 +1,40 @@
-"""Published numbers against simulated ones; a row passes inside the tolerance that stands beside it."""
+"""Published numbers against simulated ones; a row passes inside its tolerance.
 
-from collections.abc import Iterable, Sequence
+Two lists are counted: the one of reference.csv, and the one before, from which its rows say by `was` how they differ.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.table import Table
 
-from experiments.paper.margins import margin
-from experiments.paper.studies.study import Finding
+from testbed.experiments.paper.causes import cause_of
+from testbed.experiments.paper.margins import error, smallest_margin
+from testbed.experiments.paper.studies.study import Finding, RowKey, Study
 
 REFERENCE = Path(__file__).with_name("reference.csv")
 TURNS = "turns_under"
-COLUMNS = [
-    "figure",
-    "setting",
-    "system",
-    "quantity",
-    "published",
-    "simulated",
-    "error",
-    "role",
-    "part",
-    "margin",
-    "verdict",
-]
-BESIDE = ["tolerance", "interval", "grid_ends", TURNS, "note"]
-KEY = COLUMNS[:4]
+ON = "simulated on "
+KEY = ["figure", "setting", "system", "quantity"]
+COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "verdict", "before"]
+COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
 NUMBERS = ("published", "simulated", "error", "margin")
 JUDGED = ("predict", "compare")
-PARTS = {
-    "arithmetic": "no price matters",
-    "memory": "memory and trace",
-    "price": "prices and load",
-}
+SHOWN = (*JUDGED, "goal", "derived")  # the last two have a verdict in brackets, which counts for nothing
+PARTS = {"arithmetic": "arithmetic only", "memory": "memory and trace", "cost": "cost model and load"}
+Card = dict[RowKey, dict[str, object]]  # scored rows
+# Inside with the lengths of the paper's artifact. The embedded model keeps means and quantiles, not every row.
+EXPECTED: frozenset[RowKey] = frozenset(
+    {
+        ("fig2", "opt-13b sharegpt", "orca-max", "internal_fragmentation"),
+        ("fig2", "opt-13b sharegpt", "orca-pow2", "token_states"),
+        ("fig2", "opt-13b sharegpt", "orca-oracle", "reservation"),
+    }
+)
+COMPARED = {"table1", "fig2", "fig13a", "fig13b"}  # run with both, so that a miss of theirs can be judged
+PICKLE = "sharegpt_opt_text_completion_length.pkl"
 
 
 def reference() -> pd.DataFrame:
@@ -40,71 +42,110 @@ def reference() -> pd.DataFrame:
     return pd.read_csv(REFERENCE, dtype=str, keep_default_na=False).rename(columns={"value": "published"})
 
 
+def published(figure: str) -> pd.DataFrame:
+    """setting, system, quantity and the published number of a figure's rows that are single numbers."""
+    rows = reference().query("figure == @figure")
+    numbers = pd.to_numeric(rows["published"], errors="coerce")
+    return rows.assign(published=numbers)[numbers.notna()][["setting", "system", "quantity", "published"]]
+
+
+def published_range(figure: str, quantity: str) -> tuple[float, float]:
+    """The ends of a range such as 20-26."""
+    (text,) = set(reference().query("figure == @figure and quantity == @quantity")["published"])
+    low, high = str(text).split("-")
+    return float(low), float(high)
+
+
+def key_of(row: Mapping[str, Any]) -> RowKey:
+    """What names a row."""
+    figure, setting, system, quantity = (row[name] for name in KEY)
+    return figure, setting, system, quantity
+
+
 def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFrame:
-    """Every reference row of these figures, simulated or not; after them settings that the paper does not have."""
+    """Every reference row of these figures, simulated or not; after them settings and systems without such a row."""
     found = list(findings)
-    known = {tuple(getattr(f, key) for key in KEY): f for f in found}
+    known = by_key(found)
     rows: list[dict[str, object]] = []
     for figure in covers:
-        published = reference().query("figure == @figure")
-        rows += [scored(row, known.get(tuple(row[key] for key in KEY))) for row in published.to_dict("records")]
-        beside = [f for f in found if f.figure == figure and f.setting not in set(published["setting"])]
+        listed = reference().query("figure == @figure")
+        rows += [scored(row, known.get(key_of(row))) for row in listed.to_dict("records")]
+        systems = {key_of(row)[1:3] for row in listed.to_dict("records")}
+        beside = [f for f in found if f.figure == figure and (f.setting, f.system) not in systems]
         rows += [f._asdict() for f in beside]
-    table = pd.DataFrame(rows, columns=[*COLUMNS, *BESIDE], dtype=object)
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *COMPARED_WITH], dtype=object)
     return table.where(table.notna(), "")
+
+
+def verdicts(study: Study, table: pd.DataFrame, keys: Collection[RowKey]) -> Card:
+    """The scored rows of a study's table, of those that are asked for."""
+    known = by_key(study.findings(table))
+    rows = {key_of(row): row for row in reference().to_dict("records")}
+    return {key: scored(rows[key], known[key]) for key in keys if key in known}
+
+
+def by_key(findings: Iterable[Finding]) -> dict[RowKey, Finding]:
+    """Findings by the rows that they are of."""
+    return {(f.figure, f.setting, f.system, f.quantity): f for f in findings}
 
 
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     """One reference row with its verdict; rows that only feed the simulation get none."""
-    judged = row["role"] in JUDGED
+    found = {"verdict": verdict(row, finding), "before": verdict(as_before(row), finding)}
+    found["cause"] = cause_of(key_of(row)) if found["verdict"] == "miss" else ""
     if finding is None:
-        note = "not simulated" if judged else ""
-        return {**row, "simulated": "", "error": "", "verdict": "miss" if judged else "", "note": note}
+        note = "not simulated" if found["verdict"] else ""
+        return {**row, "simulated": "", "error": "", "note": note, **found}
     value, tolerance = finding.simulated, row["tolerance"]
     values = value if isinstance(value, tuple) else (value,)
-    inside = smallest_margin(row, finding) if judged else None
-    found = {
+    shown = {
         "simulated": " / ".join(short(one) for one in value) if isinstance(value, tuple) else value,
         "error": " / ".join(filter(None, (error(row["published"], one, tolerance) for one in values))),
-        "margin": inside,
-        "verdict": "" if inside is None else "pass" if inside >= 0 else "miss",
+        "margin": smallest_margin(row, finding) if row["role"] in SHOWN else None,
     }
-    return {**row, **found, "interval": finding.interval, "grid_ends": finding.grid_ends, "note": finding.note}
+    beside = {name: getattr(finding, name) for name in ("interval", "grid_ends", "note")}
+    return {**row, **shown, **found, **beside}
 
 
-def smallest_margin(row: dict[str, str], finding: Finding) -> float:
-    """The smallest margin of all that the finding claims; its numbers are held against the row's own limits."""
-    values = finding.simulated if isinstance(finding.simulated, tuple) else (finding.simulated,)
-    margins = [margin(row, value) for value in values if not isinstance(value, str)]
-    return min([*margins, *([] if finding.margin is None else [finding.margin])])
-
-
-def error(published: str, value: float | str, tolerance: str) -> str:
-    """The difference, in the unit of the tolerance; empty where the published thing is no single number."""
-    try:
-        difference = float(value) - float(published)
-    except ValueError:
+def verdict(row: dict[str, str], finding: Finding | None) -> str:
+    """pass or miss; in brackets where the row counts for nothing, empty where it has no verdict."""
+    if row["role"] not in SHOWN:
         return ""
-    if "point" in tolerance:
-        return f"{difference:+.2f} points"
-    return f"{100 * difference / float(published):+.1f}%" if float(published) else f"{difference:+.2f}"
+    text = "pass" if finding is not None and smallest_margin(row, finding) >= 0 else "miss"
+    return text if row["role"] in JUDGED else f"({text})"
+
+
+def as_before(row: dict[str, str]) -> dict[str, str]:
+    """The row as the list before had it; one that was absent has no role."""
+    if row["was"] == "absent":
+        return {**row, "role": ""}
+    return row | dict(part.split("=", 1) for part in row["was"].split(";") if part)
+
+
+def beside_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataFrame:
+    """The scorecard with what the same figures gave on another GPU, in a column of its own; it is not judged."""
+    theirs = other.set_index(KEY)["simulated"]
+    there = [theirs.get(key_of(row), "") for row in card.to_dict("records")]
+    return card.assign(**{f"{ON}{gpu}": pd.Series(there, index=card.index, dtype=object)})
 
 
 def card_table(card: pd.DataFrame) -> Table:
     """The scorecard for the terminal."""
-    table = Table(title=f"Scorecard: {counted(card)}", title_justify="left")
-    for name in COLUMNS:
+    title = f"Scorecard: {counted(card)}\nby the list before: {counted(card, 'before')}"
+    table = Table(title=title, title_justify="left")
+    names = [*COLUMNS, *(name for name in card if name.startswith(ON))]
+    for name in names:
         table.add_column(name, overflow="fold", justify="right" if name in NUMBERS else "left")
     for row in card.to_dict("records"):
         style = {"miss": "red", "pass": "green"}.get(str(row["verdict"]), "dim")
-        table.add_row(*(short(row[name]) for name in COLUMNS), style=style)
+        table.add_row(*(short(row[name]) for name in names), style=style)
     return table
 
 
-def counted(card: pd.DataFrame) -> str:
+def counted(card: pd.DataFrame, column: str = "verdict") -> str:
     """How many judged rows are inside their tolerance, by part; the sum alone would say less than it seems to."""
-    judged = card[card["verdict"] != ""]
-    by_part = judged.groupby("part")["verdict"]
+    judged = card[card[column].isin(["pass", "miss"])]
+    by_part = judged.groupby("part")[column]
     passed, rows = by_part.apply(lambda verdicts: (verdicts == "pass").sum()), by_part.size()
     parts = [f"{part} ({meaning}) {passed[part]} of {rows[part]}" for part, meaning in PARTS.items() if part in rows]
     return "; ".join(parts) if parts else "no published number is judged here"
@@ -115,3 +156,31 @@ def short(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
+    """Which misses come from the embedded lengths, and how to get the real ones; `files` were replayed instead."""
+    missed = [key_of(row) for row in card.to_dict("records") if row["verdict"] == "miss"]
+    if "sharegpt" in files:
+        causes = card.loc[card["verdict"] == "miss", "cause"]
+        yield from (f"{_named([key])}: {cause}" for key, cause in zip(missed, causes, strict=True))
+        return
+    yield "Lengths were drawn from the embedded models, which are close to the paper's but are not the same rows."
+    expected = [key for key in missed if key in EXPECTED]
+    if expected:
+        yield f"Expected to miss with them, and inside with the paper's: {_named(expected)}."
+    other = [key for key in missed if key not in EXPECTED and key[0] in COMPARED]
+    if other:
+        yield f"Not expected to miss, so something has changed: {_named(other)}."
+    rest = [key for key in missed if key[0] not in COMPARED]
+    if rest:
+        yield f"Judge these by the paper's lengths alone, and by REPRODUCING.md: {_named(rest)}."
+    yield (
+        f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on GitHub:\n"
+        f"  testbed import-lengths {PICKLE} sharegpt.csv\n"
+        f"  testbed reproduce {' '.join(figures)} --lengths sharegpt.csv"
+    )
+
+
+def _named(keys: Sequence[tuple[str, ...]]) -> str:
+    return "; ".join(" ".join(filter(None, (figure, system, quantity))) for figure, _, system, quantity in keys)

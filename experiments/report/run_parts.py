@@ -1,78 +1,99 @@
-"""One run, and a folder of runs, as parts of a page: figures first, tables after."""
+"""One run, and a folder of runs, as parts of a page: figures, then tables."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
+from markupsafe import Markup
 
-from experiments.compare import curves
-from experiments.compare.comparison import differences
-from experiments.compare.finished_run import FinishedRun
-from experiments.compare.quantities import Quantity, quantities
-from experiments.compare.texts import readable
-from experiments.compare.what_it_was import what_it_was
-from experiments.pages.html import NUMBER, SMALL, details, gallery, heading, paragraph, picture, table
-from experiments.report import sweep_figure
-from experiments.runs.summary_table import number
+from testbed.experiments.compare import curves
+from testbed.experiments.compare.comparison import differences
+from testbed.experiments.compare.finished_run import FinishedRun
+from testbed.experiments.compare.quantities import Quantity, quantities
+from testbed.experiments.compare.texts import readable
+from testbed.experiments.pages.chart import Chart
+from testbed.experiments.pages.page import NUMBER, Picture, Table, render
+from testbed.experiments.runs.plots import run_charts
+from testbed.experiments.runs.summary_table import number
+from testbed.experiments.runs.sweep_chart import legible, sweep_charts
+from testbed.overload import in_words
+from testbed.tables import flat
 
-PLOTS = {
-    "memory": "The KV cache by kind over time",
-    "batch": "Requests in the batch, waiting and swapped, over time",
-    "latency_cdf": "Share of requests answered within a normalized latency",
-    "memory_map": "Who held which physical block, over time",
-}
+MAP = "memory_map.png"
 SHOWN = {
     "requests/s": ("throughput", "requests"),
+    "goodput, req/s": ("service level", "goodput"),
     "norm. latency, s/token": ("normalized latency", "mean"),
-    "p95": ("normalized latency", "p95"),
     "TTFT p50, s": ("TTFT", "p50"),
-    "TPOT mean, s": ("TPOT", "mean"),
+    "TTFT p99, s": ("TTFT", "p99"),
+    "TPOT p50, s": ("TPOT", "p50"),
+    "TPOT p99, s": ("TPOT", "p99"),
     "batch": ("batched requests", "mean per iteration"),
     "token states, %": ("memory per iteration", "token states"),
-    "finished": ("requests", "finished"),
     "preempted: swap": ("preemptions", "swap"),
     "recompute": ("preemptions", "recompute"),
 }
 MOST_CURVES = 8
 
 
-def one_run(run: FinishedRun, level: int, title: str) -> str:
-    """Its plots, its numbers, its config."""
+def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
+    """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with its charts open."""
     numbers = list(quantities(run))
-    pictures = [
-        picture(path.read_bytes(), f"{PLOTS.get(path.stem, path.stem)}. {_in_short(numbers)}", _caption(path), SMALL)
-        for path in sorted(run.folder.glob("*.png"))
-    ]
     rows = [[f"{one.group}, {one.name} ({one.unit})", number(one.value)] for one in numbers if one.value is not None]
-    config = (run.folder / "config.yaml").read_text(encoding="utf-8")
-    parts = [
-        heading(level, title), paragraph(what_it_was(run)), gallery(pictures), table(title, ["quantity", "value"],
-        rows, ["", NUMBER]), details("config", config), details("summary", json.dumps(run.summary, indent=2)),
-    ]  # fmt: skip
-    return "\n".join(parts)
+    main = {name: value for name, value in _short(numbers).items() if value is not None}
+    picture = run.folder and run.folder / MAP
+    return render(
+        "report/run.html",
+        run=run,
+        title=title,
+        alone=alone,
+        anchor=anchor(title),
+        overload=run.overload and in_words(run.overload),
+        charts=_charts(run),
+        picture=Picture(picture.read_bytes(), f"Owners of physical blocks over time in {title}")
+        if picture and picture.is_file()
+        else None,
+        main={name: number(value) for name, value in main.items()},
+        numbers=Table(f"all numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
+    )
 
 
-def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """What differs, curves, a table with what differs as columns, and each run with plots of its own."""
+def _charts(run: FinishedRun) -> list[Chart]:
+    if run.requests is None or run.spans is None:
+        return []
+    return list(run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1)).values())
+
+
+def anchor(title: str) -> str:
+    """The fragment of a run's card."""
+    return "".join(letter if letter.isalnum() else "-" for letter in title)
+
+
+def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
+    """Differences, curves, a table with the differing keys as columns, and a card for each run with tables."""
     different = varying(runs).sort_values(list(varying(runs)), key=_as_numbers) if len(runs) > 1 else varying(runs)
     runs = [runs[i] for i in different.index]
     different = different.reset_index(drop=True)
-    names = " and ".join(map(str, different.columns))
-    yield heading(2, f"{len(runs)} runs in {folder}" + (f", by {names}" if names else ""))
-    yield paragraph(f"The first: {what_it_was(runs[0])}.")
-    called = [", ".join(values) or run.name for run, values in zip(runs, different.to_numpy().tolist(), strict=True)]
-    yield gallery(_figures([replace(run, name=name) for run, name in zip(runs, called, strict=True)], different))
-    yield _table(runs, different)
-    for run, name in zip(runs, called, strict=True):
-        if any(run.folder.glob("*.png")):
-            yield one_run(run, 3, name)
+    values = different.to_numpy().tolist()
+    names = [", ".join(map(legible, different, one)) or run.name for run, one in zip(runs, values, strict=True)]
+    named = list(zip(runs, names, strict=True))
+    whole = [replace(run, name=name) for run, name in named if run.requests is not None and run.spans is not None]
+    return render(
+        "report/runs.html",
+        folder=folder,
+        names=names,
+        axes=list(different.columns),
+        first=runs[0],
+        sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
+        charts=list(curves.charts(whole)) if 1 < len(whole) <= MOST_CURVES else [],
+        table=_table(runs, different),
+        cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
+    )
 
 
 def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
-    """A row a run, a column a config key that differs, words before numbers; what another key decides is left out."""
-    found = differences(runs).drop(index="outputs", errors="ignore")  # what was written changes no run
+    """A row per run, a column per differing config key, text before numbers, without keys that follow from others."""
+    found = differences(runs).drop(index="outputs", errors="ignore")  # the choice of outputs changes no run
     shown = pd.DataFrame(dict(readable(str(key), list(found.loc[key])) for key in found.index), index=range(len(runs)))
     kept: list[str] = []
     for name in sorted(shown, key=lambda name: _are_numbers(shown[name])):
@@ -89,32 +110,17 @@ def _as_numbers(values: pd.Series) -> pd.Series:
     return pd.to_numeric(values) if _are_numbers(values) else values
 
 
-def _figures(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Iterator[str]:
-    """A curve over a number that differs; and where the runs are few, their own curves over each other."""
-    sweep = sweep_figure.arranged(different, pd.DataFrame([_short(run) for run in runs]))
-    if sweep is not None:
-        yield picture(curves.png(sweep_figure.draw(sweep)), sweep_figure.described(sweep), "", SMALL)
-    tables = [run for run in runs if run.spans is not None and run.requests is not None]
-    if 1 < len(tables) <= MOST_CURVES:
-        yield picture(curves.png(curves.draw(tables)), curves.described(tables), "", SMALL)
+def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
+    found = [_short(quantities(run)) for run in runs]
+    known = [name for name in SHOWN if any(row[name] is not None for row in found)]
+    rows = [
+        [*values, *(number(row[name]) for name in known), run.name]
+        for run, row, values in zip(runs, found, different.to_numpy().tolist(), strict=True)
+    ]
+    head = [*map(str, different.columns), *known, "run"]
+    return Table("all runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)])
 
 
-def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> str:
-    head = [*map(str, different.columns), *SHOWN, "run"]
-    rows = [[*said, *(number(_short(run)[name]) for name in SHOWN), run.name]
-            for run, said in zip(runs, different.to_numpy().tolist(), strict=True)]  # fmt: skip
-    return table("all runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(SHOWN)])
-
-
-def _short(run: FinishedRun) -> dict[str, float | None]:
-    known = {(one.group, one.name): one.value for one in quantities(run)}
-    return {name: known[key] for name, key in SHOWN.items()}
-
-
-def _in_short(numbers: Sequence[Quantity]) -> str:
+def _short(numbers: Iterable[Quantity]) -> dict[str, float | None]:
     known = {(one.group, one.name): one.value for one in numbers}
-    return "; ".join(f"{name} {number(known[key])}" for name, key in SHOWN.items() if known[key] is not None) + "."
-
-
-def _caption(path: Path) -> str:
-    return PLOTS.get(path.stem, path.stem)
+    return {name: known[key] for name, key in SHOWN.items()}

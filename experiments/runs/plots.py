@@ -1,21 +1,44 @@
-"""The plots of a run folder: memory over time by kind, latency CDF, batch size over time."""
+"""The charts of a run: memory over time by kind, batch size over time, latencies; drawn with matplotlib for files."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, FigureBase
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from experiments.paper.style import KIND_COLORS, KIND_LABELS, RC, log_x, new_figure, save
+from testbed.experiments.pages.chart import Chart, Series
+from testbed.experiments.runs.figure_style import (
+    HATCH_COLOR,
+    KIND_COLORS,
+    KIND_HATCHES,
+    KIND_LABELS,
+    RC,
+    log_x,
+    new_figure,
+    save,
+)
 
 MAX_POINTS = 600
 FREE = "Free"
 MARGINS = (0.16, 0.2, 0.97, 0.83)  # left, bottom, right and top, as shares of the figure
+COLORS = (
+    "#0067ab",
+    "#c24f00",
+    "#007a5c",
+    "#a6447f",
+    "#8a6d00",
+    "#2a8ec2",
+    "#333333",
+    "#777777",
+)  # as page.css has them
+LINES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 Table = Mapping[str, Any]
 Grid = dict[str, NDArray[np.float64]]
 
@@ -23,14 +46,21 @@ Grid = dict[str, NDArray[np.float64]]
 def draw_all(folder: Path, requests: Table, spans: Table, num_slots: int) -> None:
     """Write memory.png, latency_cdf.png and batch.png. Tables are data frames, or columns by name."""
     with mpl.rc_context(RC):
-        grid = over_time(spans)
-        save(draw_memory(grid, num_slots, all_free(spans)), folder / "memory.png")
-        save(draw_latency(requests), folder / "latency_cdf.png")
-        save(draw_batch(grid), folder / "batch.png")
+        for name, chart in run_charts(requests, spans, num_slots).items():
+            figure = one_plot()
+            drawn(chart, figure)
+            save(figure, folder / f"{name}.png")
+
+
+def run_charts(requests: Table, spans: Table, num_slots: int) -> dict[str, Chart]:
+    """The charts of one run by the stem of their files."""
+    grid = over_time(spans)
+    memory = memory_chart(grid, num_slots, all_free(spans))
+    return {"memory": memory, "batch": batch_chart(grid), "latency_cdf": latency_chart(requests)}
 
 
 def over_time(spans: Table) -> Grid:
-    """Time-weighted means of the spans over at most MAX_POINTS equal stretches of time; idle time counts as zero."""
+    """Time-weighted means of the spans over at most MAX_POINTS equal intervals; idle time counts as zero."""
     names = ["live", "reserved", "internal", "running", "waiting", "swapped"]
     start = np.asarray(spans["start_s"])
     if not len(start):
@@ -46,75 +76,121 @@ def over_time(spans: Table) -> Grid:
 
 
 def all_free(spans: Table) -> bool:
-    """Whether whatever is not held is free, and as good as any other: always so in a paged pool."""
-    return all(name in spans and not np.any(np.asarray(spans[name])) for name in ("rounding", "scattered"))
+    """Whether all slots that are not held are free and interchangeable, as always in a paged pool."""
+    return all(name in spans and not np.any(np.asarray(spans[name])) for name in ("rounding", "external_fragmentation"))
 
 
-def draw_together(requests: Table, spans: Table, num_slots: int) -> Figure:
-    """The three plots beside each other."""
-    with mpl.rc_context(RC):
-        figure = new_figure(9.6, 2.4, Shown)
-        parts = figure.subfigures(1, 3)
-        grid = over_time(spans)
-        draw_memory(grid, num_slots, all_free(spans), parts[0])
-        draw_batch(grid, parts[1])
-        draw_latency(requests, parts[2])
-    return figure
+def memory_chart(grid: Grid, num_slots: int, free: bool = False) -> Chart:
+    """The pool by kind, stacked; `free`: slots that are not held are free, not external fragmentation."""
+    labels = [*list(KIND_LABELS.values())[:-1], FREE if free else KIND_LABELS["external"]]
+    used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
+    layers = zip(labels, [*used, 100 - sum(used)], strict=True)
+    series = [Series(name, grid["time_s"], shares) for name, shares in layers]
+    return Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", series, stacked=True, top=100)
+
+
+def latency_chart(requests: Table) -> Chart:
+    """Share of requests answered within a normalized latency."""
+    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
+    return cdf_chart("Normalized latency (s/token)", {"requests": (finish - arrival) / output_len})
+
+
+def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
+    """For each name the share of its values up to each value; logarithmic where they span a decade."""
+    found = {name: np.sort(np.asarray(values)[~np.isnan(values)]) for name, values in samples.items()}
+    series = [
+        Series(name, values, np.arange(1, len(values) + 1) / max(len(values), 1) * 100)
+        for name, values in found.items()
+    ]
+    whole = np.concatenate([*found.values(), np.empty(0)])
+    is_log = bool(len(whole)) and 0 < 10 * whole.min() <= whole.max()
+    return Chart(f"Distribution of {label.partition(' (')[0]}", label, "Requests (%)", series, log_x=is_log, top=100)
+
+
+def batch_chart(grid: Grid) -> Chart:
+    """Requests that run, wait and are swapped out."""
+    names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
+    return Chart(
+        "Requests by state", "Time (s)", "Requests", [Series(name, grid["time_s"], grid[name]) for name in names]
+    )
 
 
 def one_plot() -> Figure:
-    """A figure with margins of its own: to find them by trial, as for other figures, takes longer than to draw it."""
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(3.3, 2.2))
-        FigureCanvasAgg(figure)
-        figure.subplots_adjust(*MARGINS)
+    """A figure with fixed margins: an automatic layout takes longer than the drawing."""
+    figure = Figure(figsize=(3.3, 2.2))
+    FigureCanvasAgg(figure)
+    figure.subplots_adjust(*MARGINS)
     return figure
 
 
+def drawn(chart: Chart, figure: FigureBase) -> None:
+    """Draw one chart with its legend above."""
+    plot(figure.subplots(), chart)
+    if len(chart.series) > 1:
+        figure.legend(loc="outside upper center", ncols=2 if chart.stacked else 3, columnspacing=1, handlelength=1.6)
+
+
+def plot(axes: Axes, chart: Chart) -> None:
+    """Draw a chart with matplotlib."""
+    if chart.stacked:
+        layers, names = [np.asarray(one.y) for one in chart.series], [one.name for one in chart.series]
+        areas = axes.stackplot(chart.series[0].x, *layers, labels=names, colors=list(KIND_COLORS.values()), linewidth=0)
+        for area, hatch in zip(areas, KIND_HATCHES.values(), strict=True):
+            area.set(hatch=hatch, edgecolor=HATCH_COLOR)
+    else:
+        for i, one in enumerate(chart.series):
+            axes.plot(one.x, one.y, label=one.name, color=COLORS[i % len(COLORS)], linestyle=LINES[i % len(LINES)],
+                      marker="o" if chart.markers else None, markersize=3)  # fmt: skip
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    if chart.limit is not None:
+        axes.axhline(chart.limit, color="#333333", linestyle=":", linewidth=1)
+    if chart.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=6))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, chart.top)
+    if chart.log_x:
+        found = np.concatenate([np.asarray(one.x) for one in chart.series])
+        log_x(axes, found.min(), found.max())
+    elif not chart.markers and chart.x_label == "Time (s)":
+        axes.set_xlim(0, None)
+
+
+def draw_combined(requests: Table, spans: Table, num_slots: int) -> Figure:
+    """The three plots in one row."""
+    with mpl.rc_context(RC):
+        figure = new_figure(9.6, 2.4, Shown)
+        charts = run_charts(requests, spans, num_slots).values()
+        for part, chart in zip(np.ravel([figure.subfigures(1, 3)]), charts, strict=True):
+            drawn(chart, part)
+    return figure
+
+
+def grid_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
+    """Several charts of the same series, under one legend."""
+    with mpl.rc_context(RC):
+        rows = -(-len(charts) // columns)
+        figure = new_figure(3.3 * columns, 1.9 * rows)
+        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axes, chart in zip(panels, charts, strict=False):
+            plot(axes, chart)
+        for axes in panels[len(charts) :]:
+            axes.set_visible(False)
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        if len(names) > 1:
+            longest = max(map(len, names)) + 6
+            columns_of_legend = max(1, min(4, len(names), 54 * columns // longest))
+            figure.legend(handles, names, loc="outside upper center", ncols=columns_of_legend)
+        return figure
+
+
 class Shown(Figure):
-    """A figure that a notebook shows by itself."""
+    """A figure that a notebook displays."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
         with mpl.rc_context(RC):
             self.savefig(content, format="png", dpi=150)
         return content.getvalue()
-
-
-def draw_memory(grid: Grid, num_slots: int, free: bool = False, figure: FigureBase | None = None) -> FigureBase:
-    """The pool by kind, stacked; `free` says that what is not held is free and no fragmentation."""
-    figure = figure or one_plot()
-    axes = figure.subplots()
-    labels = [*list(KIND_LABELS.values())[:-1], FREE if free else KIND_LABELS["external"]]
-    used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
-    shares = [*used, 100 - sum(used)]
-    axes.stackplot(grid["time_s"], *shares, colors=list(KIND_COLORS.values()), labels=labels)
-    axes.set(xlabel="Time (s)", ylabel="KV cache (% of slots)", ylim=(0, 100), xlim=(0, grid["time_s"][-1]))
-    figure.legend(loc="outside upper center", ncols=2, columnspacing=1, handlelength=1)
-    return figure
-
-
-def draw_latency(requests: Table, figure: FigureBase | None = None) -> FigureBase:
-    """Share of requests answered within a normalized latency."""
-    figure = figure or one_plot()
-    axes = figure.subplots()
-    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
-    values = np.sort((finish - arrival) / output_len)
-    values = values[~np.isnan(values)]
-    if len(values):
-        axes.step(values, np.arange(1, len(values) + 1) / len(values) * 100, where="post")
-        log_x(axes, values[0], values[-1])
-    axes.set(xlabel="Normalized latency (s/token)", ylabel="Requests (%)", ylim=(0, 100))
-    return figure
-
-
-def draw_batch(grid: Grid, figure: FigureBase | None = None) -> FigureBase:
-    """Requests that run, wait and are swapped out."""
-    figure = figure or one_plot()
-    axes = figure.subplots()
-    for name in ("running", "waiting", "swapped"):
-        if grid[name].any() or name == "running":
-            axes.plot(grid["time_s"], grid[name], label=name)
-    axes.set(xlabel="Time (s)", ylabel="Requests", ylim=(0, None), xlim=(0, grid["time_s"][-1]))
-    figure.legend(loc="outside upper center", ncols=3)
-    return figure

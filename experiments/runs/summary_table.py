@@ -1,28 +1,45 @@
 """Tables for the terminal."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
-from experiments.runs.description import RUN
+from testbed.description import RUN
+from testbed.overload import in_words
+from testbed.run import OVERLOAD, PROFILE, STOPPED
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
-    """A run's summary for people."""
+def summary_table(summary: dict[str, Any]) -> Group:
+    """A run's summary for the terminal; its first line states the source and the tested error of simulated costs."""
     table = Table(title="Summary", title_justify="left", show_header=False)
     table.add_column("what")
     table.add_column("value")
     for what, value in _summary_rows(summary):
         table.add_row(what, value)
-    return table
+    costs = costs_of(summary)
+    return Group(*([Text(f"costs: {costs}")] if costs else []), table)
+
+
+def costs_of(summary: Mapping[str, Any]) -> str:
+    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
+    run = summary.get(RUN, {})
+    if "engine" in summary or "cost_error" not in run:
+        return ""
+    return f"{run['cost']}; error when tested: {run['cost_error']}"
 
 
 def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, rates, batch = summary["requests"], summary["throughput"], summary["batch"]
     preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
+    stand_in = (summary.get(PROFILE) or {}).get("all_reduce")
     return [
         *(_what_it_was(summary[RUN]) if RUN in summary else []),
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
+        *([("stopped early", _stopped(summary[STOPPED]))] if summary.get(STOPPED) is not None else []),
+        *([("overloaded", in_words(summary[OVERLOAD]))] if summary.get(OVERLOAD) else []),
         ("simulated time", f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations"),
         ("throughput", f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} tokens/s"),
         ("normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")),
@@ -37,23 +54,29 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("memory per iteration", _memory(summary)),
         ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
         *([("counted by the policy", _counted(counters))] if counters else []),
+        *([("all-reduces", stand_in)] if stand_in else []),
     ]
 
 
 def _what_it_was(run: dict[str, Any]) -> list[tuple[str, str]]:
+    of = " of one layer" if run.get("slot_layers") == 1 else ""
     blocks = f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens" if run["pool_blocks"] else ""
     return [
         ("model, server", f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})"),
-        ("KV pool", f"{run['pool_slots']:,} slots{blocks}, {number(run['pool_gib'])} GiB"),
+        ("KV pool", f"{run['pool_slots']:,} slots{of}{blocks}, {number(run['pool_gib'])} GiB"),
         ("policy", run["policy"]),
         ("scheduler", f"{run['scheduler']}, {run['preemption']}"),
-        ("prices", run["cost"]),
+        ("costs", run["cost"]),
         ("workload", f"{run['trace']}, {run['arrivals']}, seed {run['seed']}"),
     ]
 
 
+def _stopped(at_least: float) -> str:
+    return f"the mean latency of all is at least {number(at_least)} s/token; what follows is of those that ended before"
+
+
 def _memory(summary: dict[str, Any]) -> str:
-    """The pool by kind; where all that is not held is free memory, as in a paged pool, it is called so."""
+    """The pool by kind; slots that are not held are named free where they are interchangeable, as in a paged pool."""
     shares = {name: part["per_iteration"] for name, part in summary["memory"].items()}
     free, cached = (summary["memory_free"][name]["per_iteration"] for name in ("free", "cached"))
     largest = summary["memory_free"]["largest_free"]["per_iteration"]
@@ -70,7 +93,7 @@ def _goodput(slo: dict[str, float | None]) -> str:
 
 
 def _counted(counters: dict[str, float]) -> str:
-    """A policy's own counts; where it looks for blocks, the share that it found comes first."""
+    """A policy's counters; for a prefix cache the share of blocks found comes first."""
     counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counters.items())
     if not counters.get("blocks") or "hit_blocks" not in counters:
         return counts

@@ -1,23 +1,28 @@
-"""Files that are whole or not there: written under another name, then renamed into place."""
+"""Atomic files: written under a temporary name, then renamed."""
 
+import csv
+import glob
 import json
 import os
+import platform
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SUMMARY = "summary.json"  # comes last, so that its presence means: complete
+SUMMARY = "summary.json"  # written last, so that its presence means that the run is complete
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A name to write to; what was written becomes `path` at the end, or nothing does.
+    """A temporary path, which is renamed to `path` at the end, or removed after an error.
 
     The temporary name keeps the suffix, because writers choose a format by it.
     """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    temporary = path.with_name(f".{path.stem}.{PLACE}-{os.getpid()}.tmp{path.suffix}")
+    remove_leftovers(path.parent, path.stem, path.suffix)
     try:
         yield temporary
         os.replace(temporary, path)
@@ -42,20 +47,21 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let somebody else's writer make a whole file."""
+    """Write a whole file by another library's writer."""
     with whole(path) as temporary:
         write(temporary)
 
 
 @contextmanager
 def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Iterator[Path]:
-    """A folder to write to, whose files come into `folder` at the end, `last` as the last one, or not at all.
+    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or removed.
 
-    Files of `folder` of which `stale` says that they belong to what was there before are removed first. Its name says
-    which process started this one, so that it can remove what a killed worker has left (see `clean_up`).
+    Files of `folder` for which `stale` is true are removed first. The temporary name contains the parent process, so
+    that the parent can remove the files of a killed worker (see `clean_up`).
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.{os.getppid()}-{os.getpid()}.tmp")
+    temporary = folder.with_name(f".{folder.name}.{PLACE}-{os.getppid()}-{os.getpid()}.tmp")
+    remove_leftovers(folder.parent, folder.name)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
@@ -79,6 +85,54 @@ def _replace(folder: Path, temporary: Path, last: str, stale: Callable[[str], bo
 
 
 def clean_up(parent: Path) -> None:
-    """Remove what workers of this process have left below `parent` when they were stopped."""
-    for half in parent.glob(f".*.{os.getpid()}-*.tmp"):
+    """Remove temporary files of this process's stopped workers below `parent`."""
+    for half in parent.glob(f".*.{glob.escape(PLACE)}-{os.getpid()}-*.tmp"):
         shutil.rmtree(half, ignore_errors=True)
+
+
+def remove_leftovers(parent: Path, name: str, suffix: str = "") -> None:
+    """Remove what processes that were killed have left of this name; of a living one, or elsewhere, nothing."""
+    of_process = re.compile(rf"\.{re.escape(name)}\.{re.escape(PLACE)}-(?:\d+-)?(\d+)\.tmp{re.escape(suffix)}")
+    for entry in parent.iterdir() if parent.is_dir() else ():
+        match = of_process.fullmatch(entry.name)
+        if match and not _is_alive(int(match[1])):
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is such a process; on Windows, where asking would end it, any may be."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _place() -> str:
+    """Where a process id means what it means here: this machine, and in a container this one's."""
+    try:
+        namespace = f"-{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux
+        namespace = ""
+    return f"{platform.node()}{namespace}"
+
+
+PLACE = _place()
+
+
+def write_csv(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns of numbers as a CSV, missing values empty, numbers with all digits."""
+    write_cells(path, {name: column.tolist() for name, column in columns.items()})
+
+
+def write_cells(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns of mixed cells as a CSV; None and NaN are missing."""
+    cells = [["" if value is None or value != value else value for value in column] for column in columns.values()]
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(columns)
+        table.writerows(zip(*cells, strict=True))

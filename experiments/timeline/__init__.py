@@ -1,1 +1,1 @@
-"""A run as a trace that Perfetto and chrome://tracing open."""
+"""A run as a trace for Perfetto and chrome://tracing."""

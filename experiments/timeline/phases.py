@@ -1,4 +1,4 @@
-"""What every request was doing, and when: read off the plans as they are carried out."""
+"""The phases of every request over time, recorded from the executed plans."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -15,7 +15,7 @@ Came: TypeAlias = Request | Incoming
 
 
 class Phase(NamedTuple):
-    """A stretch of a request's life, in picoseconds; one that the run's end has cut ends there."""
+    """An interval of a request's life, in picoseconds; the last ends with the run at the latest."""
 
     name: str
     start_ps: int
@@ -31,10 +31,10 @@ class Life(NamedTuple):
 
 
 class PhaseRecorder(Recorder):
-    """A recorder that also keeps, for every request that has come in, when its phases began.
+    """A recorder that also stores when the phases of every arrived request began.
 
-    queued: waiting for its first room. prefill: from the iteration of its first chunk. decode: from its first token, or
-    from where it came back. preempted: its memory was given up, to be computed again. swapped: on the host.
+    queued: waiting for its first slots. prefill: from the iteration of its first chunk. decode: from its first token,
+    or from its swap-in. preempted: released, to be recomputed. swapped: on the host.
     """
 
     def __init__(self) -> None:
@@ -44,18 +44,18 @@ class PhaseRecorder(Recorder):
         self._ended: dict[int, int] = {}
 
     def first_token(self, request_id: int, now_ps: int) -> None:
-        """Its prompt is done, for the first time or again."""
+        """Its prefill has finished, for the first time or after recompute."""
         super().first_token(request_id, now_ps)
         self._begin(request_id, DECODE, now_ps)
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
-        """It is done."""
+        """The request has finished."""
         super().served(request, group, now_ps)
         self._came[request.request_id] = request
         self._ended[request.request_id] = now_ps
 
     def rejected(self, request: Request, reason: str) -> None:
-        """It was turned away, as soon as it was looked at."""
+        """The request was rejected when the scheduler first considered it."""
         super().rejected(request, reason)
         self._came[request.request_id] = request
         self._ended[request.request_id] = request.arrival_ps
@@ -63,21 +63,21 @@ class PhaseRecorder(Recorder):
     def span(
         self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
     ) -> None:
-        """Whoever is preempted, comes back or computes its prompt in this plan does so from its start on."""
+        """Requests that this plan preempts, swaps in or prefills change their phase at its start."""
         super().span(start_ps, duration_ps, steps, plan, waiting, swapped, seen)
         for group in plan.preempted:
             to_host = group.status is SequenceStatus.SWAPPED
             self._begin(group.request.request_id, SWAPPED if to_host else PREEMPTED, start_ps)
-        for group in plan.resumed:
+        for group in plan.swapped_in:
             self._begin(group.request.request_id, DECODE, start_ps)
         for chunk in plan.chunks:
             self._came.setdefault(chunk.group.request.request_id, chunk.group.request)
             self._begin(chunk.group.request.request_id, PREFILL, start_ps)
 
     def lives(self, workload: Workload) -> list[Life]:
-        """Every request of the workload that came in before the end of the run, in order of arrival.
+        """Every request of the workload that arrived before the end of the run, in order of arrival.
 
-        A workload that knows no times of arrival beforehand shows no request that nobody has looked at yet.
+        In a workload without known arrival times, requests that the scheduler has not considered are missing.
         """
         timed = workload if workload.arrival_ps.any() else ()
         queued: dict[int, Came] = {r.request_id: r for r in timed if r.arrival_ps <= self.end_ps}

@@ -1,4 +1,4 @@
-"""Prices of dense GPTs on A100s from what AIConfigurator measured there: matrix products, attention, all-reduces."""
+"""Costs of dense GPTs on A100s: by AIConfigurator's measured kernels, or FasterTransformer's of the figures."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -7,15 +7,20 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.commands.arguments.validate_batches import SHAPE
-from experiments.importers import aiconfigurator
-from experiments.importers.aiconfigurator_links import nccl_points
-from experiments.importers.imported import Asked
-from experiments.validation.batches import Prices
 from testbed.core.errors import InputError
-from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.core.shapes import model_names, read_model
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost
+from testbed.experiments.importers import aiconfigurator
+from testbed.experiments.importers.aiconfigurator_tables import nccl_points
+from testbed.experiments.importers.imported import Requested
+from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.validation.batches import CostOfBatch
+from testbed.machine import make_cost
 
+SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 # Share of the peak that large matrix products reach under load: measured, testbed/cost/profiles/h200-opt-13b-tp1.json.
 # AIConfigurator's are short bursts at full clocks, at up to 0.92 of the A100's.
 PEAK_SHARE = 0.72
@@ -32,30 +37,56 @@ def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
     return found
 
 
-def prices(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> Prices:
-    """The price of a batch by model and degree; layer_s is what a layer takes beyond its kernels on so many GPUs."""
+def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOfBatch:
+    """The cost of a batch by model and degree; layer_s is what a layer takes beyond its kernels on so many GPUs.
+
+    A model is one of `models`, or one that ships.
+    """
 
     @cache
-    def of(name: str, degree: int) -> ProfileCost:
-        if name not in models:
-            raise InputError(f"no shape of model {name!r}; add it to the models ({', '.join(models)})")
-        imported = aiconfigurator.read(folder, Asked(models[name], None, degree))
+    def of(name: str, degree: int, device: str) -> ProfileCost:
+        model = _shape(name, models)
+        imported = aiconfigurator.read(folder, Requested(model, None, degree))
         if imported.gpu is None:
-            raise InputError(f"{folder}: no data sheet; it is systems/NAME.yaml beside systems/data/NAME")
-        profile = dict(imported.profile())
-        profile["sections"] = dict(profile["sections"])
-        _under_load(profile, models[name].layer_params / degree, imported.gpu.fp16_flops)
+            raise InputError(f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)")
+        if device and gpu_of_device(device) != gpu_of_device(imported.device):
+            raise InputError(f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)")
+        sections = dict(imported.sections)
+        sections["linear"] = _under_load(sections["linear"], model.layer_params / degree, imported.gpu)
         if degree > 1:
-            section = profile["sections"]["all_reduce"]
-            profile["sections"]["all_reduce"] = {**section, "points": nccl_points(folder, degree)}
+            sections["all_reduce"] = {**sections["all_reduce"], "points": nccl_points(folder, degree)}
         server = ServerSpec(imported.gpu.name, imported.gpu, degree)
-        return ProfileCost(models[name], server, profile, Choices(parallel_layer_s=layer_s))
+        profile = {**imported.profile(), "sections": sections}
+        return ProfileCost(model, server, profile, Choices(parallel_layer_s=layer_s))
 
-    return lambda batch: of(batch.model, batch.tensor_parallel)
+    return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)
 
 
-def _under_load(profile: dict[str, Any], params: float, flops: float) -> None:
+def _shape(name: str, models: Mapping[str, ModelSpec]) -> ModelSpec:
+    if name in models:
+        return models[name]
+    if name in model_names():
+        return read_model(name)
+    known = ", ".join([*models, *model_names()])
+    raise InputError(f"no shape of model {name!r}; add it to the models ({known})")
+
+
+def figures() -> CostOfBatch:
+    """FasterTransformer's costs in the figures: an H200's measurements, scaled to the batch's card (`device`)."""
+
+    @cache
+    def of(model: str, degree: int, device: str) -> CostModel:
+        gpu = gpu_of_device(device)
+        if gpu is None:
+            raise InputError(f"device {device!r}: no data sheet of such a card (the column `device` names an A100)")
+        words = ("+protocol=sosp23", "+system=fastertransformer", f"model={model}", f"server={gpu.name}")
+        config = configured(words, {"scheduler.max_batch_size": 1, "server.num_gpus": degree})
+        return make_cost(config.cost, config.model, config.server)
+
+    return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)
+
+
+def _under_load(linear: Mapping[str, Any], params: float, gpu: GpuSpec) -> dict[str, Any]:
     """Matrix products take at least what their FLOPs need at PEAK_SHARE of the peak."""
-    section = profile["sections"]["linear"]
-    us = 1e6 * 2 * params / (flops * PEAK_SHARE)
-    profile["sections"]["linear"] = {**section, "points": [[n, max(told, us * n)] for n, told in section["points"]]}
+    us = 1e6 * 2 * params / (gpu.fp16_flops * PEAK_SHARE)
+    return {**linear, "points": [[n, max(tabled, us * n)] for n, tabled in linear["points"]]}

@@ -1,21 +1,16 @@
-"""The metrics by which a simulated server is held against a real one, as experiments/REAL_SERVERS.md defines them."""
+"""The metrics that compare a simulated server with a real one, as experiments/REAL_SERVERS.md defines them."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Seconds = NDArray[np.float64]
+from testbed.traces.files import read_table, seconds
+from testbed.traces.vllm_log import Times, adjacent_path
+
 CENTILES = (50, 90, 99)
-
-
-class Times(NamedTuple):
-    """When requests arrived, had their first token and were done, in seconds; and their output tokens."""
-
-    arrival_s: Seconds
-    first_token_s: Seconds
-    finish_s: Seconds
-    output_len: NDArray[np.int64]
+KINDS = ("ttft_s", "tpot_s", "e2e_s")
+PARTS = 4
 
 
 class Compared(NamedTuple):
@@ -35,26 +30,35 @@ class Compared(NamedTuple):
 
 
 def metrics(times: Times) -> dict[str, float]:
-    """TTFT, TPOT (requests of one token left out) and latency by mean and percentile, and output tokens a second."""
-    several = times.output_len > 1
-    steps = times.output_len[several] - 1
-    kinds = {
-        "ttft_s": times.first_token_s - times.arrival_s,
-        "tpot_s": (times.finish_s - times.first_token_s)[several] / steps,
-        "e2e_s": times.finish_s - times.arrival_s,
-    }
-    found = {f"{kind}_{what}": value for kind, values in kinds.items() for what, value in summary(values).items()}
+    """TTFT, TPOT and latency by mean and percentile where there are any, and output tokens a second."""
+    found = {}
+    for kind, values in zip(KINDS, (times.ttft_s, times.tpot_s, times.e2e_s), strict=True):
+        if len(values):
+            found[f"{kind}_mean"] = float(values.mean())
+            found |= {f"{kind}_p{p}": float(np.percentile(values, p)) for p in CENTILES}
     busy_s = float(times.finish_s.max() - times.arrival_s.min())
     return {**found, "tokens_per_s": float(times.output_len.sum()) / busy_s}
 
 
-def summary(values: Seconds) -> dict[str, float]:
-    """Mean and percentiles; of nothing, nothing."""
-    if not len(values):
-        return {}
-    return {"mean": float(values.mean()), **{f"p{p}": float(np.percentile(values, p)) for p in CENTILES}}
+def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:
+    """A row for each metric that both have, and for the requests running where the log's folder has timeseries.csv.
+
+    label is what the rows are called, by default the log's path.
+    """
+    ours, label = metrics(simulated), label or log
+    rows = [Compared(label, name, value, ours[name]) for name, value in metrics(real).items() if name in ours]
+    if samples := log and adjacent_path(log, "timeseries.csv"):
+        moments = np.array(seconds(str(samples), "t", read_table(str(samples), ["t", "running"])["t"]))
+        means = (float(times.running_at(moments).mean()) for times in (real, simulated))
+        rows.append(Compared(label, "running_mean", *means))
+    return rows
 
 
-def compare(log: str, real: dict[str, float], simulated: dict[str, float]) -> list[Compared]:
-    """One row for each metric that both have."""
-    return [Compared(log, name, real[name], simulated[name]) for name in real if name in simulated]
+def over_time(real: Times, simulated: Times, num_parts: int = PARTS) -> Iterator[tuple[str, ...]]:
+    """When each part of the requests arrived, and the errors of its mean TTFT, TPOT and latency in percent."""
+    for part in np.array_split(np.arange(len(real.output_len)), num_parts):
+        if len(part):
+            here, there = real.take(part), simulated.take(part)
+            rows = {row.metric: f"{row.error_percent:+.1f}%" for row in compare("", here, there)}
+            when = f"{here.arrival_s[0]:.1f} to {here.arrival_s[-1]:.1f} s"
+            yield when, *(rows.get(f"{kind}_mean", "-") for kind in KINDS)

@@ -1,60 +1,56 @@
-"""Runs what a log says was asked, on the server that a config describes; GPU and model are the profile's."""
+"""Runs what a log says was asked, on the server that a config describes; GPU and model are the profile's.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+And says what a reader should know of that server: what the log does not say, and what it says otherwise.
+"""
 
-from omegaconf import DictConfig, OmegaConf
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
-from experiments.importers.known_shapes import gpu_of_device
-from experiments.runs.build import build
-from experiments.runs.lab import composed
-from experiments.runs.misspelt import check_key
-from experiments.runs.point import run
-from experiments.runs.run_tables import Columns, request_columns, span_columns
-from experiments.validation.deviations import Times
+import numpy as np
+from omegaconf import OmegaConf
+
+from testbed.build import build
+from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
-from traces.vllm_log import Served, VllmLog
+from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.runs.compose import check_key, composed, typed_config
+from testbed.experiments.validation.kv_blocks import meta_of
+from testbed.identity import content_hash
+from testbed.parts import Part
+from testbed.run import run
+from testbed.sim.recorder import Columns, request_columns, span_columns
+from testbed.traces.vllm_log import Times, VllmLog
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
+VLLM_UTILIZATION = 0.9  # its gpu_memory_utilization
+OF_THE_LOG = ("trace", "arrivals", "workload", "window_s", "stop_at_latency", "slo", "engine", "outputs")
+LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+FRONT_END = ("before_first_token", "after_last_token")  # what a profile's section overhead calls them
+US = 1e6
 
 
-@dataclass(frozen=True)
-class Log:
-    """The log of a server; `workload` holds its prompts' token ids, None where nobody has them."""
+class FrontEnd(NamedTuple):
+    """What a server takes beyond its engine, in seconds: from the client's request to the engine, and from the last
+    token to the client, which has had every other token meanwhile."""
 
-    path: str
-    workload: str | None = None
-
-    @cached_property
-    def trace(self) -> VllmLog:
-        """Its requests, read once."""
-        return VllmLog(self.path, self.workload)
-
-    @property
-    def served(self) -> Served:
-        """What it says."""
-        return self.trace.served
-
-    @property
-    def times(self) -> Times:
-        """When the real server answered."""
-        it = self.served
-        return Times(it.arrival_s, it.first_token_s, it.finish_s, it.rows.output_len)
+    before_first_s: float = 0.0
+    after_last_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A simulated run of a log: times in seconds as in the log, and the columns of its spans of iterations.
+    """A simulated run of a log: times in seconds as in the log, and those of the engine alone with the columns of its
+    spans of iterations, both as if the machine were as fast as the costs say.
 
-    preemptions are all of them, swaps those to the host. measured says who measured the prices, nothing where they are
+    preemptions are all of them, swaps those to the host. measured says who measured the costs, nothing where they are
     not a profile's.
     """
 
     times: Times
+    engine_times: Times
     spans: Columns
     preemptions: int
     swaps: int
@@ -63,40 +59,46 @@ class Replayed:
     measured: Mapping[str, Any]
 
 
-def server_config(overrides: Sequence[str]) -> DictConfig:
+def server_config(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
     """The config of `testbed run` with these overrides; with cost=profile, model and server are the profile's.
 
-    server.num_blocks=N gives the pool in blocks.
+    server.num_blocks=N gives the pool in blocks. config_dir is a folder of the user's own choices.
     """
+    _check_overrides(overrides)
+    folders = (f"--config-dir={config_dir}",) if config_dir else ()
     own = [text for text in overrides if text.startswith(("server.", "model."))]
-    config = composed("run", tuple(text for text in overrides if text not in own)).copy()
+    config = composed("run", (*folders, *(text for text in overrides if text not in own))).copy()
     chosen = {text.partition("=")[0] for text in overrides}
     if config.cost._target_ == PROFILE_COST:
         profile = read_profile(str(config.cost.path))
         if "model" not in chosen:
             config.model = {"_target_": "testbed.core.specs.ModelSpec", **profile["model"]}
         if "server" not in chosen:
-            config.server = _server(profile)
-    _set_own(config, own)
-    return config
+            pool_given = any(text.startswith("server.num_blocks=") for text in own)
+            utilization = ServerConfig.default("memory_utilization") if pool_given else VLLM_UTILIZATION
+            config.server = _server(profile, utilization)
+    _apply_overrides(config, own)
+    return typed_config(config)
 
 
-def replay(log: Log, config: DictConfig) -> Replayed:
-    """Serve the log's requests at their times of arrival."""
-    config = config.copy()
-    config.trace = {"_target_": "traces.vllm_log.VllmLog", "path": log.path, "workload": log.workload}
-    config.arrivals = {"_target_": "testbed.sim.arrivals.Replay", "speedup": 1.0}
-    setup = build(config, {"trace": log.trace})
+def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, slowness: float = 1.0) -> Replayed:
+    """Serve the log's requests at their times of arrival, on a machine that takes `slowness` times as long for all.
+
+    Without a front end it is what the profile has of one; a log of the engine has none.
+    """
+    arrivals = Part("testbed.sim.arrivals.Replay", {"speedup": slowness})
+    setup = build(replace(config, trace=Part(log), arrivals=arrivals))
     recorder = run(setup).recorder
     if recorder.rejections:
         first, reason = next(iter(recorder.rejections.items()))
-        raise InputError(f"{log.path}: request {first} cannot be served here: {reason}; give the pool more room")
+        raise InputError(f"{log.path}: request {first} cannot be served here: {reason}; enlarge the pool")
     table = request_columns(recorder)
-    times = Times(table["arrival_s"], table["first_token_s"], table["finish_s"], log.served.rows.output_len)
+    engine = Times(table["arrival_s"], table["first_token_s"], table["finish_s"], log.times.output_len)
     totals = recorder.totals
-    size = int(config.policy.get("block_size", 1))
+    size = int(config.policy.parameters.get("block_size", 1))
     return Replayed(
-        times,
+        _as_logged(engine, front_end or front_end_of(config, log), slowness),
+        engine,
         span_columns(recorder),
         totals.swaps + totals.recomputes,
         totals.swaps,
@@ -106,19 +108,37 @@ def replay(log: Log, config: DictConfig) -> Replayed:
     )
 
 
-def gpu_of(profile: dict[str, Any]) -> GpuSpec:
-    """The data sheet of the profile's GPU."""
-    if profile.get("gpu"):
-        return GpuSpec(**profile["gpu"])
-    device = profile["fingerprint"]["device"]
-    found = gpu_of_device(device)
-    if found is None:
+def _as_logged(engine: Times, front_end: FrontEnd, slowness: float) -> Times:
+    arrival, first, finish = (slowness * moments for moments in engine[:3])
+    before, after = front_end
+    return Times(
+        arrival, first + before, finish + before + np.where(engine.output_len > 1, after, 0), engine.output_len
+    )
+
+
+def front_end_of(config: RunConfig, log: VllmLog) -> FrontEnd:
+    """The front end that was fitted into the config's profile; none for a log that the engine wrote."""
+    if log.is_of_engine or config.cost.name != PROFILE_COST:
+        return FrontEnd()
+    profile = read_profile(str(config.cost.parameters["path"]))
+    known = {row[0]: row[1] / US for row in profile["sections"].get("overhead", {}).get("points", ())}
+    return FrontEnd(*(known.get(name, 0.0) for name in FRONT_END))
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """A log says what was asked and when, and all of it is replayed: what would say otherwise is refused."""
+    for text in overrides:
+        key = text.lstrip("+~").partition("=")[0]
+        if key.partition(".")[0].partition("@")[0] in OF_THE_LOG:
+            raise InputError(f"{text}: the log has every request and its time (leave the option out)")
+
+
+def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
+    """The server of the profile's GPUs, by the profile's data sheet or the one that ships."""
+    device = profile["fingerprint"].get("device", "an unknown device")
+    gpu = GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device)
+    if gpu is None:
         raise InputError(f"no data sheet of {device}: name its server (server=...), or import it again with --gpu")
-    return found
-
-
-def _server(profile: dict[str, Any]) -> dict[str, Any]:
-    gpu = gpu_of(profile)
     return {
         "_target_": "testbed.core.specs.ServerSpec",
         "name": gpu.name,
@@ -126,14 +146,63 @@ def _server(profile: dict[str, Any]) -> dict[str, Any]:
         "num_gpus": profile["num_gpus"],
         "kv_memory_gib": {},
         "num_blocks": None,
-        "memory_utilization": 0.9,  # vLLM's gpu_memory_utilization
-        "workspace_gib": 1.0,
+        "memory_utilization": utilization,
+        "workspace_gib": ServerConfig.default("workspace_gib"),
     }
 
 
-def _set_own(config: DictConfig, overrides: Sequence[str]) -> None:
+def _apply_overrides(config: Any, overrides: Sequence[str]) -> None:
     """Values below server and model, which a profile may just have put there."""
     values = OmegaConf.from_dotlist(list(overrides))
     for key in (text.partition("=")[0] for text in overrides):
         check_key(key, config)
         OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
+
+
+def slowness_of(config: RunConfig, log: VllmLog) -> float:
+    """How many times slower the log's machine was than the profile's, where that was fitted on this log; else 1."""
+    if config.cost.name != PROFILE_COST:
+        return 1.0
+    known = read_profile(str(config.cost.parameters["path"]))["fingerprint"].get("slowness", {})
+    return float(known.get(content_hash(log.path), 1.0))
+
+
+def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
+    """One line for each thing that the log does not say, or says otherwise."""
+    if null_blocks := config.null_blocks:
+        logged = replayed.num_blocks + null_blocks
+        yield (
+            f"{logged:,} blocks are the server's number; it keeps {null_blocks} for itself (null_blocks), "
+            f"so {replayed.num_blocks:,} hold tokens"
+        )
+    if replayed.preemptions:
+        yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
+    yield from _limits(log, config)
+    yield from _fitted(log, replayed.measured)
+    if replayed.swaps and "swap" in replayed.measured:
+        rate = config.server.gpu.host_bandwidth / 1e9
+        yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
+
+
+def _limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
+    """Limits that the server was started with, where they are not those of the simulated one."""
+    logged = meta_of(log).get("engine_kwargs") or {}
+    for key in LIMITS:
+        here = config.scheduler.parameters.get(key)
+        if logged.get(key) not in (None, here):
+            yield f"meta.json says {key} {logged[key]}, simulated with {here}; say scheduler.{key}={logged[key]}"
+
+
+def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the profile's times were fitted on this very log."""
+    fitted, slowness = measured.get("software_fitted_on", {}), measured.get("slowness", {})
+    digest = content_hash(log.path)
+    if digest in fitted.values():
+        yield "the profile's software times were fitted on this very log: its errors are of a fit, not of a prediction"
+        if digest in slowness:
+            yield f"taken with the slowness that was fitted to it, {slowness[digest]:.3f} times the profile's"
+    elif fitted:
+        yield f"software times fitted on {', '.join(fitted)}; this log was not among them"
+        if slowness:
+            low, high = min(1.0, *slowness.values()), max(1.0, *slowness.values())
+            yield f"those machines are {low:.2f} to {high:.2f} times as slow as the profile, this one's is taken as 1"

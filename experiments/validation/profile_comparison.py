@@ -8,15 +8,16 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from testbed.cost.attention_prices import Attention
-from testbed.cost.choices import Choices
-from testbed.cost.knots import Knots
+from testbed.cost.attention import Attention
+from testbed.cost.interpolation import Knots
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
-from testbed.cost.sections import has, included, rows
+from testbed.cost.sections import Choices, has, included, rows
 
 Profile = Mapping[str, Any]
 Key = tuple[Any, ...]
+SECTIONS = ("linear", "output_head", "decode_attention", "prefill_attention", "all_reduce")
+ITERATION = ("linear", "output_head", "decode_attention")
 BARE = Choices(
     spread="equal", overhead_s=0.0, overhead_per_request_s=0.0, overhead_per_token_s=0.0, cuda_graph_sizes=()
 )
@@ -39,100 +40,85 @@ class SectionErrors:
 
 
 def compare(first: Profile, second: Profile) -> Iterator[SectionErrors]:
-    """Every section that both can price, then a whole decode iteration without software."""
-    _check_same(first, second)
-    one, other = Prices(first), Prices(second)
-    for section in ("linear", "output_head", "decode_attention", "prefill_attention", "all_reduce"):
-        if has(first, section) and has(second, section):
-            price = section.split("_attention")[0]
-            yield _errors(section, _shapes(second, section), _shapes(first, section), one.by[price], other.by[price])
-    decodes = [_shapes(profile, "decode_attention") for profile in (second, first)]
-    if all(decodes) and all(has(profile, name) for profile in (first, second) for name in ("linear", "output_head")):
-        yield _errors("decode iteration", *decodes, one.iteration, other.iteration)
+    """Every section that both have, then a whole decode iteration without software."""
+    if _shard(first) != _shard(second):
+        names = [f"{profile['model']['name']} on {profile['num_gpus']} GPU(s)" for profile in (first, second)]
+        raise InputError(f"the profiles are of {names[0]} and of {names[1]}; give two of the same model's shard")
+    both = [section for section in SECTIONS if has(first, section) and has(second, section)]
+    one, other = SectionTimes(first), SectionTimes(second)
+    for section in both:
+        yield _errors(section, section, one, other)
+    if set(ITERATION) <= set(both):
+        yield _errors("decode iteration", "decode_attention", one, other)
 
 
-class Prices:
+def _shard(profile: Profile) -> dict[str, Any]:
+    """What must be the same for shapes to be comparable: neither the name nor the longest sequence."""
+    return {**profile["model"], "name": None, "max_len": None, "num_gpus": profile["num_gpus"]}
+
+
+class SectionTimes:
     """Picoseconds of one shape by section; attention is that of one layer with the cache write that belongs to it."""
 
     def __init__(self, profile: Profile) -> None:
         model = ModelSpec(**profile["model"])
+        self._profile = profile
         self._layers = model.num_layers
         self._cost = ProfileCost(model, None, profile, BARE)
         self._attention = Attention(profile, BARE, model.num_layers)
         apart = has(profile, "cache_write") and not included(profile, "cache_write")
-        self._write = _knots(profile, "cache_write") if apart else lambda count: 0
-        self.by: dict[str, Callable[[Key], int]] = {"decode": self._decode, "prefill": self._prefill}
-        for name in ("linear", "output_head"):
-            if has(profile, name):
-                self.by[name] = _by_count(profile, name)
-        if has(profile, "all_reduce"):
-            points = rows(profile, "all_reduce")
-            self.by["all_reduce"] = lambda key: Knots((k[1], ps) for k, ps in points if k[0] == key[0])(key[1])
+        self._write = self._curve("cache_write") if apart else lambda count: 0
 
-    def iteration(self, key: Key) -> int:
-        """A decode iteration."""
-        num_seqs, context = key
-        return self._cost.iteration(Work(num_seqs, context, -(-context // num_seqs)))
+    def by(self, section: str) -> Callable[[Key], int]:
+        """The time of a shape, or of a whole decode iteration."""
+        if section == "decode iteration":
+            return lambda key: self._cost.iteration(_decode(key))
+        if section == "decode_attention":
+            return lambda key: self._attention(_decode(key)) // self._layers + self._write(key[0])
+        if section == "prefill_attention":
+            return self._prefill
+        if section == "all_reduce":
+            points = rows(self._profile, section)
+            return lambda key: Knots((k[1], ps) for k, ps in points if k[0] == key[0])(key[1])
+        curve = self._curve(section)
+        return lambda key: curve(key[0])
 
-    def _decode(self, key: Key) -> int:
-        num_seqs, context = key
-        work = Work(num_seqs, context, -(-context // num_seqs))
-        return self._attention(work) // self._layers + self._write(num_seqs)
+    def shapes(self, section: str) -> list[Key]:
+        """The measured shapes; of decodes those by (num_seqs, total_context), at block size 16 and equal lengths
+        where there are others."""
+        keys = [key for key, _ in rows(self._profile, section)]
+        if section == "decode_attention" and len(self._profile["sections"][section]["axes"]) == 4:
+            keys = [key[2:] for key in keys if key[:2] == (16, "equal")]
+        return keys
 
     def _prefill(self, key: Key) -> int:
         count, new, past = key
         work = Work(prefill=((new, past),) * count)
         return self._attention(work) // self._layers + self._write(count * new)
 
-
-def _check_same(first: Profile, second: Profile) -> None:
-    """Shapes are comparable where model and degree are; a name and the longest sequence do not matter."""
-
-    def shape(profile: Profile) -> tuple[Any, ...]:
-        model = {key: value for key, value in profile["model"].items() if key not in ("name", "max_len")}
-        return profile["num_gpus"], *sorted(model.items())
-
-    if shape(first) != shape(second):
-        names = [f"{profile['model']['name']} on {profile['num_gpus']} GPU(s)" for profile in (first, second)]
-        raise InputError(f"the profiles are of {names[0]} and of {names[1]}; give two of the same model's shard")
+    def _curve(self, section: str) -> Callable[[int], int]:
+        return Knots((key[0], ps) for key, ps in rows(self._profile, section))
 
 
-def _by_count(profile: Profile, section: str) -> Callable[[Key], int]:
-    curve = _knots(profile, section)
-    return lambda key: curve(key[0])
+def _decode(key: Key) -> Work:
+    num_seqs, context = key
+    return Work(num_seqs, context, -(-context // num_seqs))
 
 
-def _knots(profile: Profile, section: str) -> Callable[[int], int]:
-    return Knots((key[0], ps) for key, ps in rows(profile, section))
+def _errors(name: str, section: str, one: SectionTimes, other: SectionTimes) -> SectionErrors:
+    shapes = other.shapes(section)
+    inside = [key for key, there in zip(shapes, _inside(section, shapes, one.shapes(section)), strict=True) if there]
+    first, second = one.by(name), other.by(name)
+    return SectionErrors(name, np.array([first(key) / second(key) - 1 for key in inside]), len(shapes) - len(inside))
 
 
-def _shapes(profile: Profile, section: str) -> list[Key]:
-    """The measured shapes of a section; of decodes those by (num_seqs, total_context), at block size 16 and equal
-    lengths where there are others."""
-    if not has(profile, section):
-        return []
-    keys = [key for key, _ in rows(profile, section)]
-    if section == "decode_attention" and len(profile["sections"][section]["axes"]) == 4:
-        keys = [key[2:] for key in keys if key[:2] == (16, "equal")]
-    return keys
+def _inside(section: str, shapes: Sequence[Key], known: Sequence[Key]) -> Iterator[bool]:
+    """Whether each shape lies among the known ones: some are at least as large on every axis, some no larger."""
+    sizes, grid = (_sizes(section, np.array(keys)) for keys in (shapes, known))
+    for size in sizes:
+        yield bool((grid <= size).all(axis=1).any() and (grid >= size).all(axis=1).any())
 
 
-def _errors(
-    section: str, shapes: Sequence[Key], grid: Sequence[Key], one: Callable[[Key], int], other: Callable[[Key], int]
-) -> SectionErrors:
-    inside = [key for key in shapes if _inside(section, key, grid)]
-    errors = np.array([one(key) / other(key) - 1 for key in inside])
-    return SectionErrors(section, errors, len(shapes) - len(inside))
-
-
-def _inside(section: str, key: Key, grid: Sequence[Key]) -> bool:
-    """Whether the shape lies among the measured ones: some are at least as large on every axis, some no larger."""
-    by_mean = section.startswith("decode")
-    shape, known = (_mean(key), [_mean(other) for other in grid]) if by_mean else (key, grid)
-    least = min(shape[0] for shape in known)
-    small = any(all(a <= b for a, b in zip(other, shape, strict=True)) for other in known) and shape[0] >= least
-    return small and any(all(a >= b for a, b in zip(other, shape, strict=True)) for other in known)
-
-
-def _mean(key: Key) -> Key:
-    return key[0], key[1] // key[0]
+def _sizes(section: str, keys: np.ndarray) -> np.ndarray:
+    """Of a decode the mean context in place of all tokens."""
+    return np.stack([keys[:, 0], keys[:, 1] // keys[:, 0]], axis=1) if section == "decode_attention" else keys

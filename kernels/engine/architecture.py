@@ -1,4 +1,4 @@
-"""What a decoder-only transformer computes: its shape, and the few choices in which the families differ."""
+"""The architecture of a decoder-only transformer: its shape, and the options in which the families differ."""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.hf_config import shape_of
+from testbed.core.shapes import check_plain
 from testbed.core.specs import ModelSpec
 
 FAMILIES = ("opt", "llama", "qwen2")
@@ -16,7 +18,8 @@ FAMILIES = ("opt", "llama", "qwen2")
 class Architecture:
     """A shape and its family: OPT has learned positions, LayerNorm, ReLU and biases; the others RoPE, RMSNorm, SwiGLU.
 
-    qkv_bias is Qwen2's. rope_theta is the base of the angles, rope_scaling LLaMA 3.1's stretching of the slow ones.
+    qkv_bias is true for Qwen2. rope_theta is the base of the angles; rope_scaling is LLaMA 3.1's scaling of low
+    frequencies.
     """
 
     spec: ModelSpec
@@ -28,22 +31,25 @@ class Architecture:
 
     @property
     def is_opt(self) -> bool:
-        """Whether positions are learned, norms have a shift, and every product a bias."""
+        """Whether positions are learned, norms have a shift, and every matrix product has a bias."""
         return self.family == "opt"
 
     @property
     def q_width(self) -> int:
-        """Values of a token's queries."""
+        """Number of values of a token's queries."""
         return self.spec.num_heads * self.spec.head_size
 
     @property
     def kv_width(self) -> int:
-        """Values of a token's keys, or of its values."""
+        """Number of values of a token's K, and of its V."""
         return self.spec.num_kv_heads * self.spec.head_size
 
 
 def of_spec(spec: ModelSpec) -> Architecture:
-    """The family of a shape that ships, by what its file says."""
+    """The architecture of a shipped model, by the fields of its file."""
+    check_plain(spec, "the engine")
+    if spec.name.startswith(("qwen3", "gemma")):
+        raise InputError(f"model={spec.name}: its network is not supported by the engine (run it without engine=)")
     if spec.ffn_matrices == 2:
         return Architecture(spec, "opt")
     if spec.name.startswith("qwen2"):
@@ -57,39 +63,29 @@ def of_folder(folder: Path) -> Architecture:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path} is missing: give a Hugging Face model folder") from None
+        raise InputError(f"{path}: is missing (give a Hugging Face model folder)") from None
     family = config.get("model_type")
     if family not in FAMILIES:
-        raise InputError(f"{path}: model_type is {family!r}; the engine runs {', '.join(FAMILIES)}")
-    return _opt(config, folder.name, path) if family == "opt" else _gated(config, folder.name, family, path)
+        raise InputError(f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})")
+    spec = shape_of(folder.name, config, path)
+    check_plain(spec, "the engine")
+    return _opt(spec, config, path) if family == "opt" else _gated(spec, config, family, path)
 
 
-def _opt(config: dict[str, Any], name: str, path: Path) -> Architecture:
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    wanted = {"do_layer_norm_before": True, "word_embed_proj_dim": hidden, "activation_function": "relu"}
-    for key, value in wanted.items():
+def _opt(spec: ModelSpec, config: dict[str, Any], path: Path) -> Architecture:
+    for key, value in {"do_layer_norm_before": True, "activation_function": "relu"}.items():
         if config.get(key, value) != value:
-            raise InputError(f"{path}: {key} is {config[key]!r}; the engine runs OPT with {value!r} only")
-    spec = ModelSpec(
-        name, config["num_hidden_layers"], hidden, heads, heads, hidden // heads, config["ffn_dim"], 2,
-        config["vocab_size"], config["max_position_embeddings"], config.get("tie_word_embeddings", True),
-    )  # fmt: skip
+            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports OPT with {value!r} only")
     return Architecture(spec, "opt")
 
 
-def _gated(config: dict[str, Any], name: str, family: str, path: Path) -> Architecture:
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    spec = ModelSpec(
-        name, config["num_hidden_layers"], hidden, heads, config.get("num_key_value_heads") or heads,
-        config.get("head_dim") or hidden // heads, config["intermediate_size"], 3, config["vocab_size"],
-        config["max_position_embeddings"], config.get("tie_word_embeddings", False),
-    )  # fmt: skip
+def _gated(spec: ModelSpec, config: dict[str, Any], family: str, path: Path) -> Architecture:
     if config.get("hidden_act", "silu") != "silu" or config.get("use_sliding_window") or config.get("mlp_bias"):
-        raise InputError(f"{path}: the engine runs SwiGLU without biases and with full attention only")
+        raise InputError(f"{path}: the engine supports SwiGLU without biases and with full attention only")
     rope = config.get("rope_parameters") or {**(config.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
-        raise InputError(f"{path}: RoPE of type {kind!r}; the engine knows default and llama3")
+        raise InputError(f"{path}: RoPE of type {kind!r}: the engine supports default and llama3 only")
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     bias = family == "qwen2" or bool(config.get("attention_bias"))
     eps = config.get("rms_norm_eps", 1e-6)

@@ -1,28 +1,26 @@
-"""Puts an engine together: which kernels a policy's tables are read by, and on which device."""
+"""Assembles an engine: chooses the device, and the kernels that read a policy's tables."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kernels.engine.architecture import Architecture
-from kernels.engine.clock import Clock, RealClock
-from kernels.engine.gpu_engine import Engine
-from kernels.engine.gpu_timer import GpuTimer, HostTimer
-from kernels.engine.layout import Blocks, Extents, Layout
-from kernels.engine.maths import PlainMaths
-from kernels.engine.network import Network
-from kernels.engine.plain_attention import PlainAttention
-from kernels.engine.pool_moves import PlainMoves
-from kernels.engine.pools import Pools, make_pools
-from kernels.engine.runner import Runner, live_tables
-from kernels.engine.sampling import Sampler, TopP
-from kernels.engine.shadow import NoShadow, Shadow
-from kernels.engine.speaker import Speaker
-from kernels.engine.streams import Streams
-from kernels.engine.weights import Weights
 from testbed.core.errors import InputError
 from testbed.core.slots import HOST
+from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.clock import Clock, GpuTimer, HostTimer
+from testbed.kernels.engine.gpu_engine import Engine
+from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pools, make_pools
+from testbed.kernels.engine.maths import FusedMaths, PlainMaths
+from testbed.kernels.engine.network import Network
+from testbed.kernels.engine.plain_attention import PlainAttention
+from testbed.kernels.engine.pool_moves import CudaMoves, PlainMoves
+from testbed.kernels.engine.runner import Runner, live_tables
+from testbed.kernels.engine.sampler import Sampler
+from testbed.kernels.engine.sampling import TopP
+from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
+from testbed.kernels.engine.token_buffers import TokenBuffers
+from testbed.kernels.engine.weights import Weights
 from testbed.memory.contiguous.contiguous import Contiguous
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.scheduler import Scheduler
@@ -32,19 +30,19 @@ MAX_BLOCK_SIZE = 256  # of the paged kernels
 
 @dataclass(frozen=True)
 class Options:
-    """How an engine runs. device: "cpu" runs everything plainly in torch, "cuda" by the kernels.
+    """Options of an engine. device: "cpu" runs all operations in torch, "cuda" runs the kernels.
 
-    debug checks every slot at every step; seed decides prompts without content and draws; parallel samples where a
-    request asks for several sequences. graphs is the largest batch of decodes that
-    is captured as a CUDA graph, 0 for none; warm lists the sizes of
-    prompt batches that run once beforehand; registered is the provider's prefix.
+    debug checks every slot at every step; seed determines prompts without content and random draws; parallel samples
+    the sequences of a request with several. graphs is the largest decode batch that is captured as a CUDA graph, 0 for
+    none; warm lists the sizes in tokens of prompt batches that run once before the start; registered is the length of
+    the registered prefix.
     """
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     debug: bool = False
     seed: int = 0
-    parallel: Sampler | None = None
+    parallel: TopP | None = None
     clock: Clock | None = None
     window_s: tuple[float, float] | None = None
     graphs: int = 0
@@ -55,61 +53,63 @@ class Options:
 def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options) -> Engine:
     """An engine for this scheduler, whose policy manages `pool`."""
     policy, spec = scheduler.policy, arch.spec
-    if policy.drops_tokens:
-        raise InputError(f"{type(policy).__name__} drops tokens, which the engine's attention does not know")
+    if policy.moves_in_background:
+        raise InputError(f"{type(policy).__name__}: moves blocks in the background, which only the simulator does")
+    if policy.drops_tokens or policy.returns_slots:
+        raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
     layout = layout_of(policy, spec.num_kv_heads)
     host_slots = pool.slots_of(HOST)
     pools = make_pools(spec, pool.num_slots, host_slots, layout.block_size, options.device, options.dtype)
-    speaker = Speaker(Streams(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
-    residents = scheduler.residents
+    sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
+    state = scheduler.state
     parts = _cuda_parts if options.device != "cpu" else _plain_parts
-    network, attention, moves, timer = parts(arch, weights, pools, layout, residents)
+    network, attention, moves, timer = parts(arch, weights, pools, layout, state)
     max_len = min(spec.max_len, pool.max_len)
     longest = min(max_len, pool.num_slots)
-    runner = Runner(residents, network, attention, moves, layout, speaker, timer, NoShadow(), longest)
+    runner = Runner(state, network, attention, moves, layout, sampler, timer, NoSlotChecker(), longest)
     if options.debug:
-        runner.shadow = Shadow(residents, pools, runner.tables, speaker.streams, host_slots)
+        runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, host_slots)
     if options.registered:
         runner.register_prefix(options.registered)
     if options.graphs and options.device != "cpu":
         _capture(runner, options.graphs, max_len)
     for num_tokens in options.warm:
         runner.warm(num_tokens)
-    clock = options.clock or RealClock()
+    clock = options.clock or Clock()
     return Engine(scheduler, runner, clock, timer, max_len, options.window_s)
 
 
 def layout_of(policy: MemoryPolicy, num_kv_heads: int) -> Layout:
-    """Extents for policies that reserve one a sequence; else blocks, of one slot where the policy names no size."""
+    """Extents for policies with one reservation per sequence; else blocks, of one slot where the policy has no size."""
     if isinstance(policy, Contiguous):
         return Extents(num_kv_heads)
     size = getattr(policy, "block_size", 1)
-    while size > MAX_BLOCK_SIZE:  # half a block is a block too
+    while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
         if size % 2:
-            raise InputError(f"{type(policy).__name__}: block_size is {size}; the paged kernels take up to 256")
+            raise InputError(f"{type(policy).__name__}: block_size={size}: the paged kernels support up to 256")
         size //= 2
     return Blocks(num_kv_heads, size)
 
 
 def _capture(runner: Runner, max_num_seqs: int, longest: int) -> None:
-    from kernels.engine.graphs import DecodeGraphs
+    from testbed.kernels.engine.cuda_attention import CudaAttention
+    from testbed.kernels.engine.graphs import DecodeGraphs
 
+    assert isinstance(runner.attention, CudaAttention)
     graphs = DecodeGraphs(runner.network, runner.attention, longest, runner.forward, runner.timer.launched)
     graphs.capture(max_num_seqs, longest)
     runner.forward = graphs.forward
 
 
-def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, residents: Any) -> Any:
-    moves = PlainMoves(pools, layout, lambda: [table for _, table in live_tables(residents)])
+def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
+    moves = PlainMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
     return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout), moves, HostTimer()
 
 
-def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, residents: Any) -> Any:
-    from kernels.engine.cuda_attention import PagedAttention
-    from kernels.engine.cuda_moves import CudaMoves
-    from kernels.engine.extent_attention import ExtentAttention
-    from kernels.engine.fused_maths import FusedMaths
+def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
+    from testbed.kernels.engine.cuda_attention import PagedAttention
+    from testbed.kernels.engine.extent_attention import ExtentAttention
 
     kind = ExtentAttention if isinstance(layout, Extents) else PagedAttention
-    moves = CudaMoves(pools, layout, lambda: [table for _, table in live_tables(residents)])
+    moves = CudaMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
     return Network(arch, weights, FusedMaths()), kind(pools, layout), moves, GpuTimer()

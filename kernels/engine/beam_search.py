@@ -1,4 +1,4 @@
-"""Beam search by the model's own scores: log-probabilities add up, and the best k of k x vocabulary survive."""
+"""Beam search by the model's scores: log-probabilities are summed, and the best k of k x vocabulary survive."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from testbed.sched.beams import Replacement, pairs
 
 @dataclass(slots=True)
 class Beams:
-    """The candidates of one request: `totals` are their log-probabilities; `held` what recompute has brought so far."""
+    """The candidates of one request: `totals` are log-probabilities; `held` has the results of recompute so far."""
 
     totals: list[float]
     held: dict[int, "Best"] = field(default_factory=dict)
@@ -18,7 +18,7 @@ class Beams:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best tokens that may follow one candidate, in order, and their log-probabilities."""
+    """The best next tokens of one candidate, in order, and their log-probabilities."""
 
     tokens: list[int]
     scores: list[float]
@@ -26,7 +26,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """What a step brings: who goes on from whom, the new token and the new total of each candidate by place."""
+    """The result of a step: the parent, the new token and the new total of each candidate."""
 
     parents: tuple[Replacement, ...]
     tokens: list[int]
@@ -34,7 +34,7 @@ class Survivors:
 
 
 def best_of(logits: Tensor, k: int) -> list[Best]:
-    """The best k tokens of every row of logits [num_rows, vocab_size]; of equal ones the lowest ids."""
+    """The best k tokens of every row of logits [num_rows, vocab_size]; ties by the lower id."""
     scores = torch.log_softmax(logits.float(), dim=1)
     top = torch.topk(scores, min(k + 1, scores.shape[1]), dim=1)
     values, tokens = top.values, top.indices
@@ -48,14 +48,14 @@ def best_of(logits: Tensor, k: int) -> list[Best]:
 
 
 def first_candidates(best: Best) -> Survivors:
-    """After the prompt all k candidates are its best continuations."""
+    """The candidates after the prompt: its k best next tokens."""
     return Survivors((), list(best.tokens), list(best.scores))
 
 
 def survive(totals: list[float], best: list[Best]) -> Survivors:
     """One step: the best k of all continuations; ties by lower parent, then lower token.
 
-    A parent's first continuation stays in its place, the others take the places of candidates that did not survive.
+    A parent's first continuation keeps its index; the others take the indexes of candidates that did not survive.
     """
     k = len(totals)
     ahead = [

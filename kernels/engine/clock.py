@@ -1,72 +1,119 @@
-"""The engine's time: the machine's own, or for tests one that iterations and waits push on."""
+"""The engine's clocks, and timers that divide an iteration's time between the host and the GPU."""
 
 import time
-from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
 
 
-class Clock(ABC):
-    """Seconds since the run began."""
-
-    @abstractmethod
-    def now(self) -> float:
-        """Seconds since the run began."""
-
-    @abstractmethod
-    def sleep_until(self, when: float) -> None:
-        """Return once it is `when`."""
-
-    @abstractmethod
-    def restart(self) -> None:
-        """The run begins now."""
-
-    @abstractmethod
-    def iteration_ended(self) -> None:
-        """An iteration has run; a clock of its own takes notice."""
-
-
-class RealClock(Clock):
-    """The machine's; it begins when it is made."""
+class Clock:
+    """Wall-clock seconds since construction or the last restart."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """See Clock."""
+        """Set the time to zero."""
         self._start = time.perf_counter()
 
     def now(self) -> float:
-        """See Clock."""
+        """Seconds since the run began."""
         return time.perf_counter() - self._start
 
     def sleep_until(self, when: float) -> None:
-        """Sleeps, and spins for the last half millisecond."""
+        """Sleep until a time in s; spin for the last half millisecond."""
         while (left := when - self.now()) > 0:
             if left > 1e-3:
                 time.sleep(left - 5e-4)
 
     def iteration_ended(self) -> None:
-        """See Clock."""
+        """Called after each iteration; StepClock advances here."""
 
 
 class StepClock(Clock):
     """Every iteration takes iteration_s seconds: the same plans on every machine."""
 
     def __init__(self, iteration_s: float = 1.0) -> None:
-        self._now = 0.0
+        super().__init__()
         self._iteration_s = iteration_s
 
+    def restart(self) -> None:
+        self._now = 0.0
+
     def now(self) -> float:
-        """See Clock."""
         return self._now
 
     def sleep_until(self, when: float) -> None:
-        """See Clock."""
         self._now = max(self._now, when)
 
-    def restart(self) -> None:
-        """See Clock."""
-        self._now = 0.0
-
     def iteration_ended(self) -> None:
-        """See Clock."""
         self._now += self._iteration_s
+
+
+class Split(NamedTuple):
+    """Seconds of one iteration."""
+
+    host_s: float
+    waited_s: float
+    gpu_s: float
+
+
+class HostTimer:
+    """Timer for a CPU, where all time is host time."""
+
+    def __init__(self) -> None:
+        self._start = 0.0
+        self._waited = 0.0
+        self._wait_start = 0.0
+
+    def start(self) -> None:
+        """Called when the iteration begins, before planning."""
+        self._start, self._waited = time.perf_counter(), 0.0
+
+    def launched(self) -> None:
+        """Called before the device's first work; only the first call of an iteration counts."""
+
+    def wait(self) -> None:
+        """Called when all device work has been launched and the host begins to wait for it."""
+        self._wait_start = time.perf_counter()
+
+    def waited(self) -> None:
+        """Called when the results have arrived."""
+        self._waited += time.perf_counter() - self._wait_start
+
+    def stop(self) -> Split:
+        """Called when the iteration has been committed."""
+        return Split(time.perf_counter() - self._start - self._waited, self._waited, self.gpu_s())
+
+    def gpu_s(self) -> float:
+        """Seconds of device work."""
+        return 0.0
+
+
+class GpuTimer(HostTimer):
+    """Reads the device's clock by events around its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        self._begun = self._recorded = False
+
+    def start(self) -> None:
+        super().start()
+        self._begun = self._recorded = False
+
+    def launched(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._events[0].record()
+
+    def wait(self) -> None:
+        self._recorded = self._begun
+        self._events[1].record()
+        super().wait()
+
+    def gpu_s(self) -> float:
+        if not self._recorded:
+            return 0.0
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1])) / 1e3

@@ -1,31 +1,30 @@
-"""Attention by the paged kernels, and what attention by any kernels has in common."""
+"""Attention by the paged kernels, and the common base of attention by kernels."""
 
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from kernels.engine.layout import Ints, Layout, Place
-from kernels.engine.plain_attention import Attention
-from kernels.engine.pools import Pools
-from kernels.engine.ragged import Ragged
-from kernels.engine.upload import upload
-from kernels.launch import attention, cache_ops
-from kernels.launch.arrays import stream_pointer
-from kernels.launch.attention import Workspace, decode_workspace
-from kernels.launch.launch import Launch
-from kernels.launch.prefill_attention import bind_paged_prefill
+from testbed.kernels.engine.layout import Ints, Layout, Place, Pools
+from testbed.kernels.engine.plain_attention import Attention
+from testbed.kernels.engine.ragged import Ragged, upload
+from testbed.kernels.launch import attention, cache_ops
+from testbed.kernels.launch.arrays import stream_pointer
+from testbed.kernels.launch.attention import Workspace, decode_workspace
+from testbed.kernels.launch.launch import Launch
+from testbed.kernels.launch.prefill_attention import bind_paged_prefill
 
 SKIP = -1  # a slot that write_cache leaves alone
 Step = Callable[[int, int], None]  # of a layer, on a stream
-Shapes = dict[str, tuple[tuple[int, ...], type]]
-WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # as many partial results as any decode plan needs: 32 x 128 are fewer
+Shapes = dict[str, tuple[tuple[int, ...], DTypeLike]]
+WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # enough partial results for any decode plan: 32 x 128 are fewer
 
 
 class CudaAttention(Attention):
-    """What both kinds share: prompts in one ragged launch, decodes in another, after all new K and V are written."""
+    """Base of both kinds: one ragged launch for prompts, one for decodes, after all new K and V are written."""
 
     def __init__(self, pools: Pools, layout: Layout, planes: Tensor) -> None:
         self.pools = pools
@@ -39,10 +38,10 @@ class CudaAttention(Attention):
         self._workspace: Workspace | None = None
 
     def open(self, batch: Ragged) -> None:
-        """Upload what the launches of every layer read."""
+        """Upload the arrays that the launches of all layers read."""
         contexts = np.array([part.context_len for part in batch.parts], np.int32)
         n = batch.num_prompts
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "starts": batch.query_starts[: n + 1].astype(np.int32),
             "prompt_contexts": contexts[:n],
             "decode_contexts": contexts[n:],
@@ -54,7 +53,6 @@ class CudaAttention(Attention):
         self.longest_context = int(contexts[n:].max(initial=0))
 
     def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
-        """See Attention."""
         end, stream = self.num_prompt_tokens, stream_pointer(q)
         steps = [self.write(k, v)]
         if end:
@@ -69,20 +67,20 @@ class CudaAttention(Attention):
         return attend
 
     def open_decodes(self, arrays: dict[str, Tensor], longest: int) -> None:
-        """The next layers are captured: decodes alone, which read these arrays."""
+        """Prepare for capturing decode layers that read these arrays."""
         self.now = arrays
         self.num_prompt_tokens, self.longest_context = 0, longest
 
     def workspace(self, q: Tensor) -> Workspace:
-        """Room for the partial results of any decode launch."""
+        """Memory for the partial results of any decode launch."""
         if self._workspace is None:
             shape = (max(WORKSPACE_SEQS, len(q)), *q.shape[1:])
             self._workspace = decode_workspace(q.new_empty(shape), WORKSPACE_CHUNKS)
         return self._workspace
 
     @abstractmethod
-    def arrays(self, batch: Ragged) -> dict[str, Ints]:
-        """Where tokens are written, and where each sequence's are read."""
+    def arrays(self, batch: Ragged) -> dict[str, NDArray[Any]]:
+        """The arrays of slots that are written, and of slots that each sequence reads."""
 
     @abstractmethod
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
@@ -90,33 +88,33 @@ class CudaAttention(Attention):
 
     @abstractmethod
     def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
-        """Set these arrays for a batch of decodes; the rest stays as `clear` leaves it.
+        """Set these arrays for a batch of decodes; entries past the batch keep the values of `clear`.
 
-        `before` are the places of the last batch that they were set for.
+        `before` are the places of the previous batch.
         """
 
     @abstractmethod
     def clear(self, host: dict[str, Any]) -> None:
-        """Set these arrays for a batch of nobody: nothing is read or written."""
+        """Set these arrays for an empty batch, which reads and writes nothing."""
 
     @abstractmethod
     def write(self, k: Tensor, v: Tensor) -> Step:
-        """New K and V to their slots."""
+        """Write new K and V to their slots."""
 
     @abstractmethod
     def prefill(self, out: Tensor, q: Tensor) -> Step:
-        """The prompts' part of the batch."""
+        """Attention of the batch's prompts."""
 
     @abstractmethod
     def decode(self, out: Tensor, q: Tensor) -> Step:
-        """The decodes' part of the batch."""
+        """Attention of the batch's decodes."""
 
     def caches(self, layer: int) -> tuple[Tensor, Tensor]:
-        """A layer's K and V as the kernels of this layout take them."""
+        """A layer's K and V in the shape that the kernels of this layout take."""
         return self.planes[2 * layer], self.planes[2 * layer + 1]
 
     def by_layer(self, launch: Launch, k_cache: int) -> Step:
-        """A launch on the caches of the layer that is asked for; k_cache is their place among its arguments."""
+        """A launch on the caches of a given layer; k_cache is the index of the caches among its arguments."""
         planes = self.pointers
 
         def step(layer: int, stream: int) -> None:
@@ -133,8 +131,7 @@ class PagedAttention(CudaAttention):
     def __init__(self, pools: Pools, layout: Layout) -> None:
         super().__init__(pools, layout, pools.blocks(layout.block_size))
 
-    def arrays(self, batch: Ragged) -> dict[str, Ints]:
-        """See CudaAttention."""
+    def arrays(self, batch: Ragged) -> dict[str, NDArray[Any]]:
         n, ids = batch.num_prompts, [place.ids for place in batch.places]
         return {
             "prompt_tables": padded(ids[:n]),
@@ -143,18 +140,15 @@ class PagedAttention(CudaAttention):
         }
 
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
-        """See CudaAttention."""
         width = -(-longest // self.layout.block_size)
         one: tuple[int, ...] = (num_seqs,)
         tables = (num_seqs, width), np.int32
         return {"slots": (one, np.int64), "decode_contexts": (one, np.int32), "decode_tables": tables}
 
     def clear(self, host: dict[str, Any]) -> None:
-        """See CudaAttention."""
         host["slots"][:], host["decode_contexts"][:] = SKIP, 0
 
     def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
-        """See CudaAttention."""
         tables, num, size = host["decode_tables"], len(batch.parts), self.layout.block_size
         for i, place in enumerate(batch.places):
             if i >= len(before) or before[i] is not place:
@@ -165,12 +159,10 @@ class PagedAttention(CudaAttention):
         host["decode_contexts"][:num] = batch.positions + 1
 
     def write(self, k: Tensor, v: Tensor) -> Step:
-        """See CudaAttention."""
         launch = cache_ops.bind_write_cache(*self.caches(0), k, v, self.now["slots"])
         return self.by_layer(launch, cache_ops.K_CACHE)
 
     def prefill(self, out: Tensor, q: Tensor) -> Step:
-        """See CudaAttention."""
         now = self.now
         launch = bind_paged_prefill(
             out, q, *self.caches(0), now["prompt_tables"], now["starts"], now["prompt_contexts"],
@@ -179,7 +171,6 @@ class PagedAttention(CudaAttention):
         return self.by_layer(launch, attention.K_CACHE)
 
     def decode(self, out: Tensor, q: Tensor) -> Step:
-        """See CudaAttention."""
         launch = attention.bind_paged_decode(
             out, q, *self.caches(0), self.now["decode_tables"], self.now["decode_contexts"],
             max_context_len=self.longest_context, workspace=self.workspace(q),
@@ -187,7 +178,7 @@ class PagedAttention(CudaAttention):
         return self.by_layer(launch, attention.K_CACHE)
 
 
-def padded(tables: list[Ints]) -> Ints:
+def padded(tables: list[Ints]) -> NDArray[np.int32]:
     """Block tables of unequal length as rows of one array, int32 [num_seqs, longest]."""
     rows = np.zeros((len(tables), max((len(t) for t in tables), default=1)), np.int32)
     for row, table in zip(rows, tables, strict=True):
@@ -199,6 +190,6 @@ def written_slots(batch: Ragged, layout: Layout) -> Ints:
     """The slot of every token of the batch; SKIP where its K and V are stored already."""
     slots = [np.empty(0, np.int64)]
     for part, place in zip(batch.parts, batch.places, strict=True):
-        positions = np.arange(part.stored, part.context_len)
+        positions = np.arange(part.num_stored, part.context_len)
         slots.append(np.where(positions < part.written, SKIP, layout.slots(place, positions)))
     return np.concatenate(slots)

@@ -1,24 +1,24 @@
-"""Attention by the contiguous kernels: one extent a sequence, as FasterTransformer keeps it."""
+"""Attention by the contiguous kernels: one extent per sequence, as in FasterTransformer."""
 
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.engine.cuda_attention import SKIP, CudaAttention, Shapes, Step
-from kernels.engine.layout import Ints, Layout, Place
-from kernels.engine.pools import Pools
-from kernels.engine.ragged import Ragged
-from kernels.launch import attention, cache_ops
-from kernels.launch.prefill_attention import bind_paged_prefill
+from testbed.kernels.engine.cuda_attention import SKIP, CudaAttention, Shapes, Step
+from testbed.kernels.engine.layout import Ints, Layout, Place, Pools
+from testbed.kernels.engine.ragged import Ragged
+from testbed.kernels.launch import attention, cache_ops
+from testbed.kernels.launch.prefill_attention import bind_paged_prefill
 
 
 class ExtentAttention(CudaAttention):
-    """One extent a sequence, laid out [num_kv_heads, length, head_size].
+    """One extent per sequence, laid out [num_kv_heads, length, head_size].
 
-    Decodes run on the contiguous kernel. For prompts, each kv head of a sequence is a sequence of its own, with its
-    rows as blocks of one slot: so the paged prefill kernel reads an extent in place.
+    Decodes run on the contiguous kernel. For prompts, each kv head of a sequence becomes a separate sequence with
+    blocks of one slot, so that the paged prefill kernel reads an extent in place.
     """
 
     def __init__(self, pools: Pools, layout: Layout) -> None:
@@ -26,8 +26,7 @@ class ExtentAttention(CudaAttention):
         super().__init__(pools, layout, pools.all_rows().view(len(pools.device), -1, 1, 1, size))
         self._slots = pools.device.view(len(pools.device), -1, self.kv_heads, size)
 
-    def arrays(self, batch: Ragged) -> dict[str, Ints]:
-        """See CudaAttention."""
+    def arrays(self, batch: Ragged) -> dict[str, NDArray[Any]]:
         n, heads = batch.num_prompts, np.arange(self.kv_heads)
         extents = np.array([place.ids for place in batch.places], np.int32).reshape(-1, 2)
         first_rows = extents[:n, 0] * self.kv_heads + heads[:, None] * extents[:n, 1]  # [kv heads, prompts]
@@ -43,7 +42,6 @@ class ExtentAttention(CudaAttention):
         }
 
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
-        """See CudaAttention."""
         return {
             "rows": ((num_seqs * self.kv_heads,), np.int64),
             "extents": ((num_seqs, 2), np.int32),
@@ -51,11 +49,9 @@ class ExtentAttention(CudaAttention):
         }
 
     def clear(self, host: dict[str, Any]) -> None:
-        """See CudaAttention."""
         host["rows"][:], host["decode_contexts"][:] = SKIP, 0
 
     def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
-        """See CudaAttention."""
         num = len(batch.parts)
         extents = np.array([place.ids for place in batch.places])
         host["extents"][:num] = extents
@@ -64,17 +60,17 @@ class ExtentAttention(CudaAttention):
         host["decode_contexts"][:num] = batch.positions + 1
 
     def open(self, batch: Ragged) -> None:
-        """See CudaAttention; the long tables are made on the GPU."""
+        """See CudaAttention; the long tables are computed on the GPU."""
         super().open(batch)
         longest = max((part.context_len for part in batch.parts[: batch.num_prompts]), default=0)
         run = torch.arange(longest, dtype=torch.int32, device=self.pools.device.device)
         self.now["row_tables"] = self.now["first_rows"] + run
 
     def write(self, k: Tensor, v: Tensor) -> Step:
-        """See CudaAttention; each head's row of K and V is brought out of the product's row first."""
+        """See CudaAttention; each head's row of K and V is first copied out of the product's row."""
         rows_k, rows_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
-        rows = (x.view(-1, 1, k.shape[2]) for x in (rows_k, rows_v))
-        launch = cache_ops.bind_write_cache(*self.caches(0), *rows, self.now["rows"])
+        new_k, new_v = (x.view(-1, 1, k.shape[2]) for x in (rows_k, rows_v))
+        launch = cache_ops.bind_write_cache(*self.caches(0), new_k, new_v, self.now["rows"])
         write = self.by_layer(launch, cache_ops.K_CACHE)
 
         def step(layer: int, stream: int) -> None:
@@ -85,7 +81,6 @@ class ExtentAttention(CudaAttention):
         return step
 
     def prefill(self, out: Tensor, q: Tensor) -> Step:
-        """See CudaAttention."""
         now, (num_tokens, num_heads, size) = self.now, q.shape
         shape = self.kv_heads, num_tokens, num_heads // self.kv_heads, size
         by_head, attended = (torch.empty(shape, dtype=q.dtype, device=q.device) for _ in range(2))
@@ -104,7 +99,6 @@ class ExtentAttention(CudaAttention):
         return step
 
     def decode(self, out: Tensor, q: Tensor) -> Step:
-        """See CudaAttention."""
         launch = attention.bind_contiguous_decode(
             out, q, self._slots[0], self._slots[1], self.now["extents"], self.now["decode_contexts"],
             max_context_len=self.longest_context, workspace=self.workspace(q),
@@ -113,10 +107,10 @@ class ExtentAttention(CudaAttention):
 
 
 def written_rows(batch: Ragged, layout: Layout) -> Ints:
-    """The row of every head of every token of the batch, as `written_slots`."""
+    """The row of every head of every token of the batch; see `written_slots`."""
     rows = [np.empty((0, layout.num_kv_heads), np.int64)]
     for part, place in zip(batch.parts, batch.places, strict=True):
-        positions = np.arange(part.stored, part.context_len)
+        positions = np.arange(part.num_stored, part.context_len)
         found = layout.rows(place, layout.slots(place, positions))
         rows.append(np.where(positions[:, None] < part.written, SKIP, found))
     return np.concatenate(rows).ravel()

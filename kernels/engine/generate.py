@@ -1,4 +1,4 @@
-"""Text in, text out: prompts through a Hugging Face folder's tokenizer and model, all of them in one batch."""
+"""Text generation with a Hugging Face folder's tokenizer and model, all prompts in one batch."""
 
 import importlib
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from kernels.engine.architecture import of_folder
-from kernels.engine.assemble import Options, assemble
-from kernels.engine.weights import load_weights
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.slots import ceil_div
+from testbed.kernels.engine.architecture import of_folder
+from testbed.kernels.engine.assemble import Options, assemble
+from testbed.kernels.engine.weights import load_weights
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import MixedPrefill
@@ -33,35 +33,20 @@ def generate(folder: Path, prompts: list[str], num_tokens: int, num_beams: int, 
         Request(i, 0, len(one), num_tokens, num_beams, num_beams > 1, prompt_ids=tuple(one))
         for i, one in enumerate(ids)
     ]
-    best = _note_best(engine.runner.speaker)
     records = engine.serve(requests)
     if records.rejections:
         raise InputError(f"prompt {min(records.rejections)}: {records.rejections[min(records.rejections)]}")
-    return [tokenizer.decode(records.outputs[i][best.get(i, 0)]) for i in range(len(prompts))]
+    totals = [records.totals[i] or [0.0] for i in range(len(prompts))]
+    return [tokenizer.decode(records.outputs[i][of.index(max(of))]) for i, of in enumerate(totals)]
 
 
 def load_tokenizer(folder: Path) -> Any:
     """The folder's tokenizer.json, by the package tokenizers."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise InputError(f"{path} is missing: generate needs the model's tokenizer")
+        raise InputError(f"{path}: is missing (generate needs the model's tokenizer)")
     try:
         tokenizers = importlib.import_module("tokenizers")
     except ImportError:
-        raise InputError("generate needs the package tokenizers; install it first") from None
+        raise InputError("generate: needs the package tokenizers (install it first)") from None
     return tokenizers.Tokenizer.from_file(str(path))
-
-
-def _note_best(speaker: Any) -> dict[int, int]:
-    """Which candidate of each beam request was the best in the end; filled while the engine serves."""
-    best: dict[int, int] = {}
-    end = speaker.end
-
-    def noted(group: Any) -> None:
-        request = group.request
-        if request.beam:
-            best[request.request_id] = max(range(request.num_seqs), key=lambda i: speaker.total(request.request_id, i))
-        end(group)
-
-    speaker.end = noted
-    return best

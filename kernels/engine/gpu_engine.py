@@ -1,29 +1,29 @@
-"""The loop on a machine: requests come in at their times; plan, run, commit."""
+"""The engine's loop in real time: submit arrived requests, plan, run, commit."""
 
 from collections.abc import Iterable, Iterator
 
-from kernels.engine.clock import Clock
-from kernels.engine.gpu_timer import HostTimer
-from kernels.engine.records import Iteration, Records
-from kernels.engine.runner import Runner
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
 from testbed.cost.model import Affine, Work
+from testbed.kernels.engine.clock import Clock, HostTimer
+from testbed.kernels.engine.records import Iteration, Records
+from testbed.kernels.engine.runner import Runner
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.plan import Outcome, Plan, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.meter import Meter, PlainMeter, SpanMeter
+from testbed.sim.meter import Meter, PlainMeter
 from testbed.sim.outputs import Outputs
+from testbed.sim.span_meter import SpanMeter
 
-ONE_STEP = Affine(1, 0, 1)  # a meter asks for prices only where it sees several iterations at once
+ONE_STEP = Affine(1, 0, 1)  # a meter reads costs only where it sees several iterations at once
 
 
 class Engine:
-    """Serves requests by the plans of a scheduler, which knows nothing of it.
+    """Serves requests by the plans of a scheduler, which is independent of the engine.
 
-    window_s averages batch and memory between two times and ends a run at the second: no plan begins after it.
-    timer splits each iteration's time.
+    window_s are two times: batch and memory are averaged between them, and no plan begins after the second.
+    timer divides each iteration's time between host and GPU.
     """
 
     def __init__(
@@ -36,18 +36,18 @@ class Engine:
         self.timer = timer
         self.max_len = max_len
         self.stop_s = window_s[1] if window_s else float("inf")
-        self.records = Records(beams=runner.speaker.history)
-        self.outputs = Outputs(scheduler.residents, SyntheticBeams())  # never asked for parents: the model says them
+        self.records = Records(beams=runner.sampler.history)
+        self.outputs = Outputs(scheduler.state, SyntheticBeams())  # not used for parents: the model determines them
         self.meter = meter_of(scheduler, self.outputs)
         self._marks_s = sorted(window_s or (), reverse=True)
-        for reader in (scheduler, scheduler.policy, scheduler.residents.preemption):
+        for reader in (scheduler, scheduler.policy, scheduler.preemption):
             if reader.reads_output_len:
                 reader.foresee(self.outputs.lengths)
 
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""
         requests = [r for r in requests if r.arrival_ps < self.stop_s * PS]
-        self.runner.streams.prepare(r.incoming for r in requests)
+        self.runner.token_buffers.prepare(r.incoming for r in requests)
         arrivals = iter(requests)
         self.clock.restart()
         upcoming = self._submit_arrived(arrivals, next(arrivals, None))
@@ -56,7 +56,7 @@ class Engine:
             self.timer.start()
             plan = self.scheduler.plan()
             for group in plan.rejected:
-                request = self.outputs.left(group.request.request_id)
+                request = self.outputs.removed(group.request.request_id)
                 self.records.recorder.rejected(request, "the memory policy can never hold it")
             if plan:
                 self._carry_out(plan, start_s)
@@ -69,14 +69,14 @@ class Engine:
         return self.records
 
     def _carry_out(self, plan: Plan, start_s: float) -> None:
-        residents = self.scheduler.residents
+        state = self.scheduler.state
         noted: list[tuple[tuple[int, int], Work]] = []
 
         def look() -> None:
             used = self.scheduler.policy.usage()
             self.meter.open(plan, used)
-            queues = len(residents.waiting), len(residents.swapped)
-            noted.append((queues, work_of(plan, used.saved, len(residents.running))))
+            queues = len(state.waiting), len(state.swapped)
+            noted.append((queues, work_of(plan, used.saved, len(state.running))))
 
         results = self.runner.run(plan, self.outputs.lengths, look)
         outcome = self.scheduler.commit(plan, 1, results)
@@ -91,16 +91,15 @@ class Engine:
 
     def _answer(self, outcome: Outcome, now_s: float) -> None:
         self.records.first_tokens(outcome, now_s)
-        streams = self.runner.streams
+        token_buffers = self.runner.token_buffers
         for group in outcome.finished:
-            request = self.outputs.left(group.request.request_id)
-            outputs = [streams.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences]
-            self.records.served(request, group, now_s, outputs)
-            streams.end(group)
-            self.runner.speaker.end(group)
+            request = self.outputs.removed(group.request.request_id)
+            outputs = [token_buffers.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences]
+            self.records.served(request, group, now_s, outputs, self.runner.sampler.end(group))
+            token_buffers.end(group)
 
     def _submit_arrived(self, arrivals: Iterator[Request], upcoming: Request | None) -> Request | None:
-        """Queue every request whose time has come; returns the first whose time has not."""
+        """Queue every request that has arrived; returns the first that has not."""
         now_ps = self.clock.now() * PS
         while upcoming is not None and upcoming.arrival_ps <= now_ps:
             self._submit(upcoming)
@@ -109,21 +108,21 @@ class Engine:
 
     def _submit(self, request: Request) -> None:
         self.records.recorder.totals.arrived += 1
-        longest = min(self.max_len, self.scheduler.policy.longest(request.prompt_len, request.num_seqs))
+        longest = min(self.max_len, self.scheduler.policy.max_seq_len(request.prompt_len, request.num_seqs))
         if request.final_len > longest:
             reason = f"{request.num_seqs} x {request.final_len} tokens; at most {longest} are possible"
             self.records.recorder.rejected(request, reason)
             return
         self.outputs.arrived(request)
-        self.runner.streams.start(self.scheduler.add(request.incoming))
+        self.runner.token_buffers.start(self.scheduler.add(request.incoming))
 
     def _wait(self, upcoming: Request | None) -> bool:
-        """Wait for the next request; False if none will come."""
-        residents = self.scheduler.residents
-        if residents.waiting or residents.swapped:
-            group = (residents.swapped or residents.waiting)[0]
+        """Wait for the next request; False if there is none."""
+        state = self.scheduler.state
+        if state.waiting or state.swapped:
+            group = (state.swapped or state.waiting)[0]
             name = type(self.scheduler.policy).__name__
-            raise PlugInError(f"{name} refuses request {group.request.request_id} though nothing runs")
+            raise PlugInError(f"{name}: refuses request {group.request.request_id} although nothing runs")
         if upcoming is None:
             return False
         self.clock.sleep_until(min(upcoming.arrival_ps / PS, self.stop_s))
@@ -135,6 +134,6 @@ class Engine:
 
 
 def meter_of(scheduler: Scheduler, outputs: Outputs) -> Meter:
-    """The simulator's own meter: by footprints where the policy says them, else by walking every table."""
+    """The simulator's meter: by footprints where the policy has them, else by the tables of all sequences."""
     says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
     return (SpanMeter if says_footprints else PlainMeter)(scheduler, outputs)

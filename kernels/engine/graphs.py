@@ -1,57 +1,32 @@
-"""Decode iterations as CUDA graphs: one for each bucket of batch sizes and of contexts, replayed with new arrays.
+"""Decode iterations as CUDA graphs: one per bucket of batch sizes and of contexts, replayed with new arrays.
 
-A captured launch keeps its grid, so a batch is padded with sequences without context, which read and write nothing.
+A captured launch has a fixed grid, so a batch is padded with sequences without context, which read and write nothing.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.engine.cuda_attention import CudaAttention
-from kernels.engine.layout import Place
-from kernels.engine.network import Network
-from kernels.engine.ragged import Ragged
+from testbed.kernels.engine.cuda_attention import CudaAttention, Shapes
+from testbed.kernels.engine.layout import Place
+from testbed.kernels.engine.network import Network
+from testbed.kernels.engine.ragged import Arrays, Ragged
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 SHORTEST_CONTEXT = 256
 
 
-class Arrays:
-    """Arrays of fixed shapes, on the host as NumPy and on the GPU as tensors of the same names.
-
-    All lie in one buffer each, so that one transfer brings them across.
-    """
-
-    def __init__(self, shapes: dict[str, tuple[tuple[int, ...], type]]) -> None:
-        sizes = {name: -(-int(np.prod(s)) * np.dtype(t).itemsize // 16) * 16 for name, (s, t) in shapes.items()}
-        total = sum(sizes.values())
-        self._pinned = torch.zeros(total, dtype=torch.uint8, pin_memory=True)
-        self._there = torch.zeros(total, dtype=torch.uint8, device="cuda")
-        self.host: dict[str, NDArray[np.generic]] = {}
-        self.device: dict[str, Tensor] = {}
-        at = 0
-        for name, (shape, kind) in shapes.items():
-            end = at + int(np.prod(shape)) * np.dtype(kind).itemsize
-            self.host[name] = self._pinned.numpy()[at:end].view(kind).reshape(shape)
-            self.device[name] = self._there[at:end].view(getattr(torch, np.dtype(kind).name)).view(shape)
-            at += sizes[name]
-
-    def send(self) -> None:
-        """Bring what the host has written to the GPU, in the order of the current stream."""
-        self._there.copy_(self._pinned, non_blocking=True)
-
-
 class Captured:
     """One graph: up to num_seqs sequences of up to longest tokens."""
 
-    def __init__(self, network: Network, attention: CudaAttention, num_seqs: int, longest: int, memory: object) -> None:
+    def __init__(self, network: Network, attention: CudaAttention, num_seqs: int, longest: int, memory: Any) -> None:
         self.attention = attention
-        shapes = {"tokens": ((num_seqs,), np.int64), "positions": ((num_seqs,), np.int64)}
-        self.arrays = Arrays(shapes | attention.decode_shapes(num_seqs, longest))
+        shapes: Shapes = {"tokens": ((num_seqs,), np.int64), "positions": ((num_seqs,), np.int64)}
+        self.arrays = Arrays(shapes | attention.decode_shapes(num_seqs, longest), torch.device("cuda"))
         attention.clear(self.arrays.host)
         self.arrays.send()
         there, self._graph = self.arrays.device, torch.cuda.CUDAGraph()
@@ -63,7 +38,7 @@ class Captured:
             self._logits = self._run()
 
     def fill(self, batch: Ragged) -> None:
-        """The next replay is of this batch of decodes."""
+        """Set the arrays of the next replay to this batch of decodes."""
         host, num = self.arrays.host, len(batch.parts)
         self.attention.clear(host)
         host["tokens"][:num], host["positions"][:num] = batch.tokens, batch.positions
@@ -77,7 +52,7 @@ class Captured:
         return self._logits[:num_seqs]
 
     def _warm(self) -> None:
-        """Once outside the capture: kernels are compiled and loaded, libraries make their handles."""
+        """Run once outside the capture, to compile and load kernels and to create library handles."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.inference_mode(), torch.cuda.stream(stream):
@@ -87,9 +62,9 @@ class Captured:
 
 
 class DecodeGraphs:
-    """Runs batches of decodes by graphs, captured when first needed or beforehand, and all others by `otherwise`.
+    """Runs decode batches as graphs, captured at first use or before the start, and other batches by `otherwise`.
 
-    launched is called when an iteration's work on the GPU begins.
+    `launched` is called when an iteration's work on the GPU begins.
     """
 
     def __init__(
@@ -115,7 +90,7 @@ class DecodeGraphs:
         return captured.replay(len(batch.parts))
 
     def captured(self, num_seqs: int, longest: int) -> Captured:
-        """The graph of the smallest bucket that holds such a batch."""
+        """The graph of the smallest bucket that fits the batch."""
         key = bucket(num_seqs), context_bucket(longest, self.max_len)
         if key not in self._captured:
             self._captured[key] = Captured(self.network, self.attention, *key, self._memory)
@@ -136,5 +111,5 @@ def bucket(num_seqs: int) -> int:
 
 
 def context_bucket(longest: int, max_len: int) -> int:
-    """The longest context that a graph is captured for: powers of two, the last cut to the longest sequence."""
+    """The longest context that a graph is captured for: a power of two, at most the longest sequence."""
     return min(max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length()), max(max_len, longest))

@@ -1,31 +1,77 @@
-"""Where the slots that a policy names lie in memory: in blocks, or in one extent a sequence.
+"""The K and V pools, and the addresses of a policy's slots in them: in blocks, or in one extent per sequence.
 
-Memory is seen as rows of one head's values. Blocks lie [num_kv_heads, block_size, head_size] each, extents
-[num_kv_heads, length, head_size]: what the paged and the contiguous kernels read.
+A row is one head's values of one slot. A block has the layout [num_kv_heads, block_size, head_size], an extent
+[num_kv_heads, length, head_size], as the paged and the contiguous kernels read them.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from testbed.core.errors import PlugInError
+from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
+from testbed.core.specs import ModelSpec
+from testbed.memory.policy import MemoryPolicy
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Pools:
+    """device: [2 * num_layers, num_slots * num_kv_heads * head_size], K and V of a layer in turn.
+
+    host: [num_host_blocks, 2 * num_layers, block_size * num_kv_heads * head_size], pinned where there is a GPU.
+    """
+
+    device: Tensor
+    host: Tensor
+    spec: ModelSpec
+
+    def rows(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's K and V as rows of one head's values."""
+        size = self.spec.head_size
+        return self.device[2 * layer].view(-1, size), self.device[2 * layer + 1].view(-1, size)
+
+    def all_rows(self) -> Tensor:
+        """All planes as rows, [num_planes, num_rows, head_size]."""
+        return self.device.view(self.device.shape[0], -1, self.spec.head_size)
+
+    def blocks(self, block_size: int) -> Tensor:
+        """All planes as blocks, [num_planes, num_blocks, num_kv_heads, block_size, head_size]."""
+        return self.device.view(self.device.shape[0], -1, self.spec.num_kv_heads, block_size, self.spec.head_size)
+
+    def host_blocks(self, block_size: int) -> Tensor:
+        """The host's pool as blocks, [num_blocks, num_planes, num_kv_heads, block_size, head_size]."""
+        s = self.spec
+        return self.host.view(len(self.host), -1, s.num_kv_heads, block_size, s.head_size)
+
+
+def make_pools(
+    spec: ModelSpec, num_slots: int, num_host_slots: int, block_size: int, device: str, dtype: torch.dtype
+) -> Pools:
+    """Empty pools of the given numbers of slots, cut to whole blocks."""
+    planes, width = 2 * spec.num_layers, spec.num_kv_heads * spec.head_size
+    whole = num_slots // block_size * block_size
+    pinned = device != "cpu" and num_host_slots > 0
+    host = torch.empty((num_host_slots // block_size, planes, block_size * width), dtype=dtype, pin_memory=pinned)
+    return Pools(torch.zeros((planes, whole * width), dtype=dtype, device=device), host, spec)
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """A sequence's table as a kernel reads it: `ids` are block ids, or the first slot and the length of an extent."""
+    """A sequence's table for a kernel: `ids` are block ids, or the first slot and the length of an extent."""
 
     ids: Ints
     num_slots: int
 
 
 class Layout(ABC):
-    """Turns tables into places, and positions of a place into slots and rows."""
+    """Converts tables to places, and positions of a place to slots and rows."""
 
     block_size: int
 
@@ -34,7 +80,7 @@ class Layout(ABC):
 
     @abstractmethod
     def place(self, table: list[Extent], owner: object) -> Place:
-        """A table as a place; `owner` is for the message where it is no table for these kernels."""
+        """A table as a place; raises PlugInError, which names `owner`, where these kernels cannot read the table."""
 
     @abstractmethod
     def slots(self, place: Place, positions: Ints) -> Ints:
@@ -46,7 +92,7 @@ class Layout(ABC):
 
 
 class Blocks(Layout):
-    """Blocks of block_size slots; an extent may be several blocks in a row."""
+    """Blocks of block_size slots; an extent may consist of several adjacent blocks."""
 
     def __init__(self, num_kv_heads: int, block_size: int) -> None:
         super().__init__(num_kv_heads)
@@ -56,7 +102,7 @@ class Blocks(Layout):
         size = self.block_size
         if any(start % size or length % size for start, length in table):
             raise PlugInError(
-                f"the table of {owner} has extents that are no whole blocks of {size} slots: {table}; say block_size=1"
+                f"the table of {owner}: has extents of partial blocks of {size} slots: {table} (set block_size=1)"
             )
         runs = [range(start // size, (start + length) // size) for start, length in table]
         ids = np.array([block for run in runs for block in run], np.int64)
@@ -64,7 +110,7 @@ class Blocks(Layout):
 
     def slots(self, place: Place, positions: Ints) -> Ints:
         blocks, offsets = np.divmod(positions, self.block_size)
-        return place.ids[blocks] * self.block_size + offsets
+        return np.asarray(place.ids[blocks] * self.block_size + offsets, np.int64)
 
     def rows(self, place: Place, slots: Ints) -> Ints:
         blocks, offsets = np.divmod(slots, self.block_size)
@@ -73,19 +119,50 @@ class Blocks(Layout):
 
 
 class Extents(Layout):
-    """One extent a sequence, as FasterTransformer keeps it."""
+    """One extent per sequence, as in FasterTransformer."""
 
     block_size = 1
 
     def place(self, table: list[Extent], owner: object) -> Place:
         if len(table) != 1:
-            raise PlugInError(f"the table of {owner} is {table}; the contiguous kernels read one extent a sequence")
+            raise PlugInError(f"the table of {owner}: is {table} (the contiguous kernels read one extent per sequence)")
         return Place(np.array(table[0], np.int64), table[0].length)
 
     def slots(self, place: Place, positions: Ints) -> Ints:
-        return place.ids[0] + positions
+        return np.asarray(place.ids[0] + positions, np.int64)
 
     def rows(self, place: Place, slots: Ints) -> Ints:
         first, length = place.ids
         heads = first * self.num_kv_heads + np.arange(self.num_kv_heads) * length
-        return heads + (slots - first)[:, None]
+        return np.asarray(heads + (slots - first)[:, None], np.int64)
+
+
+class Tables:
+    """Cached tables: between copies, moves and forks a table only grows; after these, or past its end, it is reread."""
+
+    def __init__(self, policy: MemoryPolicy, layout: Layout) -> None:
+        self.policy = policy
+        self.layout = layout
+        self._places: dict[int, Place] = {}
+
+    def place(self, seq: Sequence, num_tokens: int) -> Place:
+        """The place of at least the first num_tokens tokens of `seq`."""
+        place = self._places.get(seq.seq_id)
+        if place is None or place.num_slots < num_tokens:
+            place = self._places[seq.seq_id] = self.layout.place(self.policy.table(seq), seq)
+            if place.num_slots < num_tokens:
+                name = type(self.policy).__name__
+                raise PlugInError(f"{name}: has {place.num_slots} slots for {seq}, which needs {num_tokens}")
+        return place
+
+    def pin(self, seq: Sequence, place: Place) -> None:
+        """Set the place of a sequence that the policy does not know: a registered prefix."""
+        self._places[seq.seq_id] = place
+
+    def forget(self, seq_id: int) -> None:
+        """Drop the cached table of one sequence."""
+        self._places.pop(seq_id, None)
+
+    def forget_all(self) -> None:
+        """Drop all cached tables."""
+        self._places.clear()

@@ -1,42 +1,19 @@
-"""The forward pass: embedding, layers, output projection. It knows tokens and positions; slots are attention's."""
-
-from dataclasses import dataclass
-from typing import NamedTuple
+"""The forward pass: embedding, layers, output projection. Only attention uses slots."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.engine.architecture import Architecture
-from kernels.engine.maths import Maths
-from kernels.engine.plain_attention import Attention
-from kernels.engine.rotary import rotary_table
-from kernels.engine.weights import Affine, Layer, Weights
-
-
-class Product(NamedTuple):
-    """A matrix as products take it, [inputs, outputs], and the bias."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class Products:
-    """A layer whose matrices are turned around once and for all."""
-
-    norm_1: Affine
-    qkv: Product
-    out: Product
-    norm_2: Affine
-    up: Product
-    down: Product
+from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.maths import PlainMaths, rotary_table
+from testbed.kernels.engine.plain_attention import Attention
+from testbed.kernels.engine.weights import Affine, Layer, Weights
 
 
 class Network:
-    """A model's weights and how they are used; residuals are added by the products themselves."""
+    """A model's weights and its forward pass; the matrix products add the residuals."""
 
-    def __init__(self, arch: Architecture, weights: Weights, maths: Maths) -> None:
+    def __init__(self, arch: Architecture, weights: Weights, maths: PlainMaths) -> None:
         self.arch = arch
         self.weights = weights
         self.maths = maths
@@ -65,7 +42,7 @@ class Network:
 
 
 class Pass:
-    """One forward pass: buffers that all layers share, and the operations on them, bound."""
+    """One forward pass: buffers that all layers share, and the operations bound to them."""
 
     def __init__(self, network: Network, x: Tensor, positions: Tensor, attention: Attention) -> None:
         arch, maths = network.arch, network.maths
@@ -73,7 +50,7 @@ class Pass:
         self.x, self.maths = x, maths
         self.h = torch.empty_like(x)
         self.qkv = x.new_empty(len(x), arch.q_width + 2 * arch.kv_width)
-        parts = self.qkv.split((arch.q_width, arch.kv_width, arch.kv_width), dim=1)
+        parts = torch.split(self.qkv, [arch.q_width, arch.kv_width, arch.kv_width], dim=1)
         q, k, v = (part.unflatten(1, (-1, size)) for part in parts)
         self.attended = x.new_empty(len(x), arch.q_width)
         self.active = x.new_empty(len(x), ffn)
@@ -83,8 +60,8 @@ class Pass:
         self.gated = None if arch.is_opt else x.new_empty(len(x), 2 * ffn)
         self.silu_mul = None if self.gated is None else maths.silu_mul(self.active, self.gated)
 
-    def __call__(self, i: int, layer: Products, carried: Tensor | None) -> Tensor | None:
-        """Layer i; returns the bias that x still lacks."""
+    def __call__(self, i: int, layer: Layer, carried: Tensor | None) -> Tensor | None:
+        """Run layer i; returns the bias that the next norm must add to x."""
         self.norm(layer.norm_1, carried)
         multiply(self.qkv, self.h, layer.qkv)
         if self.turn is not None:
@@ -102,7 +79,7 @@ class Pass:
         return layer.down.bias
 
 
-def multiply(y: Tensor, x: Tensor, product: Product) -> None:
+def multiply(y: Tensor, x: Tensor, product: Affine) -> None:
     """y = x @ weight + bias."""
     if product.bias is None:
         torch.mm(x, product.weight, out=y)
@@ -110,6 +87,7 @@ def multiply(y: Tensor, x: Tensor, product: Product) -> None:
         torch.addmm(product.bias, x, product.weight, out=y)
 
 
-def _turned(layer: Layer) -> Products:
-    qkv, out, up, down = (Product(p.weight.t(), p.bias) for p in (layer.qkv, layer.out, layer.up, layer.down))
-    return Products(layer.norm_1, qkv, out, layer.norm_2, up, down)
+def _turned(layer: Layer) -> Layer:
+    """The layer with its matrices transposed to [inputs, outputs], as products take them."""
+    qkv, out, up, down = (Affine(p.weight.t(), p.bias) for p in (layer.qkv, layer.out, layer.up, layer.down))
+    return Layer(layer.norm_1, qkv, out, layer.norm_2, up, down)

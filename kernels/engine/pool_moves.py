@@ -1,4 +1,4 @@
-"""Performs what a policy orders: copies on the device, and moves between the device and the host."""
+"""Performs a policy's copies on the device and moves between the device and the host."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from kernels.engine.layout import Extents, Ints, Layout, Place
-from kernels.engine.pools import Pools
 from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops
+from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
+from testbed.kernels.launch.cache_ops import MAX_GRID, copy_blocks, gather_blocks, scatter_blocks
+from testbed.kernels.launch.swap import runs
 
 Pairs = list[tuple[int, int]]
 
 
 class Moves(ABC):
-    """`live` lists the tables of all resident sequences; only extents need them, to tell whose a slot is."""
+    """`live` lists the tables of all sequences on the device; only extents need them, to find a slot's owner."""
 
     def __init__(self, pools: Pools, layout: Layout, live: Callable[[], Iterable[list[Extent]]]) -> None:
         self.pools = pools
@@ -24,16 +26,16 @@ class Moves(ABC):
         self.live = live
 
     def perform(self, ops: Ops) -> None:
-        """Copies first, then moves, as the policy lists them; what is counted under other names moves no byte."""
+        """Perform copies, then moves, in the policy's order; operations counted in `extra` move no bytes."""
         if ops.copies:
             self.copy(ops.copies)
         for move in ops.moves:
             if {move.source, move.target} != {DEVICE, HOST}:
-                raise PlugInError(f"a move from {move.source} to {move.target}: the engine knows {DEVICE} and {HOST}")
+                raise PlugInError(f"a move from {move.source} to {move.target}: tiers must be {DEVICE} and {HOST}")
             self.swap(self.block_pairs(move), move.target == HOST)
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
-        """Slots to slots of the device, in this order where one depends on another."""
+        """Copy slots on the device, in order where one copy depends on another."""
         rows = self.pools.all_rows()
         for group in independent(copies):
             source, target = (torch.from_numpy(r).to(rows.device) for r in self.copied_rows(group))
@@ -41,15 +43,15 @@ class Moves(ABC):
 
     @abstractmethod
     def swap(self, pairs: Pairs, to_host: bool) -> None:
-        """Blocks (on the device, on the host), there or back."""
+        """Swap pairs of blocks (on the device, on the host) out or in."""
 
     @abstractmethod
     def wait(self) -> None:
-        """What follows on the device sees all that was ordered; a swap on another stream is waited for."""
+        """Make later device work wait for all operations so far, also for swaps on another stream."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Return when everything that was ordered has happened."""
+        """Return when all operations so far have finished."""
 
     def block_pairs(self, move: Move) -> Pairs:
         """A move's copies as pairs of block ids (on the device, on the host)."""
@@ -61,7 +63,7 @@ class Moves(ABC):
         return pairs if move.target == HOST else [(device, host) for host, device in pairs]
 
     def copied_rows(self, copies: Iterable[Copy]) -> tuple[Ints, Ints]:
-        """The rows that are read and those that are written; extents that nobody holds any more are left out."""
+        """The rows that the copies read and write; extents without an owner are left out."""
         places = sorted(self.live()) if isinstance(self.layout, Extents) else []
         rows: list[tuple[Ints, Ints]] = []
         for src, dst, length in copies:
@@ -74,9 +76,9 @@ class Moves(ABC):
         return np.concatenate([r.ravel() for r, _ in rows]), np.concatenate([w.ravel() for _, w in rows])
 
     def _place(self, places: list[list[Extent]], slot: int) -> Place | None:
-        """Where a slot lies; None for a slot of no extent."""
+        """The place of a slot; None for a slot of no extent."""
         if not isinstance(self.layout, Extents):
-            return Place(np.empty(0, np.int64), 0)  # a block's rows follow from the slot alone
+            return Place(np.empty(0, np.int64), 0)  # the slot alone determines a block's rows
         at = bisect_right(places, slot, key=lambda table: table[0].start) - 1
         if at < 0 or slot >= places[at][0].start + places[at][0].length:
             return None
@@ -84,10 +86,9 @@ class Moves(ABC):
 
 
 class PlainMoves(Moves):
-    """At once, in torch."""
+    """Synchronous moves in torch."""
 
     def swap(self, pairs: Pairs, to_host: bool) -> None:
-        """See Moves."""
         blocks = self.pools.blocks(self.layout.block_size)
         host = self.pools.host_blocks(self.layout.block_size)
         for on_device, on_host in pairs:
@@ -103,8 +104,65 @@ class PlainMoves(Moves):
         """See Moves."""
 
 
+class CudaMoves(Moves):
+    """Copies by the fused kernel; swaps on a separate stream: blocks are gathered on the GPU, one transfer per run.
+
+    The compute stream waits only until blocks have been gathered, not until they have reached the host.
+    """
+
+    _stream: torch.cuda.Stream | None = None
+    _needed: torch.cuda.Event | None = None
+
+    def copy(self, copies: tuple[Copy, ...]) -> None:
+        """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
+        self.wait()
+        size = self.layout.block_size
+        if isinstance(self.layout, Extents) or any(c.src % size or c.dst % size for c in copies):
+            super().copy(copies)
+            return
+        pool = self.pools.blocks(size)
+        for group in independent(whole(copies, size)):
+            pairs = [(c.src // size + i, c.dst // size + i) for c in group for i in range(c.length // size)]
+            for first in range(0, len(pairs), MAX_GRID):
+                copy_blocks(pool, _ids(pairs[first : first + MAX_GRID], pool))
+
+    def swap(self, pairs: Pairs, to_host: bool) -> None:
+        """See Moves; blocks are gathered before the compute stream writes them again."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        pool, host = (f(self.layout.block_size) for f in (self.pools.blocks, self.pools.host_blocks))
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for first in range(0, len(pairs), MAX_GRID):
+                part = pairs[first : first + MAX_GRID]
+                self._out(pool, host, part) if to_host else self._in(pool, host, part)
+
+    def wait(self) -> None:
+        if self._needed is not None:
+            torch.cuda.current_stream().wait_event(self._needed)
+            self._needed = None
+
+    def settle(self) -> None:
+        """See Moves; transfers to the host may still run."""
+        torch.cuda.current_stream().synchronize()
+
+    def _out(self, pool: Tensor, host: Tensor, pairs: Pairs) -> None:
+        staging = torch.empty((len(pairs), *host.shape[1:]), dtype=host.dtype, device=pool.device)
+        gather_blocks(staging, pool, _ids([device for device, _ in pairs], pool))
+        self._needed = torch.cuda.current_stream().record_event()
+        for at, first, count in runs([on_host for _, on_host in pairs]):
+            host[first : first + count].copy_(staging[at : at + count], non_blocking=True)
+
+    def _in(self, pool: Tensor, host: Tensor, pairs: Pairs) -> None:
+        staging = torch.empty((len(pairs), *host.shape[1:]), dtype=host.dtype, device=pool.device)
+        for at, first, count in runs([on_host for _, on_host in pairs]):
+            staging[at : at + count].copy_(host[first : first + count], non_blocking=True)
+        scatter_blocks(pool, staging, _ids([device for device, _ in pairs], pool))
+        self._needed = torch.cuda.current_stream().record_event()
+
+
 def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
-    """The copies in order, in groups in which nothing is written twice, or both read and written."""
+    """The copies in order, in groups in which no slot is written twice, or both read and written."""
     groups: list[list[Copy]] = []
     read: set[int] = set()
     written: set[int] = set()
@@ -117,3 +175,12 @@ def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
         read.update(source)
         written.update(target)
     return groups
+
+
+def whole(copies: tuple[Copy, ...], size: int) -> tuple[Copy, ...]:
+    """Copies from block starts, rounded up to whole blocks: the rest of a target block has no tokens yet."""
+    return tuple(Copy(c.src, c.dst, -(-c.length // size) * size) for c in copies)
+
+
+def _ids(values: list[int] | Pairs, pool: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32).pin_memory().to(pool.device, non_blocking=True)

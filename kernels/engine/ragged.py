@@ -1,39 +1,48 @@
-"""The flat arrays of one iteration: tokens of prompts first, then one token of each decoding sequence."""
+"""One iteration's work as flat arrays: tokens of prompts first, then one token of each decoding sequence."""
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
 
-from kernels.engine.layout import Ints, Place
-from kernels.engine.streams import Streams
-from kernels.engine.tables import Tables
-from testbed.core.sequence import Sequence
+from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.kernels.engine.layout import Ints, Place, Tables
+from testbed.kernels.engine.token_buffers import TokenBuffers
+from testbed.sched.plan import Plan
+from testbed.sched.state import SchedulerState
+
+Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
+ALIGN = 16  # bytes
 
 
 class Part(NamedTuple):
-    """`new` tokens of a sequence behind `stored` ones; `wanted` says that the last one's logits are.
+    """`new` tokens of a sequence that follow `num_stored` ones; `wanted`: the last token's logits are needed.
 
-    Slots of tokens before position `written` hold their K and V already, and are left alone.
+    Slots of tokens before position `written` contain their K and V already and are not written.
     """
 
     seq: Sequence
     new: int
-    stored: int
+    num_stored: int
     written: int
     wanted: bool
 
     @property
     def context_len(self) -> int:
         """Tokens that the last of the new ones reads."""
-        return self.stored + self.new
+        return self.num_stored + self.new
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are asked for; places: one a part.
+    """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are needed; places: one per part.
 
-    The first num_prompts parts are prompts, num_prompt_tokens tokens together; every other part is one token.
+    The first num_prompts parts are prompts, num_prompt_tokens tokens in total; every other part is one token.
     """
 
     parts: list[Part]
@@ -50,29 +59,104 @@ class Ragged:
         return np.concatenate([[0], np.cumsum([part.new for part in self.parts])])
 
 
-def ragged(prompts: list[Part], decodes: list[Part], streams: Streams, tables: Tables) -> Ragged:
+def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers, tables: Tables) -> Ragged:
     """The arrays of these parts."""
     parts = prompts + decodes
-    positions = [np.arange(part.stored, part.context_len) for part in prompts]
-    tokens = [streams.read(part.seq, part.stored, part.context_len) for part in prompts]
+    positions = [np.arange(part.num_stored, part.context_len) for part in prompts]
+    tokens = [token_buffers.read(part.seq, part.num_stored, part.context_len) for part in prompts]
     ends = np.cumsum([part.new for part in parts]) - 1
     return Ragged(
         parts,
         len(prompts),
         sum(part.new for part in prompts),
-        np.array([*_flat(tokens), *(_decoded(part, streams) for part in decodes)], np.int64),
-        np.concatenate([*positions, [part.stored for part in decodes]]).astype(np.int64),
+        np.array([*_flat(tokens), *(_decoded(part, token_buffers) for part in decodes)], np.int64),
+        np.concatenate([*positions, [part.num_stored for part in decodes]]).astype(np.int64),
         ends[[part.wanted for part in parts]],
         [tables.place(part.seq, part.context_len) for part in parts],
     )
 
 
-def _decoded(part: Part, streams: Streams) -> int:
-    """The newest token of a sequence; of padding one that it has stored."""
+def _decoded(part: Part, token_buffers: TokenBuffers) -> int:
+    """The newest token of a sequence; for padding, one that it has stored."""
     if part.wanted:
-        return streams.newest(part.seq, part.stored)
-    return streams.read(part.seq, part.stored, part.written)[0]
+        return token_buffers.newest(part.seq, part.num_stored)
+    return token_buffers.read(part.seq, part.num_stored, part.written)[0]
 
 
 def _flat(lists: list[list[int]]) -> list[int]:
     return [x for one in lists for x in one]
+
+
+def parts_of(
+    plan: Plan, stepping: list[SequenceGroup], state: SchedulerState
+) -> tuple[list[Part], list[Part], list[Owner]]:
+    """Prompts, decodes, and the sequence that each row of the wanted logits belongs to.
+
+    Padding recomputes stored tokens of the same sequences and discards the result, so that a static batch takes its
+    real time, except for attention to positions that no sequence has.
+    """
+    prompts, owners = [], []
+    for chunk in plan.chunks:
+        whole = chunk.num_stored + chunk.new == chunk.group.prefill_len
+        prompts.append(Part(chunk.seq, chunk.new, chunk.num_stored, chunk.seq.num_stored, whole))
+        if whole:
+            owners.append((chunk.group, chunk.group.sequences.index(chunk.seq)))
+    members = [(group, i) for group in stepping for i in range(len(group.sequences))]
+    num_stored = [(group.sequences[i], group.sequences[i].num_stored) for group, i in members]
+    decodes = [Part(seq, 1, at, at, True) for seq, at in num_stored]
+    if any(chunk.padding for chunk in plan.chunks):
+        prompts += padding(plan)
+    if plan.decode_seqs > len(members):
+        decodes += ended(stepping, state)
+    return prompts, decodes, owners + members
+
+
+def padding(plan: Plan) -> Iterator[Part]:
+    """The padding of each chunk, in parts of at most the chunk's length."""
+    for chunk in plan.chunks:
+        left = chunk.padding
+        while left:
+            again = min(left, chunk.num_stored + chunk.new)
+            yield Part(chunk.seq, again, 0, again, False)
+            left -= again
+
+
+def ended(stepping: list[SequenceGroup], state: SchedulerState) -> list[Part]:
+    """The last stored token of each finished sequence that waits for the rest of its batch."""
+    decoding = {group.request.request_id for group in stepping}
+    waiting = [group for request_id, group in state.running.items() if request_id not in decoding]
+    return [Part(seq, 1, seq.num_stored - 1, seq.num_stored, False) for group in waiting for seq in group.sequences]
+
+
+class Arrays:
+    """Arrays of given shapes and types, on the host as NumPy and on the device as tensors of the same names.
+
+    Host and device have one buffer each, so that one transfer copies all arrays.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]], device: torch.device) -> None:
+        sizes = {name: -(-math.prod(s) * np.dtype(t).itemsize // ALIGN) * ALIGN for name, (s, t) in shapes.items()}
+        total = sum(sizes.values())
+        self._packed = torch.zeros(total, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._there = torch.empty(total, dtype=torch.uint8, device=device)
+        self.host: dict[str, NDArray[np.generic]] = {}
+        self.device: dict[str, Tensor] = {}
+        at = 0
+        for name, (shape, kind) in shapes.items():
+            end = at + math.prod(shape) * np.dtype(kind).itemsize
+            self.host[name] = self._packed.numpy()[at:end].view(kind).reshape(shape)
+            self.device[name] = self._there[at:end].view(getattr(torch, np.dtype(kind).name)).view(shape)
+            at += sizes[name]
+
+    def send(self) -> None:
+        """Copy the host's arrays to the device on the current stream; the host does not wait."""
+        self._there.copy_(self._packed, non_blocking=True)
+
+
+def upload(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> dict[str, Tensor]:
+    """The same arrays on `device`, by one transfer."""
+    packed = Arrays({name: (array.shape, array.dtype) for name, array in arrays.items()}, device)
+    for name, array in arrays.items():
+        packed.host[name][...] = array
+    packed.send()
+    return packed.device

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the simulator's own recorder, and beside each iteration its measured times and its work."""
+"""The records of a run: the simulator's recorder, and for each iteration its measured times and its work."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from testbed.sim.totals import Seen
 
 
 class Iteration(NamedTuple):
-    """One iteration. Times in seconds: host_s planning, launching and committing, waited_s for the GPU, gpu_s on it.
+    """One iteration. Seconds: host_s of planning, launching, committing; waited_s for the GPU; gpu_s of GPU work.
 
-    Host and GPU work at the same time, so that host_s + waited_s, not their sum with gpu_s, is the whole.
+    Host and GPU work in parallel, so the duration is host_s + waited_s, without gpu_s.
     """
 
     start_s: float
@@ -41,14 +41,15 @@ class RequestRow(NamedTuple):
 
 @dataclass(slots=True)
 class Records:
-    """All rows of a run; `outputs` the generated tokens of each finished request by sequence.
+    """All rows of a run; `outputs`: generated tokens of each finished request by sequence; `totals`: a beam's scores.
 
-    Row i of `iterations` is of the recorder's span i, which is one iteration always.
+    Row i of `iterations` belongs to the recorder's span i, which is always one iteration.
     """
 
     recorder: Recorder = field(default_factory=Recorder)
     iterations: list[Iteration] = field(default_factory=list)
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
+    totals: dict[int, list[float]] = field(default_factory=dict)
     beams: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     @property
@@ -59,11 +60,11 @@ class Records:
 
     @property
     def rejections(self) -> dict[int, str]:
-        """Why requests were turned away, by request id."""
+        """Reasons of rejections, by request id."""
         return self.recorder.rejections
 
     def iterated(self, one: Iteration, plan: Plan, queues: tuple[int, int], seen: Seen) -> None:
-        """An iteration has run, with so many requests waiting and swapped out."""
+        """Record an iteration; `queues` are the numbers of waiting and of swapped requests."""
         self.iterations.append(one)
         start_ps, end_ps = round(one.start_s * PS), round((one.start_s + one.duration_s) * PS)
         self.recorder.span(start_ps, end_ps - start_ps, 1, plan, *queues, seen)
@@ -75,13 +76,15 @@ class Records:
         totals.copies += sum(len(ops.copies) for ops in plan.ops)
 
     def first_tokens(self, outcome: Outcome, now_s: float) -> None:
-        """These groups have output from now on; after recompute that is nothing new."""
+        """Record the first tokens of these groups, unless recorded before a recompute."""
         for group in outcome.first_tokens:
             self.recorder.first_token(group.request.request_id, round(now_s * PS))
 
-    def served(self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]]) -> None:
-        """The request was answered."""
+    def served(
+        self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]], totals: list[float]
+    ) -> None:
+        """Record a finished request."""
         self.recorder.totals.finished += 1
         self.recorder.totals.generated += request.output_len * request.num_seqs
         self.recorder.served(request, group, round(now_s * PS))
-        self.outputs[request.request_id] = outputs
+        self.outputs[request.request_id], self.totals[request.request_id] = outputs, totals

@@ -1,58 +1,47 @@
-"""A run folder as a simulated run leaves one, with measured times and work beside each iteration.
+"""A run folder like a simulated run's, with measured times and work of each iteration.
 
-It needs neither Hydra nor pandas, so that it can be written where the GPU is.
+This module needs neither Hydra nor pandas, so that it runs on the GPU's machine.
 """
 
 import csv
-import gzip
-import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
-from kernels.engine.records import Records
 from testbed.core.request import PS
-from testbed.cost.work_table import WORK_COLUMNS, work_cells
+from testbed.cost.model import WORK_COLUMNS, work_cells
+from testbed.kernels.engine.records import Records
 from testbed.metrics import summarize
-from testbed.sched.recorded_beams import COLUMNS as BEAMS
-from testbed.sim.columns import request_columns
-from testbed.sim.recorder import NOT_YET, SHAPE, SLOTS
+from testbed.sched.beams import COLUMNS as BEAMS
+from testbed.sim.recorder import NOT_YET, SHAPE, SLOTS, request_columns
+from testbed.slo import Slo
 
 MEASURED = ("gpu_s", "host_s", "wait_s")
-SUMMARY = "summary.json"
 
 
 def write_run(
-    folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, about: dict[str, Any],
-    config: dict[str, Any], packed: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    """Write all files, summary.json last; `packed` gzips the tables. Returns the summary.
-
-    about: `engine` and what else the summary says that no recorder knows. The config is written as JSON, which is YAML.
-    """
+    folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
+) -> dict[str, Any]:
+    """Write the tables; returns the numbers of the summary."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / SUMMARY).unlink(missing_ok=True)
-    suffix = ".csv.gz" if packed else ".csv"
-    (folder / "config.yaml").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    write_csv(folder / f"requests{suffix}", *request_table(records))
-    write_csv(folder / f"iterations{suffix}", *iteration_table(records))
+    write_csv(folder / "requests.csv", *request_table(records))
+    write_csv(folder / "iterations.csv", *iteration_table(records))
     if records.beams:
         write_csv(folder / "beams.csv", BEAMS, beam_table(records))
-    summary = summarize(records.recorder, num_slots, window_ps) | about
+    summary = summarize(records.recorder, num_slots, window_ps, slo)
     write_json(folder / "timing.json", {"wall_s": summary["simulated_s"]})
-    write_json(folder / SUMMARY, summary)
     return summary
 
 
 def request_table(records: Records) -> tuple[list[str], Iterable[Sequence[Any]]]:
-    """Names and rows of requests.csv, in order of arrival; what has not happened is empty."""
+    """Names and rows of requests.csv, in order of arrival; times of events that did not occur are empty."""
     columns = request_columns(records.recorder)
     return [*columns], zip(*(map(_known, column.tolist()) for column in columns.values()), strict=True)
 
 
 def _known(value: Any) -> Any:
-    """NaN, what has not happened, as an empty cell."""
+    """NaN, for an event that did not occur, as an empty cell."""
     return "" if value != value else value
 
 
@@ -70,7 +59,7 @@ def iteration_table(records: Records) -> tuple[list[str], list[list[Any]]]:
 
 
 def beam_table(records: Records) -> list[tuple[Any, ...]]:
-    """Rows of beams.csv, a search after another; where nobody is replaced at a search's last step, a line says so."""
+    """Rows of beams.csv, search by search; a search whose last step replaces no candidate ends with a row for it."""
     widths = {row.request_id: row for row in records.requests if row.num_seqs > 1 and row.finish_ps != NOT_YET}
     last = {(request_id, step) for request_id, step, *_ in records.beams}
     ends = [
@@ -82,27 +71,16 @@ def beam_table(records: Records) -> list[tuple[Any, ...]]:
 
 
 def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; gzipped where the name ends so, and then the same bytes every time."""
-    with path.open("wb") as raw:
-        if path.suffix == ".gz":
-            with gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as packed:
-                _write(cast(IO[bytes], packed), names, rows)
-        else:
-            _write(raw, names, rows)
+    """Write a table."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
 
 
 def write_json(path: Path, value: Any) -> None:
     """A JSON file."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def _write(file: IO[bytes], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
-    text.flush()
-    text.detach()
 
 
 def _times(*seconds: float) -> list[str]:

@@ -1,6 +1,5 @@
 """The next token of a sequence, drawn from the likely ones."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,38 +7,30 @@ import torch
 from torch import Tensor
 
 
-class Sampler(ABC):
-    """Chooses tokens from logits."""
-
-    @abstractmethod
-    def choose(self, logits: Tensor, rows: list["Draw"]) -> list[int]:
-        """One token for each row of logits [num_rows, vocab_size]."""
-
-
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Which token is drawn: of which request and sequence, how many came before it. It decides the random number."""
+    """The token to draw: its request, its sequence and its step, which determine the random number."""
 
     request_id: int
     index: int
     num_generated: int
 
 
-class TopP(Sampler):
-    """Draws from the most likely tokens that have a share of top_p together, at a temperature.
+class TopP:
+    """Draws from the most likely tokens whose probabilities sum to top_p, at a temperature.
 
-    The random number depends on seed, request, sequence and step alone: batching and preemption change no draw.
+    The random number depends on seed, request, sequence and step only: batching and preemption change no draw.
     """
 
     def __init__(self, temperature: float = 1.0, top_p: float = 1.0, seed: int = 0) -> None:
         if not (temperature > 0 and 0 < top_p <= 1):
-            raise ValueError(f"temperature {temperature} must be above 0, top_p {top_p} above 0 and at most 1")
+            raise ValueError(f"temperature={temperature}, top_p={top_p}: must be above 0, and above 0 and at most 1")
         self.temperature = temperature
         self.top_p = top_p
         self.seed = seed
 
     def choose(self, logits: Tensor, rows: list[Draw]) -> list[int]:
-        """See Sampler."""
+        """One token for each row of logits [num_rows, vocab_size]."""
         shares, tokens = torch.sort(
             torch.softmax(logits.float() / self.temperature, dim=1), descending=True, stable=True
         )

@@ -1,24 +1,28 @@
-"""The weights of a model under one set of names, whatever the family: from a folder, or random and seeded."""
+"""The weights of a model under the same names for every family: from a folder, or random and seeded."""
 
+import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from kernels.engine.architecture import Architecture
-from kernels.engine.safetensors_file import SafetensorsFolder
 from testbed.core.errors import InputError
+from testbed.kernels.engine.architecture import Architecture
 
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # of safetensors
 OPT_OFFSET = 2  # rows of OPT's position table before that of position 0
 Get = Callable[[str, tuple[int, ...]], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """A matrix [outputs, inputs] or a norm's gain [hidden], and what is added: a bias, a shift, or nothing."""
+    """A matrix [outputs, inputs] or a norm's gain [hidden], with its bias or shift, if any."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -26,7 +30,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer; qkv and, in gated models, up (gate first) are the matrices of one product, one above the other."""
+    """One layer; qkv and, in gated models, up (gate first) are the concatenated matrices of one product."""
 
     norm_1: Affine
     qkv: Affine
@@ -38,13 +42,54 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A whole model; positions is OPT's learned table, its first rows cut off; head may be the embedding itself."""
+    """A whole model; positions is OPT's learned table without its first rows; head may be the embedding."""
 
     embedding: Tensor
     positions: Tensor | None
     layers: list[Layer]
     norm: Affine
     head: Tensor
+
+
+class SafetensorsFolder:
+    """All tensors of a folder's *.safetensors files by name; each is read from its file on request.
+
+    A file consists of eight bytes of length, JSON, then raw values.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._places: dict[str, tuple[Path, int, dict[str, Any]]] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            start, header = read_header(path)
+            self._places.update({name: (path, start, entry) for name, entry in header.items()})
+        if not self._places:
+            raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def read(self, name: str) -> Tensor:
+        """The tensor of that name, on the host, in the file's type."""
+        if name not in self._places:
+            raise InputError(f"{self.folder}: the tensor {name} is in no *.safetensors file")
+        path, start, entry = self._places[name]
+        if entry["dtype"] not in DTYPES:
+            raise InputError(f"{path}: {name} of type {entry['dtype']}: is none of {', '.join(DTYPES)}")
+        first, end = entry["data_offsets"]
+        with path.open("rb") as file:
+            file.seek(start + first)
+            content = bytearray(file.read(end - first))
+        return torch.frombuffer(content, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+def read_header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Where the values of a file start, and its entries by tensor name."""
+    with path.open("rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    return 8 + length, header
 
 
 def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dtype) -> Weights:
@@ -55,7 +100,7 @@ def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dty
     def get(name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = files.read(name.removeprefix("model.") if bare else name)
         if tuple(tensor.shape) != shape:
-            raise InputError(f"{folder}: {name} has shape {list(tensor.shape)}, config.json says {list(shape)}")
+            raise InputError(f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires {list(shape)}")
         return tensor.to(device=device, dtype=dtype)
 
     return _opt(arch, get) if arch.is_opt else _gated(arch, get)
@@ -70,7 +115,7 @@ def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtyp
         if "embed" in name:
             return values * 0.5
         if len(shape) == 2:
-            return values * shape[1] ** -0.5
+            return values * float(shape[1] ** -0.5)
         return values * 0.05 + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
     return _opt(arch, get) if arch.is_opt else _gated(arch, get)
@@ -79,50 +124,46 @@ def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtyp
 def _opt(arch: Architecture, get: Get) -> Weights:
     s, prefix = arch.spec, "model.decoder."
     hidden, ffn = s.hidden_size, s.ffn_size
-
-    def norm(name: str) -> Affine:
-        return Affine(get(f"{name}.weight", (hidden,)), get(f"{name}.bias", (hidden,)))
-
-    def product(name: str, outputs: int, inputs: int) -> Affine:
-        return Affine(get(f"{name}.weight", (outputs, inputs)), get(f"{name}.bias", (outputs,)))
+    affine = partial(_affine, get, True)
 
     def layer(i: int) -> Layer:
         at = f"{prefix}layers.{i}."
-        qkv = [product(f"{at}self_attn.{x}_proj", hidden, hidden) for x in "qkv"]
+        qkv = [affine(f"{at}self_attn.{x}_proj", hidden, hidden) for x in "qkv"]
         return Layer(
-            norm(f"{at}self_attn_layer_norm"), _stacked(qkv), product(f"{at}self_attn.out_proj", hidden, hidden),
-            norm(f"{at}final_layer_norm"), product(f"{at}fc1", ffn, hidden), product(f"{at}fc2", hidden, ffn),
+            affine(f"{at}self_attn_layer_norm", hidden), _stacked(qkv),
+            affine(f"{at}self_attn.out_proj", hidden, hidden), affine(f"{at}final_layer_norm", hidden),
+            affine(f"{at}fc1", ffn, hidden), affine(f"{at}fc2", hidden, ffn),
         )  # fmt: skip
 
     embedding = get(f"{prefix}embed_tokens.weight", (s.vocab_size, hidden))
     positions = get(f"{prefix}embed_positions.weight", (s.max_len + OPT_OFFSET, hidden))[OPT_OFFSET:]
     head = embedding if s.tied_embedding else get("lm_head.weight", (s.vocab_size, hidden))
     layers = [layer(i) for i in range(s.num_layers)]
-    return Weights(embedding, positions.contiguous(), layers, norm(f"{prefix}final_layer_norm"), head)
+    return Weights(embedding, positions.contiguous(), layers, affine(f"{prefix}final_layer_norm", hidden), head)
 
 
 def _gated(arch: Architecture, get: Get) -> Weights:
     s = arch.spec
     hidden, ffn = s.hidden_size, s.ffn_size
-
-    def product(name: str, outputs: int, inputs: int, bias: bool = False) -> Affine:
-        return Affine(get(f"{name}.weight", (outputs, inputs)), get(f"{name}.bias", (outputs,)) if bias else None)
-
-    def norm(name: str) -> Affine:
-        return Affine(get(f"{name}.weight", (hidden,)))
+    affine = partial(_affine, get, False)
 
     def layer(i: int) -> Layer:
         at, widths = f"model.layers.{i}.", {"q": arch.q_width, "k": arch.kv_width, "v": arch.kv_width}
-        qkv = [product(f"{at}self_attn.{x}_proj", width, hidden, arch.qkv_bias) for x, width in widths.items()]
-        up = [product(f"{at}mlp.{x}_proj", ffn, hidden) for x in ("gate", "up")]
+        qkv = [_affine(get, arch.qkv_bias, f"{at}self_attn.{x}_proj", n, hidden) for x, n in widths.items()]
+        up = [affine(f"{at}mlp.{x}_proj", ffn, hidden) for x in ("gate", "up")]
         return Layer(
-            norm(f"{at}input_layernorm"), _stacked(qkv), product(f"{at}self_attn.o_proj", hidden, arch.q_width),
-            norm(f"{at}post_attention_layernorm"), _stacked(up), product(f"{at}mlp.down_proj", hidden, ffn),
+            affine(f"{at}input_layernorm", hidden), _stacked(qkv),
+            affine(f"{at}self_attn.o_proj", hidden, arch.q_width), affine(f"{at}post_attention_layernorm", hidden),
+            _stacked(up), affine(f"{at}mlp.down_proj", hidden, ffn),
         )  # fmt: skip
 
     embedding = get("model.embed_tokens.weight", (s.vocab_size, hidden))
     head = embedding if s.tied_embedding else get("lm_head.weight", (s.vocab_size, hidden))
-    return Weights(embedding, None, [layer(i) for i in range(s.num_layers)], norm("model.norm"), head)
+    return Weights(embedding, None, [layer(i) for i in range(s.num_layers)], affine("model.norm", hidden), head)
+
+
+def _affine(get: Get, bias: bool, name: str, *shape: int) -> Affine:
+    return Affine(get(f"{name}.weight", shape), get(f"{name}.bias", shape[:1]) if bias else None)
 
 
 def _stacked(parts: list[Affine]) -> Affine:

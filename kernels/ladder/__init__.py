@@ -1,1 +1,1 @@
-"""Decode attention in the order in which one understands it: five steps, each checked and timed on the same batches."""
+"""Decode attention in five steps, from simple to fast, each checked and timed on the same batches."""

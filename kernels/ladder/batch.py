@@ -1,4 +1,4 @@
-"""A batch as every step of the ladder takes it: tokens in a flat list, prompts first, then one token of each decode."""
+"""The input of every step of the ladder: a flat list of tokens, prompts first, then one token of each decode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from testbed.core.errors import InputError
 
 @dataclass(frozen=True)
 class Wave:
-    """Tokens of different sequences: which of the batch's tokens, their block tables and their context lengths."""
+    """Tokens of different sequences: their indexes in the batch, their block tables and their context lengths."""
 
     tokens: Tensor
     block_tables: Tensor
@@ -23,7 +23,7 @@ class Wave:
 
 @dataclass(frozen=True)
 class LadderBatch:
-    """Sequence i has news[i] new tokens behind contexts[i] - news[i] cached ones; the first num_prompts are prompts.
+    """Sequence i has news[i] new tokens after contexts[i] - news[i] cached ones; the first num_prompts are prompts.
 
     block_tables: int32 [num_seqs, max_blocks]; seq_ids, positions: int32 [num_tokens]; slot_mapping: int64
     [num_tokens], block id * block_size + offset; query_starts: int32 [num_seqs + 1]; context_lens: int32 [num_seqs].
@@ -41,12 +41,12 @@ class LadderBatch:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompts together."""
+        """Total number of prompt tokens."""
         return sum(self.news[: self.num_prompts])
 
     @cached_property
     def tokens(self) -> list[tuple[int, int]]:
-        """(sequence, context length) of every token, for launchers that go token by token."""
+        """(sequence, context length) of every token, for launchers with one launch per token."""
         pairs = zip(self.news, self.contexts, strict=True)
         return [(seq, end - new + i + 1) for seq, (new, end) in enumerate(pairs) for i in range(new)]
 
@@ -65,7 +65,7 @@ class LadderBatch:
 def flatten(
     news: Sequence[int], contexts: Sequence[int], num_prompts: int, block_tables: NDArray[np.int32], block_size: int
 ) -> dict[str, NDArray[np.generic]]:
-    """The flat arrays of a batch, by the names that LadderBatch gives them; no GPU needed."""
+    """The flat arrays of a batch by their names in LadderBatch; needs no GPU."""
     _check(news, contexts, num_prompts, block_tables, block_size)
     pairs = list(zip(news, contexts, strict=True))
     seq_ids = np.repeat(np.arange(len(news), dtype=np.int32), news)
@@ -96,12 +96,12 @@ def _check(
     if not len(news) == len(contexts) == len(block_tables):
         raise InputError(f"{len(news)} counts of new tokens, {len(contexts)} contexts, {len(block_tables)} tables")
     if not 0 <= num_prompts <= len(news):
-        raise InputError(f"num_prompts is {num_prompts}; the batch has {len(news)} sequences")
+        raise InputError(f"num_prompts={num_prompts}: the batch has {len(news)} sequences")
     for seq, (new, end) in enumerate(zip(news, contexts, strict=True)):
         if not 1 <= new <= end:
-            raise InputError(f"sequence {seq} has {new} new tokens in a context of {end}; give 1 to {end}")
+            raise InputError(f"sequence {seq}: has {new} new tokens in a context of {end} (give 1 to {end})")
         if seq >= num_prompts and new != 1:
-            raise InputError(f"sequence {seq} has {new} new tokens; a decode has one, and prompts come first")
+            raise InputError(f"sequence {seq}: has {new} new tokens (a decode has one, and prompts come first)")
         if end > block_tables.shape[1] * block_size:
-            room = block_tables.shape[1] * block_size
-            raise InputError(f"sequence {seq} has {end} tokens; its table holds {room}")
+            capacity = block_tables.shape[1] * block_size
+            raise InputError(f"sequence {seq}: has {end} tokens, its table only {capacity} slots")

@@ -1,33 +1,21 @@
-"""`python -m kernels.ladder.draw FOLDER`: the ladder's table and figure from kept rows; no GPU needed."""
+"""The ladder's table and figure from stored rows; needs no GPU."""
 
-import argparse
 from pathlib import Path
 
-from kernels.ladder.rows import read_rows
-from testbed.core.errors import InputError
+from testbed.kernels.measure.fingerprint import read_rows
 
+MAKER = "testbed ladder run"
 Times = dict[str, dict[str, float]]  # microseconds by load, then by step, in the file's order
-
-
-def main() -> None:
-    """Draw a folder's rows into the same folder."""
-    parser = argparse.ArgumentParser("python -m kernels.ladder.draw", description=__doc__)
-    parser.add_argument("folder", type=Path, help="what `python -m kernels.ladder --out` has written")
-    try:
-        print(draw(parser.parse_args().folder))
-    except InputError as error:
-        raise SystemExit(f"kernels.ladder.draw: {error}") from None
 
 
 def draw(folder: Path) -> str:
     """Write ladder.md and ladder.png; returns the table."""
-    about, rows = read_rows(folder / "times.csv")
+    about, rows = read_rows(folder / "times.csv", MAKER)
     times: Times = {}
     for row in rows:
         times.setdefault(row["load"], {})[row["step"]] = float(row["median_us"])
     device = about.partition("device ")[2].partition(",")[0] or "an unknown device"
-    words = [f"# The ladder on {device}", f"Drawn by `python -m kernels.ladder.draw`; {about}.", table(times)]
-    words += [sentence(folder, name) for name in ("right.csv", "tokens.csv")]
+    words = [f"# The ladder on {device}", f"Drawn by `testbed ladder draw`; {about}.", table(times), checks(folder)]
     text = "\n\n".join(words) + "\n"
     (folder / "ladder.md").write_text(text, encoding="utf-8")
     figure(times, folder / "ladder.png", device)
@@ -35,7 +23,7 @@ def draw(folder: Path) -> str:
 
 
 def table(times: Times) -> str:
-    """Microseconds of a layer's attention, and in brackets how many times faster than the step before."""
+    """Microseconds of a layer's attention, and in brackets the speed-up over the previous step."""
     steps = list(next(iter(times.values())))
     lines = [["step", *times], ["---"] * (len(times) + 1)]
     for i, step in enumerate(steps):
@@ -44,19 +32,16 @@ def table(times: Times) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def sentence(folder: Path, name: str) -> str:
-    """How many of a table's rows are right, and which are not."""
-    rows = read_rows(folder / name)[1]
+def checks(folder: Path) -> str:
+    """The number of correct rows of right.csv, and the wrong ones."""
+    rows = read_rows(folder / "right.csv", MAKER)[1]
     wrong = [row for row in rows if row["right"] != "True"]
-    kind = {"right.csv": "errors against the reference within tolerance", "tokens.csv": "steps with the same tokens"}
-    text = f"{len(rows) - len(wrong)} of {len(rows)} {kind[name]}."
-    if name == "tokens.csv" and rows:
-        text += f" {rows[0]['clear']} of {rows[0]['choices']} choices were clear."
+    text = f"{len(rows) - len(wrong)} of {len(rows)} errors against the reference within tolerance."
     return text + "".join(f" WRONG: {', '.join(row.values())}." for row in wrong)
 
 
 def figure(times: Times, path: Path, device: str) -> None:
-    """A group of bars for each load, a bar for each step; the axis is logarithmic."""
+    """A group of bars per load, a bar per step, on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -78,7 +63,3 @@ def figure(times: Times, path: Path, device: str) -> None:
     axes.legend(frameon=False, ncols=len(steps), loc="upper center", bbox_to_anchor=(0.5, -0.15))
     fig.savefig(path, dpi=150)
     plt.close(fig)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,10 +3,10 @@
 
 #define THREADS 128
 #define WARPS (THREADS / 32)
-#define DIMS ((HEAD_SIZE + 31) / 32)              // dimensions that a lane holds: lane, lane + 32, ...
+#define DIMS ((HEAD_SIZE + 31) / 32)              // dimensions of a lane: lane, lane + 32, ...
 #define RUN (BLOCK_SIZE < 32 ? BLOCK_SIZE : 32)   // slots that a warp takes at once, at most one a lane
 #define RUNS ((BLOCK_SIZE + RUN - 1) / RUN)       // runs that a block is cut into
-#define AT_ONCE 8                                 // slots whose reads are under way together
+#define AT_ONCE 8                                 // slots whose reads are in flight at once
 
 // The softmax of the tokens that a warp has seen: their largest score, the sum of their weights, their values added up.
 struct State {
@@ -94,7 +94,7 @@ DEVICE void merge(word16* out, const State& state, int warp, int lane) {
   }
 }
 
-// The warps take runs of slots in turn, each with a state of its own.
+// The warps process runs of slots in turn, each with a separate state.
 DEVICE void attend_to_blocks(word16* out, const word16* q, const word16* k_cache, const word16* v_cache,
                              const int* table, float scale, int num_kv_heads, int kv_head, int context_len) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,7 +1,7 @@
 // Step 1: copy a sequence's blocks into one piece, then attend to the piece.
 //
 // `gather` undoes paging: it follows the block table and writes the keys (or values) of the sequence one after the
-// other, each kv head repeated for the GROUP query heads that share it. `attend` then knows nothing of blocks.
+// other, each kv head repeated for the GROUP query heads that share it. `attend` is independent of blocks.
 // A launch is a grid of thread blocks; THREADS threads of a thread block share memory, 32 of them (a warp) step
 // together.
 //
@@ -32,7 +32,7 @@ attend(word16* out,      // [num_heads, HEAD_SIZE]
        const word16* q,  // [num_heads, HEAD_SIZE]
        const word16* k,  // [num_heads, context_len, HEAD_SIZE]
        const word16* v,  // as k
-       float* scores,    // [num_heads, context_len], room for what is between the passes
+       float* scores,    // [num_heads, context_len], scores and weights between the passes
        float scale, int context_len) {
   __shared__ float tops[WARPS], sums[WARPS];
   int head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// Step 4: prompts and decodes in one launch. The batch is a flat list of tokens, and each says where it belongs.
+// Step 4: prompts and decodes in one launch. The batch is a flat list of tokens with sequence ids and positions.
 //
 // A decode adds one token to its sequence, a prompt many. Flattened, both are tokens with a sequence id and a
 // position; a token attends to positions 0 up to its own, so the causal mask is a number. `write` puts the new keys
@@ -33,7 +33,7 @@ ragged(word16* out,            // [num_tokens, num_heads, HEAD_SIZE]
        const word16* k_cache,  // as above
        const word16* v_cache,
        const int* tables,      // [num_seqs, max_blocks]
-       const int* seq_ids,     // [num_tokens]: whose token it is
+       const int* seq_ids,     // [num_tokens]: the token's sequence
        const int* positions,   // [num_tokens]: tokens of its sequence before it
        float scale, int num_kv_heads, int max_blocks, int q_stride) {
   long long token = blockIdx.x;

@@ -1,19 +1,18 @@
-"""torch and CuPy arrays seen alike, without a copy, and the checks that the launch wrappers share."""
+"""Views of torch and CuPy arrays without a copy, and the checks that the launch wrappers share."""
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.launch.compile import require_gpu
+from testbed.kernels.launch.compile import require_gpu
 
 HALF = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a kernel must know of an array: address, shape, strides in elements, element type."""
+    """The properties of an array that a kernel needs: address, shape, strides in elements, element type."""
 
     name: str
     pointer: int
@@ -24,13 +23,13 @@ class View:
 
 
 def is_torch(array: Any) -> bool:
-    """Whether this is a torch tensor; torch is not imported to find out."""
+    """Whether this is a torch tensor, found without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
 def view(name: str, array: Any) -> View:
-    """An array by its address: torch tensors and CuPy arrays directly, anything else through DLPack."""
+    """The view of an array: torch tensors and CuPy arrays directly, other arrays through DLPack."""
     if is_torch(array):
         return View(
             name,
@@ -51,7 +50,7 @@ def view(name: str, array: Any) -> View:
 
 
 def check(v: View, shape: Sequence[int | None], dtypes: Sequence[str], strided_dims: int = 0, align: int = 0) -> View:
-    """Refuses an array that a kernel would misread; None in `shape` allows any size.
+    """Raise for an array that a kernel would misread; None in `shape` allows any size.
 
     The first `strided_dims` dimensions may have any stride that keeps rows aligned; the others must be dense.
     """
@@ -72,35 +71,14 @@ def check(v: View, shape: Sequence[int | None], dtypes: Sequence[str], strided_d
 
 
 def check_range(name: str, value: int, low: int, high: int) -> int:
-    """Refuses a number outside low..high."""
+    """Raise ValueError for a number outside low..high."""
     if not low <= value <= high:
         raise ValueError(f"{name}: expected {low} to {high}, got {value}")
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignStream:
-    """A CUDA stream of another library, by its address, as CuPy 14 takes it."""
-
-    pointer: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.pointer
-
-
-def stream_of(array: Any) -> AbstractContextManager[Any]:
-    """The stream that the caller works on: torch's current one for torch tensors, else CuPy's."""
-    cuda = require_gpu().cuda
-    if not is_torch(array):
-        return cuda.get_current_stream()
-    pointer = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
-    if hasattr(cuda.Stream, "from_external"):
-        return cuda.Stream.from_external(ForeignStream(pointer))
-    return cuda.ExternalStream(pointer)
-
-
 def stream_pointer(array: Any) -> int:
-    """The address of that stream."""
+    """The address of the current stream: torch's for torch tensors, else CuPy's."""
     if is_torch(array):
         return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
     return int(require_gpu().cuda.get_current_stream().ptr)

@@ -1,44 +1,31 @@
-"""Launch wrappers of what moves K and V without computing on them; run on the caller's stream, capture-safe.
+"""Launch wrappers of the kernels that only move K and V; they run on the caller's stream and can be captured.
 
 A pool is one array [num_planes, num_blocks, num_kv_heads, block_size, head_size]: a plane for each layer's K and
-for each layer's V, so that one launch serves all layers. Its planes are the caches that attention takes.
+for each layer's V, so that one launch serves all layers. Attention takes its planes as caches.
 """
 
 from typing import Any
 
 import numpy as np
 
-from kernels.launch import arrays, checks
-from kernels.launch.arrays import HALF
-from kernels.launch.compile import load
-from kernels.launch.launch import Launch
+from testbed.kernels.launch import arrays
+from testbed.kernels.launch.arrays import HALF
+from testbed.kernels.launch.compile import load
+from testbed.kernels.launch.launch import Launch, at_once
 
 MAX_GRID = 65_535  # of the second and third grid dimension
-
-
 K_CACHE, V_CACHE = 0, 1
 
 
-def write_cache(
-    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False,
-    check_ids: bool = False,
-) -> None:  # fmt: skip
-    """New keys and values of a mixed batch to their slots (the paper's fused reshape and block write).
+def bind_write_cache(
+    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False
+) -> Launch:
+    """Write new keys and values of a mixed batch to their slots (the paper's fused reshape and block write).
 
     k, v: [num_tokens, num_kv_heads, head_size], rows may be strided; slot_mapping: int64 [num_tokens], block id *
     block_size + offset, negative to skip a token; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size],
-    or what `paper_decode` takes if `paper_layout`.
+    or the layout of `paper_decode` if `paper_layout`. K_CACHE and V_CACHE are the indexes of the cache arguments.
     """
-    launch = bind_write_cache(k_cache, v_cache, k, v, slot_mapping, paper_layout=paper_layout, check_ids=check_ids)
-    if k.shape[0]:
-        launch(arrays.stream_pointer(k))
-
-
-def bind_write_cache(
-    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False,
-    check_ids: bool = False,
-) -> Launch:  # fmt: skip
-    """As write_cache, to be launched with at least one token; K_CACHE and V_CACHE are the places of its caches."""
     values, new_k, new_v = arrays.view("v_cache", v_cache), arrays.view("k", k), arrays.view("v", v)
     arrays.check(values, (None, None, None, None), HALF, align=16)
     num_blocks, num_kv_heads, block_size, head_size = values.shape
@@ -54,8 +41,6 @@ def bind_write_cache(
     num_tokens = new_k.shape[0]
     arrays.check(new_v, new_k.shape, (values.dtype,), strided_dims=1)
     arrays.check(arrays.view("slot_mapping", slot_mapping), (num_tokens,), ("int64",))
-    if check_ids:
-        checks.check_slots(slot_mapping, num_blocks * block_size)
     kernel = _kernel("write_cache", head_size, block_size, paper_layout)
     pointers = [arrays.view("", a).pointer for a in (k_cache, v_cache, k, v, slot_mapping)]
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
@@ -63,27 +48,28 @@ def bind_write_cache(
     return Launch(kernel, (num_tokens,), (threads,), (*pointers, *numbers))
 
 
-def copy_blocks(pool: Any, pairs: Any, *, check_ids: bool = False) -> None:
+write_cache = at_once(bind_write_cache)
+
+
+def copy_blocks(pool: Any, pairs: Any) -> None:
     """Copy-on-write: pairs int32 [num_pairs, 2] of source and target block id, all planes, in one launch.
 
-    No target may appear twice or be a source as well.
+    No target may appear twice or also be a source.
     """
     view = _check_pool(pool)
     num_pairs = arrays.check(arrays.view("pairs", pairs), (None, 2), ("int32",)).shape[0]
     arrays.check_range("pairs: number of copies", num_pairs, 0, MAX_GRID)
-    if check_ids:
-        checks.check_pairs(pairs, view.shape[1])
     _launch(pool, "copy_blocks", (view.pointer, arrays.view("pairs", pairs).pointer), view, num_pairs)
 
 
 def gather_blocks(staging: Any, pool: Any, ids: Any) -> None:
-    """Blocks `ids` (int32) of all planes to the head of `staging`, [at least num_ids, num_planes, ...block]."""
+    """Copy blocks `ids` (int32) of all planes to the start of `staging`, [at least num_ids, num_planes, ...block]."""
     view, staged, num_ids = _check_staging(staging, pool, ids)
     _launch(pool, "gather_blocks", (staged, view.pointer, arrays.view("ids", ids).pointer), view, num_ids)
 
 
 def scatter_blocks(pool: Any, staging: Any, ids: Any) -> None:
-    """The inverse of `gather_blocks`; ids must differ from each other."""
+    """The inverse of `gather_blocks`; all ids must differ."""
     view, staged, num_ids = _check_staging(staging, pool, ids)
     _launch(pool, "scatter_blocks", (view.pointer, staged, arrays.view("ids", ids).pointer), view, num_ids)
 
@@ -103,7 +89,7 @@ def _check_staging(staging: Any, pool: Any, ids: Any) -> tuple[arrays.View, int,
     staged = arrays.view("staging", staging)
     arrays.check(staged, (None, view.shape[0], *view.shape[2:]), (view.dtype,), align=16)
     if staged.shape[0] < num_ids:
-        raise ValueError(f"staging: room for {staged.shape[0]} blocks, ids names {num_ids}")
+        raise ValueError(f"staging: has {staged.shape[0]} blocks, ids has {num_ids}")
     return view, staged.pointer, num_ids
 
 

@@ -1,7 +1,7 @@
-"""Source file + compile-time constants + architecture -> machine code, kept on disk -> CuPy kernel.
+"""Source file + compile-time constants + architecture -> machine code, cached on disk -> CuPy kernel.
 
-The same path serves a machine without a GPU (tests compile every variant) and the first use on one: NVRTC is called
-with an explicit architecture, which needs neither a driver nor a CUDA header.
+NVRTC is called with an explicit architecture, which needs neither a driver nor a CUDA header, so that a machine
+without a GPU compiles in the same way (tests compile every variant).
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 SOURCES = Path(__file__).parents[1] / "src"
@@ -21,10 +20,10 @@ INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 class KernelsUnavailable(RuntimeError):
-    """The kernels cannot run here; the message says in one line what is missing."""
+    """The kernels cannot run here; the message names in one line what is missing."""
 
 
-def require_cupy() -> ModuleType:
+def require_cupy() -> Any:
     """CuPy, or an error that names what is missing."""
     try:
         import cupy
@@ -34,7 +33,7 @@ def require_cupy() -> ModuleType:
 
 
 @cache
-def require_gpu() -> ModuleType:
+def require_gpu() -> Any:
     """CuPy on a machine with a driver and a GPU, or an error that names what is missing."""
     cupy = require_cupy()
     try:
@@ -48,18 +47,18 @@ def require_gpu() -> ModuleType:
 
 @cache
 def multiprocessors(device: int) -> int:
-    """Multiprocessors of a device; asking the driver takes longer than a launch."""
+    """Multiprocessors of a device, cached because a driver call takes longer than a launch."""
     return int(require_gpu().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
 def source_text(source: str) -> str:
-    """A .cu file with its own headers put in place, so that one hash covers all of it."""
+    """A .cu file with its headers inlined, so that one hash covers all of it."""
     text = (SOURCES / source).read_text()
     return INCLUDE.sub(lambda match: (SOURCES / match[1]).read_text().replace("#pragma once", ""), text)
 
 
 def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
-    """Machine code of one variant for an architecture such as "sm_90"; no GPU needed."""
+    """Machine code of one variant for an architecture such as "sm_90"; needs no GPU."""
     require_cupy()
     from cupy.cuda import nvrtc
 
@@ -76,12 +75,12 @@ def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
 
 
 def cache_dir() -> Path:
-    """Where compiled variants are kept; TESTBED_KERNEL_CACHE overrides it."""
+    """The folder of compiled variants; TESTBED_KERNEL_CACHE overrides it."""
     return Path(os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed"))
 
 
 def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
-    """The cached machine code of one variant, compiled if it is not there yet."""
+    """The cached machine code of one variant, compiled at first use."""
     from cupy.cuda import nvrtc
 
     identity = repr((source_text(source), sorted(defines.items()), arch, nvrtc.getVersion()))
@@ -95,7 +94,7 @@ def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
 
 
 def architecture(capability: str) -> str:
-    """NVRTC's name of a compute capability such as "90"; Hopper's own instructions need its "a" target."""
+    """NVRTC's name of a compute capability such as "90"; Hopper-only instructions need its "a" target."""
     return f"sm_{capability}" + ("a" if capability == "90" else "")
 
 
@@ -114,7 +113,8 @@ def load(source: str, name: str, **defines: int) -> Any:
 
 
 def precompile(variants: Sequence[tuple[str, Mapping[str, int]]], arch: str, processes: int | None = None) -> None:
-    """Fills the cache for many variants at once, in processes that never touch a GPU."""
+    """Compile many variants in parallel, each once, in processes that never use a GPU."""
+    distinct = {(source, tuple(sorted(defines.items()))) for source, defines in variants}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for task in [pool.submit(cubin_path, source, dict(defines), arch) for source, defines in variants]:
+        for task in [pool.submit(cubin_path, source, dict(defines), arch) for source, defines in sorted(distinct)]:
             task.result()

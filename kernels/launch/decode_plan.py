@@ -1,22 +1,22 @@
-"""How a decode launch is cut into thread blocks: a pure function of counts, so that it can be tested anywhere.
+"""The division of a decode launch into thread blocks: a pure function of counts, testable without a GPU.
 
-The rules were chosen on an H200 from sweeps over warps, residency and chunk length; kernels/results/ has the outcome.
+The rules come from sweeps on an H200 over warps, residency and chunk length; kernels/results/ has the results.
 """
 
 from dataclasses import dataclass
 
-TILE = 16  # tokens a warp takes at once
-MAX_WAVE = 32  # sequences of a launch whose chunks' length is found on the device, one a lane
+TILE = 16  # tokens that a warp processes at once
+MAX_WAVE = 32  # most sequences of a launch whose chunk length is computed on the device, one per lane
 MAX_CHUNKS = 128  # of the second-stage reduction in decode.cu
 CTAS_PER_SM = {64: 5, 80: 4, 96: 4, 128: 3, 256: 2}  # thread blocks of 4 warps whose registers fit without spilling
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """Warps per thread block, thread blocks kept resident on a multiprocessor, tokens per chunk of a context.
+    """Warps per thread block, resident thread blocks per multiprocessor, tokens per chunk of a context.
 
-    wave: chunks are as long as lets all of them run at once, chunk_tokens at least (decode_work.cuh); only for batches
-    of up to MAX_WAVE sequences that run at once uncut.
+    wave: chunks are so long that all of them run at once, at least chunk_tokens (decode_work.cuh); only for batches of
+    up to MAX_WAVE sequences that would all run at once without chunks.
     """
 
     num_warps: int
@@ -26,19 +26,19 @@ class DecodePlan:
 
     @property
     def constants(self) -> dict[str, int]:
-        """What decode.cu is compiled for beside the shape."""
+        """The compile-time constants of decode.cu, without the shape."""
         return {"NUM_WARPS": self.num_warps, "CTAS_PER_SM": self.ctas_per_sm, "WAVE": int(self.wave)}
 
     def num_chunks(self, max_context_len: int) -> int:
-        """The most chunks that a context of this length is cut into."""
+        """The most chunks of a context of this length."""
         return max(1, -(-max_context_len // self.chunk_tokens))
 
 
 def plan_decode(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
-    """Splits contexts only where sequences and heads alone do not fill the GPU, or one long context would lag behind.
+    """Split contexts only where sequences and heads alone do not fill the GPU, or one long context would end last.
 
-    groups: kv heads x head tiles of a sequence. Split contexts get at least 8 chunks where ragged lengths matter, and
-    as many as fill whole waves of resident thread blocks; in one wave where two chunks each nearly fill it.
+    groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks where ragged lengths matter, and
+    enough to fill whole waves of resident thread blocks; one wave where two chunks each nearly fill it.
     """
     rows = num_seqs * groups
     if head_size == 64 and rows <= 2 * num_sms:
@@ -64,7 +64,7 @@ def plan_decode(num_seqs: int, groups: int, head_size: int, max_context_len: int
 
 
 def _plan_small(rows: int, max_context_len: int, num_sms: int) -> DecodePlan:
-    """Few heads of 64: a thread block of 8 warps reads up to 1,024 tokens faster than several are put together."""
+    """Few heads of 64: one thread block of 8 warps reads up to 1,024 tokens faster than several with a reduction."""
     alone = max_context_len <= 1024 and rows * 3 >= num_sms
     chunk = max_context_len if alone else min(1024, -(-max_context_len // max(1, 2 * num_sms // rows)))
     chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), 8 * TILE)

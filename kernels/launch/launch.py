@@ -1,24 +1,28 @@
-"""A launch whose arguments are checked and packed already: what is left is one call into the driver.
+"""A launch with checked and packed arguments, which needs only one call of the driver.
 
-CuPy's own call takes 5 to 10 us of host time for a dozen arguments, this about 1: it matters where a forward pass of
-hundreds of launches must be ordered faster than it runs.
+CuPy's call takes 5 to 10 us of host time for a dozen arguments, this one about 1 us: the host must launch the hundreds
+of kernels of a forward pass faster than they run.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.launch.compile import require_gpu
+from testbed.kernels.launch.arrays import stream_pointer
+from testbed.kernels.launch.compile import require_gpu
 
 CELL = 8  # bytes; every argument of our kernels fits
 
 
 class Launch:
-    """A kernel with its grid and arguments. Pointers may be replaced between launches, nothing else changes.
+    """A kernel with its grid and arguments. Between launches only pointers may be replaced.
 
-    arguments: Python integers are pointers, NumPy scalars are themselves.
+    arguments: Python integers are pointers, NumPy scalars are values.
     """
 
     __slots__ = ("_addresses", "_arguments", "_cells", "_launch", "_shape")
@@ -30,20 +34,38 @@ class Launch:
         self._shape = (kernel.kernel.ptr, *three(grid), *three(block), shared_bytes)
         self._cells = packed(arguments)
         first = self._cells.ctypes.data
-        self._addresses = np.arange(first, first + CELL * len(self._cells), CELL, np.uint64)
+        self._addresses = np.array(range(first, first + CELL * len(self._cells), CELL), np.uint64)
         self._arguments = int(self._addresses.ctypes.data)
 
+    @property
+    def threads(self) -> int:
+        """Threads of the whole grid."""
+        return math.prod(self._shape[1:7])
+
     def point(self, place: int, pointer: int) -> None:
-        """The argument at `place`, which must be a pointer, is another from the next launch on."""
+        """Replace the argument at index `place`, which must be a pointer, for later launches."""
         self._cells[place] = pointer
 
     def __call__(self, stream: int) -> None:
-        """Order it on a stream, given by its address; the driver copies the arguments at once."""
+        """Launch on a stream, given by its address; the driver copies the arguments during the call."""
         self._launch(*self._shape, stream, self._arguments, 0)
 
 
+def at_once(bind: Callable[..., Launch]) -> Callable[..., None]:
+    """`bind`, followed by a launch on the caller's current stream; an empty grid is not launched."""
+    first = next(iter(signature(bind).parameters))
+
+    @wraps(bind)
+    def launch(*arguments: Any, **options: Any) -> None:
+        bound = bind(*arguments, **options)
+        if bound.threads:
+            bound(stream_pointer(arguments[0] if arguments else options[first]))
+
+    return launch
+
+
 def packed(arguments: Sequence[Any]) -> NDArray[np.uint64]:
-    """Arguments in cells of 8 bytes, each in the lower bytes of its own."""
+    """Arguments in cells of 8 bytes, each in the lower bytes of its cell."""
     cells = np.zeros(len(arguments), np.uint64)
     for cell, argument in zip(cells.view(np.uint8).reshape(-1, CELL), arguments, strict=True):
         value = np.asarray(argument if isinstance(argument, np.generic) else np.uint64(argument))

@@ -1,34 +1,23 @@
-"""Launch wrappers of the small operations between a transformer's products; on the caller's stream, capture-safe.
-
-Each bind_... checks and packs the arguments of a launch that may be repeated; the function without it launches once.
-"""
+"""Launch wrappers of the small operations between a transformer's products: launches that may be repeated."""
 
 from typing import Any
 
 import numpy as np
 
-from kernels.launch import arrays
-from kernels.launch.arrays import HALF
-from kernels.launch.compile import load
-from kernels.launch.launch import Launch
+from testbed.kernels.launch import arrays
+from testbed.kernels.launch.arrays import HALF
+from testbed.kernels.launch.compile import load
+from testbed.kernels.launch.launch import Launch
 
 MAX_ROWS = 65_535  # of silu_mul's second grid dimension
-
-
-CARRIED, GAIN, SHIFT = 2, 3, 4  # places of add_norm's vectors among its arguments
-
-
-def add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float) -> None:
-    """x += carried in place; y = LayerNorm of x where there is a shift, else RMSNorm.
-
-    x, y: [num_tokens, hidden]; gain, shift, carried: [hidden].
-    """
-    if x.shape[0]:
-        bind_add_norm(y, x, gain, shift, carried, eps=eps)(arrays.stream_pointer(x))
+CARRIED, GAIN, SHIFT = 2, 3, 4  # indexes of add_norm's vectors among its arguments
 
 
 def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float) -> Launch:
-    """As add_norm, of at least one token; the vectors' pointers may be replaced."""
+    """x += carried in place; y = LayerNorm of x where there is a shift, else RMSNorm.
+
+    x, y: [num_tokens, hidden]; gain, shift, carried: [hidden], whose pointers may be replaced.
+    """
     view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
     num_tokens, hidden = view.shape
     if hidden % 8:
@@ -45,17 +34,11 @@ def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = N
     return Launch(kernel, (num_tokens,), (threads,), (*pointers, np.float32(eps)))
 
 
-def rotate(q: Any, k: Any, positions: Any, turns: Any) -> None:
+def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
     """RoPE in place: q, k: [num_tokens, heads, head_size], rows may be strided; positions: int64 [num_tokens].
 
     turns: float32 [max_len, 2, head_size / 2], the cosines and sines of each position.
     """
-    if q.shape[0]:
-        bind_rotate(q, k, positions, turns)(arrays.stream_pointer(q))
-
-
-def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
-    """As rotate, of at least one token."""
     queries = arrays.check(arrays.view("q", q), (None, None, None), HALF, strided_dims=1, align=16)
     num_tokens, num_heads, head_size = queries.shape
     keys = arrays.view("k", k)
@@ -70,14 +53,8 @@ def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
     return Launch(kernel, (num_tokens,), (256,), (*pointers, *numbers))
 
 
-def silu_mul(y: Any, x: Any) -> None:
-    """y = silu(gate) * up; x: [num_tokens, 2 * ffn], the gate first; y: [num_tokens, ffn]."""
-    if x.shape[0]:
-        bind_silu_mul(y, x)(arrays.stream_pointer(x))
-
-
 def bind_silu_mul(y: Any, x: Any) -> Launch:
-    """As silu_mul, of at least one token."""
+    """y = silu(gate) * up; x: [num_tokens, 2 * ffn], the gate first; y: [num_tokens, ffn]."""
     view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
     num_tokens, width = view.shape
     arrays.check(arrays.view("y", y), (num_tokens, width // 2), (view.dtype,), align=16)

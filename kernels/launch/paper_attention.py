@@ -1,20 +1,20 @@
-"""Launch wrapper of the paper's own decode design (its section 5.1), kept to measure what it costs."""
+"""Launch wrapper of the paper's decode design (section 5.1), which serves to measure its cost."""
 
 from typing import Any
 
 import numpy as np
 
-from kernels.launch import arrays, checks
-from kernels.launch.attention import HEAD_SIZES, MAX_BLOCK_SIZE, check_tables, log2_scale
-from kernels.launch.compile import load
-from kernels.launch.launch import Launch
+from testbed.kernels.launch import arrays
+from testbed.kernels.launch.attention import HEAD_SIZES, MAX_BLOCK_SIZE, check_tables, log2_scale
+from testbed.kernels.launch.compile import load
+from testbed.kernels.launch.launch import Launch
 
-SHARED_LIMIT = 200 << 10  # bytes of scores a thread block may hold: those of 51,200 slots
+SHARED_LIMIT = 200 << 10  # bytes of scores that fit a thread block: those of 51,200 slots
 
 
 def paper_decode(
     out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, *, max_context_len: int,
-    scale: float | None = None, check_ids: bool = False,
+    scale: float | None = None,
 ) -> None:  # fmt: skip
     """One warp per block, scores of the whole context in shared memory.
 
@@ -39,17 +39,15 @@ def paper_decode(
         raise ValueError(f"v_cache: this design needs a power of two as block size, got {block_size}")
     arrays.check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
     tables = check_tables(block_tables, context_lens, num_seqs)
-    if check_ids:
-        checks.check_block_ids(block_tables, context_lens, block_size, num_blocks)
     constants = {"HEAD_SIZE": head_size, "GROUP": num_heads // num_kv_heads, "BLOCK_SIZE": block_size}
     kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=int(queries.dtype == "bfloat16"))
     kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
     pointers = [arrays.view("", a).pointer for a in (out, q, k_cache, v_cache, block_tables, context_lens)]
     numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, tables.shape[1])))
-    room = shared_bytes(max_context_len, block_size)
-    Launch(kernel, (num_heads, num_seqs), (128,), (*pointers, *numbers), room)(arrays.stream_pointer(q))
+    capacity = shared_bytes(max_context_len, block_size)
+    Launch(kernel, (num_heads, num_seqs), (128,), (*pointers, *numbers), capacity)(arrays.stream_pointer(q))
 
 
 def shared_bytes(max_context_len: int, block_size: int) -> int:
-    """Room for the scores of whole blocks."""
+    """Bytes of the scores of whole blocks."""
     return -(-max_context_len // block_size) * block_size * 4

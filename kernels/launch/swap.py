@@ -1,34 +1,34 @@
-"""Swapping blocks between a GPU pool and pinned host memory: the paper's copy per block, and a fused way.
+"""Swapping blocks between a GPU pool and pinned host memory: the paper's copy per block, and a fused version.
 
-Host pool: [num_host_blocks, num_planes, num_kv_heads, block_size, head_size], pinned: all layers of a block lie
-together, so a block travels as one piece once it is gathered. Calls return before the copies end; wait for the stream.
+Host pool: [num_host_blocks, num_planes, num_kv_heads, block_size, head_size], pinned: all layers of a block are
+adjacent, so a gathered block is one transfer. Calls return before the copies end; wait for the stream.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from kernels.launch import arrays
-from kernels.launch.cache_ops import gather_blocks, scatter_blocks
-from kernels.launch.compile import require_gpu
+from testbed.kernels.launch import arrays
+from testbed.kernels.launch.cache_ops import gather_blocks, scatter_blocks
+from testbed.kernels.launch.compile import require_gpu
 
 TO_HOST, TO_DEVICE = 2, 1  # cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice
 
 
 def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], to_host: bool) -> None:
-    """One cudaMemcpyAsync per block, layer, and K or V, as the 2023 system does it.
+    """One cudaMemcpyAsync per block, layer, and K or V, as in the 2023 system.
 
     pairs: (device block id, host block id).
     """
     device, host, block_bytes = _check_pools(pool, host_pool)
     num_planes, num_blocks = device.shape[:2]
     copy, kind = require_gpu().cuda.runtime.memcpyAsync, TO_HOST if to_host else TO_DEVICE
-    with arrays.stream_of(pool) as stream:
-        for device_id, host_id in pairs:
-            for plane in range(num_planes):
-                on_device = device.pointer + (plane * num_blocks + device_id) * block_bytes
-                on_host = host.pointer + (host_id * num_planes + plane) * block_bytes
-                source, target = (on_device, on_host) if to_host else (on_host, on_device)
-                copy(target, source, block_bytes, kind, stream.ptr)
+    stream = arrays.stream_pointer(pool)
+    for device_id, host_id in pairs:
+        for plane in range(num_planes):
+            on_device = device.pointer + (plane * num_blocks + device_id) * block_bytes
+            on_host = host.pointer + (host_id * num_planes + plane) * block_bytes
+            source, target = (on_device, on_host) if to_host else (on_host, on_device)
+            copy(target, source, block_bytes, kind, stream)
 
 
 def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple[int, int]], staging: Any,
@@ -38,21 +38,24 @@ def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple
     device_ids: int32 on the device, the first ids of `pairs` in order; staging: [blocks at once, num_planes, ...block].
     """
     device, host, block_bytes = _check_pools(pool, host_pool)
-    piece, room = device.shape[0] * block_bytes, arrays.view("staging", staging).shape[0]
+    piece, capacity = device.shape[0] * block_bytes, arrays.view("staging", staging).shape[0]
     staged, copy = arrays.view("staging", staging).pointer, require_gpu().cuda.runtime.memcpyAsync
-    with arrays.stream_of(pool) as stream:
-        for first in range(0, len(pairs), room):
-            ids, host_ids = device_ids[first : first + room], [host_id for _, host_id in pairs[first : first + room]]
+    stream = arrays.stream_pointer(pool)
+    for first in range(0, len(pairs), capacity):
+        ids, host_ids = (
+            device_ids[first : first + capacity],
+            [host_id for _, host_id in pairs[first : first + capacity]],
+        )
+        if to_host:
+            gather_blocks(staging, pool, ids)
+        for at, host_id, count in runs(host_ids):
+            on_device, on_host = staged + at * piece, host.pointer + host_id * piece
             if to_host:
-                gather_blocks(staging, pool, ids)
-            for at, host_id, count in runs(host_ids):
-                on_device, on_host = staged + at * piece, host.pointer + host_id * piece
-                if to_host:
-                    copy(on_host, on_device, count * piece, TO_HOST, stream.ptr)
-                else:
-                    copy(on_device, on_host, count * piece, TO_DEVICE, stream.ptr)
-            if not to_host:
-                scatter_blocks(pool, staging, ids)
+                copy(on_host, on_device, count * piece, TO_HOST, stream)
+            else:
+                copy(on_device, on_host, count * piece, TO_DEVICE, stream)
+        if not to_host:
+            scatter_blocks(pool, staging, ids)
 
 
 def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:

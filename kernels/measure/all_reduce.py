@@ -1,52 +1,164 @@
-"""All-reduce by bytes over the GPUs of this machine, one process each (NCCL through torch, in CUDA graphs)."""
+"""All-reduce times by bytes over the GPUs of one host: one process per GPU, NCCL through torch.
+
+`testbed measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and way: launched one by one
+(eager) or in a CUDA graph, and in a graph between the matrix products of OPT-175B's layer (the time that the all-
+reduces add to these products). It prints the median and the 10th and 90th percentile in microseconds. For each number
+of GPUs it then compares NCCL's time in graphs with the time that the cost model predicts from fewer GPUs.
+"""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from queue import Empty
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
-from kernels.measure.sweeps import Point, point
-from kernels.measure.timing import time_graph
+from testbed.command_line import Parser
+from testbed.core.errors import InputError
+from testbed.core.shapes import read_model
+from testbed.core.specs import GpuSpec, ServerSpec
+from testbed.cost.transfers import all_reduce as predicted_ps
+from testbed.kernels.measure.fingerprint import fingerprint, in_words
+from testbed.kernels.measure.sweeps import Point, point
+from testbed.kernels.measure.timing import Timing, time_graph, time_stream, warm_up
 
-BYTES = tuple(1 << e for e in range(11, 27))  # 2 KiB to 64 MiB of fp16
+BYTES = tuple(1 << e for e in range(11, 27))  # 2 KiB to 64 MiB
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+CALLS, REPLAYS = 20, 9  # fixed numbers: all ranks must enter the same collectives
+TOKENS = (1, 8, 32, 128, 512, 2048)
+LIMIT_S = 180
+NO_DATA_SHEET = GpuSpec("measured", 1, 1.0, 1.0, 1.0, 1.0)  # the cost model reads it only where nothing is measured
+
+
+class Case(NamedTuple):
+    """One row of the table."""
+
+    num_gpus: int
+    dtype: str
+    num_bytes: int
+    way: str  # eager, graph, layer
 
 
 def all_reduce(num_gpus: int) -> list[Point]:
-    """Points (GPUs, bytes) as rank 0 sees them, on as many of num_gpus as there are; empty where that is one."""
+    """Points (GPUs, bytes) of fp16 in graphs for a profile, on at most num_gpus GPUs; empty where there is only one."""
     num_gpus = min(num_gpus, torch.cuda.device_count())
     if num_gpus < 2:
         return []
+    cases = [Case(num_gpus, "fp16", size, "graph") for size in BYTES]
+    return [point(num_gpus, case.num_bytes, timing=timing) for case, timing in measure(num_gpus, cases)]
+
+
+def all_cases(num_gpus: int) -> list[Case]:
+    """Every case of so many GPUs; a layer's all-reduce has one hidden vector per token."""
+    alone = [Case(num_gpus, dtype, size, way) for dtype in TYPES for way in ("eager", "graph") for size in BYTES[2:]]
+    width = 2 * read_model("opt-175b").hidden_size
+    return [*alone, *(Case(num_gpus, "fp16", tokens * width, "layer") for tokens in TOKENS)]
+
+
+def measure(num_gpus: int, cases: Sequence[Case]) -> list[tuple[Case, Timing]]:
+    """Times of the cases as rank 0 measures them; raises InputError if a rank fails."""
     context = get_context("spawn")
     results: Any = context.Queue()
-    port = _free_port()
-    ranks = [context.Process(target=_rank, args=(rank, num_gpus, port, BYTES, results)) for rank in range(num_gpus)]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = int(server.getsockname()[1])
+    ranks = [context.Process(target=_rank, args=(rank, num_gpus, port, cases, results)) for rank in range(num_gpus)]
     for process in ranks:
         process.start()
-    points: list[Point] = results.get(timeout=120)
-    for process in ranks:
-        process.join()
-    return points
+    try:
+        timings: list[Timing] = results.get(timeout=LIMIT_S)
+    except Empty:
+        message = f"all-reduce over {num_gpus} GPUs: no result within {LIMIT_S} s (the ranks' errors are above)"
+        raise InputError(message) from None
+    finally:
+        for process in ranks:
+            process.join(timeout=10)
+            process.kill()
+    return list(zip(cases, timings, strict=True))
 
 
-def _rank(rank: int, num_gpus: int, port: int, sizes: Sequence[int], results: Any) -> None:
+def _rank(rank: int, num_gpus: int, port: int, cases: Sequence[Case], results: Any) -> None:
     torch.cuda.set_device(rank)
     address = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("nccl", init_method=address, rank=rank, world_size=num_gpus)
-    points = []
-    for size in sizes:
-        x = torch.zeros(size // 2, dtype=torch.float16, device="cuda")
-        calls = [lambda x=x: torch.distributed.all_reduce(x)] * 20
-        # A fixed number of replays: all ranks must enter the same collectives.
-        points.append(point(num_gpus, size, timing=time_graph(calls, 9, min_us=0.0)))
+    warm_up()
+    timings = [layer_timing(case) if case.way == "layer" else alone_timing(case) for case in cases]
     torch.distributed.barrier()
     if rank == 0:
-        results.put(points)
+        results.put(timings)
     torch.distributed.destroy_process_group()
 
 
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
+def alone_timing(case: Case) -> Timing:
+    """Time of one all-reduce among CALLS in sequence."""
+    x = torch.zeros(case.num_bytes // 2, dtype=TYPES[case.dtype], device="cuda")
+    if case.way == "graph":
+        return time_graph([lambda: torch.distributed.all_reduce(x)] * CALLS, REPLAYS, min_us=0.0)
+
+    def eager() -> None:
+        for _ in range(CALLS):
+            torch.distributed.all_reduce(x)
+
+    timing = time_stream(eager, REPLAYS)
+    return Timing(timing.median_us / CALLS, timing.low_us / CALLS, timing.high_us / CALLS)
+
+
+def layer_timing(case: Case) -> Timing:
+    """What each of a layer's two all-reduces adds to its matrix products, sharded over the GPUs (Megatron-LM)."""
+    hidden = read_model("opt-175b").hidden_size
+    x = torch.zeros(case.num_bytes // 2 // hidden, hidden, dtype=torch.float16, device="cuda")
+    wide = [torch.zeros(n * hidden // case.num_gpus, hidden, dtype=torch.float16, device="cuda") for n in (3, 4)]
+    back = [torch.zeros(hidden, n * hidden // case.num_gpus, dtype=torch.float16, device="cuda") for n in (1, 4)]
+
+    def half(up: torch.Tensor, down: torch.Tensor, finish: Callable[[torch.Tensor], object]) -> None:
+        finish(F.linear(F.linear(x, up)[:, : down.shape[1]], down))
+
+    def layers(finish: Callable[[torch.Tensor], object]) -> Sequence[Callable[[], None]]:
+        return [partial(half, up, down, finish) for up, down in zip(wide, back, strict=True)] * (CALLS // 2)
+
+    products = time_graph(layers(lambda y: None), REPLAYS, min_us=0.0)
+    both = time_graph(layers(torch.distributed.all_reduce), REPLAYS, min_us=0.0)
+    return Timing(*(value - products.median_us for value in (both.median_us, both.low_us, both.high_us)))
+
+
+def predictions(points: Mapping[int, Sequence[Point]]) -> list[tuple[int, int, float, float]]:
+    """GPUs, bytes, measured and predicted us: each number of GPUs from the largest smaller one that was measured.
+
+    The prediction is the cost model's: times scale by a ring's share (n - 1) / n (`testbed.cost.transfers`).
+    """
+    rows = []
+    for below, num_gpus in zip(sorted(points), sorted(points)[1:], strict=False):
+        section = {"unit": "one all-reduce", "axes": ["num_gpus", "bytes"], "points": list(points[below])}
+        server = ServerSpec("measured", NO_DATA_SHEET, num_gpus)
+        predict = predicted_ps({"sections": {"all_reduce": section}}, server)
+        rows += [(num_gpus, int(size), float(us), predict(int(size)) / 1e6) for _, size, us, *_ in points[num_gpus]]
+    return rows
+
+
+def require_gpus(num_gpus: Sequence[int], found: int) -> None:
+    """Raises InputError if more GPUs are requested than there are, or fewer than two."""
+    for number in num_gpus:
+        if not 2 <= number <= found:
+            raise InputError(f"--gpus {number}: this machine has {found} GPUs (choose from 2 to {found})")
+
+
+def main(argv: list[str]) -> None:
+    """Print the table and the predictions."""
+    this = Parser("measure all-reduce", __doc__)
+    this.add_argument("--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)")
+    num_gpus = sorted(set(this.parse_args(argv).gpus))
+    require_gpus(num_gpus, torch.cuda.device_count())
+    print(f"# testbed measure all-reduce, {in_words(fingerprint())}, NCCL {torch.cuda.nccl.version()}, no multicast")
+    print("num_gpus,dtype,bytes,way,median_us,p10_us,p90_us")
+    graphs: dict[int, list[Point]] = {}
+    for number in num_gpus:
+        for case, timing in measure(number, all_cases(number)):
+            print(",".join(map(str, point(*case, timing=timing))), flush=True)
+            if (case.dtype, case.way) == ("fp16", "graph"):
+                graphs.setdefault(number, []).append(point(number, case.num_bytes, timing=timing))
+    print("# predicted from fewer GPUs: num_gpus,bytes,measured_us,predicted_us,error_percent")
+    for number, size, measured, predicted in predictions(graphs):
+        print(f"# {number},{size},{measured:.1f},{predicted:.1f},{100 * (predicted / measured - 1):+.1f}")

@@ -1,22 +1,22 @@
 """Inputs of timings: like the layers of one forward pass, calls share block tables and lengths and differ in caches.
 
-Together the caches exceed the L2 cache several times, so that every call reads K and V from device memory.
+The total size of the caches is several times the L2 cache, so that every call reads K and V from device memory.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode
-from kernels.launch.decode_plan import DecodePlan
-from kernels.launch.paper_attention import paper_decode
-from kernels.launch.prefill_attention import paged_prefill
-from kernels.launch.prefill_tma import TmaPlan
-from kernels.measure.timing import num_rotations
-from kernels.verify.random_batches import Shape
+from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode
+from testbed.kernels.launch.paper_attention import paper_decode
+from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.measure.timing import num_rotations
+from testbed.kernels.verify.random_batches import Shape
 
-Calls = list[Callable[[], None]]
+Calls = list[Callable[[], object]]
 
 
 class Pools:
@@ -32,7 +32,7 @@ class Pools:
         return self.k[:count].view(size), self.v[:count].view(size)
 
     def blocks(self, shape: Shape) -> int:
-        """Blocks of one layer that fit."""
+        """Number of blocks that fit for one layer."""
         return self.k.numel() // (shape.num_kv_heads * shape.block_size * shape.head_size)
 
 
@@ -65,39 +65,29 @@ class DecodeInputs:
         self.out = torch.empty_like(self.q)
         self.workspace = decode_workspace(self.q[0], 128 if self.q[0].numel() < 1 << 20 else 32)
 
-    def paged(self, plan: DecodePlan | None = None) -> Calls:
+    def paged(self) -> Calls:
         """Calls of our paged kernel, one per layer."""
-        options = {"max_context_len": self.longest, "plan": plan, "workspace": self.workspace}
-        return [
-            lambda i=i: paged_decode(
-                self.out[i], self.q[i], self.k_cache[i], self.v_cache[i], self.tables, self.context_lens, **options
-            )
-            for i in range(self.layers)
-        ]
+        return self._decodes(paged_decode, self.k_cache, self.v_cache, self.tables)
 
-    def contiguous(self, plan: DecodePlan | None = None) -> Calls:
+    def contiguous(self) -> Calls:
         """Calls of the contiguous kernel on the same memory."""
-        options = {"max_context_len": self.longest, "plan": plan, "workspace": self.workspace}
         size = (self.layers, -1, self.shape.num_kv_heads, self.shape.head_size)
-        k, v = self.k_cache.view(size), self.v_cache.view(size)
-        return [
-            lambda i=i: contiguous_decode(
-                self.out[i], self.q[i], k[i], v[i], self.extents, self.context_lens, **options
-            )
-            for i in range(self.layers)
-        ]
+        return self._decodes(contiguous_decode, self.k_cache.view(size), self.v_cache.view(size), self.extents)
+
+    def _decodes(self, decode: Callable[..., None], k: torch.Tensor, v: torch.Tensor, places: torch.Tensor) -> Calls:
+        options = {"max_context_len": self.longest, "workspace": self.workspace}
+        layers = zip(self.out, self.q, k, v, strict=True)
+        return [partial(decode, *layer, places, self.context_lens, **options) for layer in layers]
 
     def paper(self) -> Calls:
-        """Calls of the paper's kernel; the same memory is taken as keys and values in its layout."""
+        """Calls of the paper's kernel, which reads the same memory in its layout."""
         layers, blocks, heads, block_size, size = self.k_cache.shape
         keys = self.k_cache.view(layers, blocks, heads, size // 8, block_size, 8)
         values = self.v_cache.view(layers, blocks, heads, size, block_size)
         return [
-            lambda i=i: paper_decode(
-                self.out[i], self.q[i], keys[i], values[i], self.tables, self.context_lens,
-                max_context_len=self.longest)
-            for i in range(layers)
-        ]  # fmt: skip
+            partial(paper_decode, *layer, self.tables, self.context_lens, max_context_len=self.longest)
+            for layer in zip(self.out, self.q, keys, values, strict=True)
+        ]
 
     def sdpa(self) -> Calls:
         """torch's attention on contiguous memory; equal lengths only."""
@@ -105,7 +95,7 @@ class DecodeInputs:
         k, v = (cache.reshape(-1)[: int(np.prod(size))].view(size) for cache in (self.k_cache, self.v_cache))
         q, gqa = self.q[:, :, :, None], self.shape.num_heads > self.shape.num_kv_heads
         attention = torch.nn.functional.scaled_dot_product_attention
-        return [lambda i=i: attention(q[i], k[i], v[i], enable_gqa=gqa) for i in range(self.layers)]
+        return [partial(attention, *layer, enable_gqa=gqa) for layer in zip(q, k, v, strict=True)]
 
 
 class PrefillInputs:
@@ -119,8 +109,8 @@ class PrefillInputs:
         lens = np.array(news) + np.array(pasts if pasts is not None else [0] * len(news))
         blocks = -(-lens // shape.block_size)
         num_blocks = int(blocks.sum())
-        layers = num_rotations(int(lens.sum()) * shape.num_kv_heads * shape.head_size * 4)
-        self.layers = min(layers, pools.blocks(shape) // num_blocks)
+        self.kv_bytes = 4 * int(lens.sum()) * shape.num_kv_heads * shape.head_size
+        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // num_blocks)
         self.k_cache, self.v_cache = pools.caches(self.layers, num_blocks, shape)
         self.tables = random_tables(rng, blocks, num_blocks)
         self.context_lens = torch.from_numpy(lens.astype(np.int32)).cuda()
@@ -128,14 +118,13 @@ class PrefillInputs:
         self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
 
-    def paged(self, kind: str | None = None, prefill: TmaPlan | None = None) -> Calls:
+    def paged(self) -> Calls:
         """Calls of the prefill kernel, one per layer."""
+        arrays = self.tables, self.starts, self.context_lens
         return [
-            lambda i=i: paged_prefill(
-                self.out, self.q, self.k_cache[i], self.v_cache[i], self.tables, self.starts, self.context_lens,
-                max_query_len=self.max_new, kind=kind, plan=prefill)
-            for i in range(self.layers)
-        ]  # fmt: skip
+            partial(paged_prefill, self.out, self.q, k, v, *arrays, max_query_len=self.max_new)
+            for k, v in zip(self.k_cache, self.v_cache, strict=True)
+        ]
 
     def sdpa(self) -> Calls:
         """torch's causal attention on contiguous memory; equal lengths without a past only."""
@@ -143,8 +132,6 @@ class PrefillInputs:
         q = self.q.view(size).transpose(1, 2)
         kv = (self.layers, len(self.news), self.shape.num_kv_heads, self.max_new, self.shape.head_size)
         k, v = (cache.reshape(-1)[: int(np.prod(kv))].view(kv) for cache in (self.k_cache, self.v_cache))
-        attention, gqa = (
-            torch.nn.functional.scaled_dot_product_attention,
-            self.shape.num_heads > self.shape.num_kv_heads,
-        )
-        return [lambda i=i: attention(q, k[i], v[i], is_causal=True, enable_gqa=gqa) for i in range(self.layers)]
+        options: dict[str, Any] = {"is_causal": True, "enable_gqa": self.shape.num_heads > self.shape.num_kv_heads}
+        attention = torch.nn.functional.scaled_dot_product_attention
+        return [partial(attention, q, *layer, **options) for layer in zip(k, v, strict=True)]

@@ -1,33 +1,27 @@
-"""`python -m kernels.measure.bench_kernels --out FOLDER`: every claim about the kernels, checked and printed.
+"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model."""
 
-First all kernels against their references; then paging against contiguous memory, decode, prefill and swap times
-beside the goals (the best kernels measured on the same GPU model before), and the fit of one model's profile.
-"""
-
-import argparse
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from kernels.launch.compile import require_gpu
-from kernels.measure import sweeps
-from kernels.measure.bench_command import parser
-from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
-from kernels.measure.bench_report import Report, Time
-from kernels.measure.calibrate import calibrate, dump, file_name
-from kernels.measure.fingerprint import fingerprint
-from kernels.measure.timing import Timing, time_graph, warm_up
-from kernels.verify.random_batches import Shape
-from kernels.verify.verify_attention import verify
 from testbed.core.shapes import read_model
+from testbed.cost.sections import dump
+from testbed.kernels.measure import sweeps
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.bench_report import Report, Time
+from testbed.kernels.measure.fingerprint import file_name, fingerprint
+from testbed.kernels.measure.profile_sections import whole_profile
+from testbed.kernels.measure.timing import Timing, time_graph, warm_up
+from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.verify.verify_attention import verify
 
 MHA, GQA, SMALL, LARGE = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64), Shape(64, 8, 128)
-# (shape, sequences, context): microseconds of the best paged kernel and of torch's attention measured before.
+# (shape, sequences, context): earlier microseconds of the best paged kernel and of torch's attention.
 DECODE_GOALS = {
     (MHA, 8, 64): (10.2, 12.3), (MHA, 8, 128): (13.0, 16.3), (MHA, 8, 256): (18.6, 21.2),
     (MHA, 32, 64): (19.6, 25.2), (MHA, 32, 128): (29.1, 34.2), (MHA, 32, 256): (48.7, 49.0),
@@ -38,31 +32,32 @@ DECODE_GOALS = {
     (GQA, 1, 16384): (31.0, 26.7), (SMALL, 32, 1024): (10.2, 10.2), (LARGE, 8, 8192): (66.9, 66.9),
 }  # fmt: skip
 # (shape, sequences, new tokens): microseconds of the best paged kernels: FlashAttention-3 in FlashInfer 0.5.3, at
-# 16x161 with 32/8 heads FlashAttention-2; where these were not measured (1x1024, 32/8 heads 1x4096) the best before.
+# 16x161 with 32/8 heads FlashAttention-2; at 1x1024 and 32/8 heads 1x4096, not measured there, an earlier best.
 PREFILL_GOALS = {
     (MHA, 1, 1024): 111, (MHA, 1, 2048): 118, (MHA, 1, 4096): 357, (MHA, 4, 1024): 131, (MHA, 16, 161): 60,
     (MHA, 1, 16384): 5371, (GQA, 1, 1024): 79, (GQA, 1, 2048): 95, (GQA, 1, 4096): 535, (GQA, 4, 1024): 104,
     (GQA, 16, 161): 38, (GQA, 1, 16384): 4725,
 }  # fmt: skip
-CONTIGUOUS = 1.1  # of the time that torch's attention takes on contiguous memory
+CONTIGUOUS = 1.1  # goal as a multiple of the time of torch's attention on contiguous memory
 FIG_18A = [(batch, context) for batch in (8, 32) for context in (64, 128, 256)]
 READ_BANDWIDTH = 4.36e12  # bytes/s of an H200, as measured before
 SWAP_GOAL = 45.0  # GB/s
+SANITIZED = "from testbed.kernels.verify.verify_attention import run_each_kernel; run_each_kernel()"
 
 
 def name_of(shape: Shape) -> str:
-    """Heads in short."""
+    """The heads of a shape as text."""
     return f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
 
 
 def timed(kernel: str, timing: Timing, shape: Shape, batch: int, context: int, spread: str = "equal") -> Time:
-    """A timing with the shape that it is of."""
+    """A timing with its shape."""
     block_size = shape.block_size if kernel in ("paged", "paper") else None
     sizes = shape.num_heads, shape.num_kv_heads, shape.head_size, block_size
     return Time(kernel, timing.median_us, timing.low_us, timing.high_us, *sizes, spread, batch, context)
 
 
-def bench_right(report: Report, rounds: int) -> bool:
+def bench_correctness(report: Report, rounds: int) -> bool:
     """Claim 1: every kernel equals its reference; compute-sanitizer finds nothing."""
     passed = verify(rounds, lambda line: report.add("right", *_split(line), "", None))
     report.add("right", "all kernels", "within tolerance" if passed else "WRONG", "fp16 2e-3, bf16 1e-2", passed)
@@ -70,16 +65,7 @@ def bench_right(report: Report, rounds: int) -> bool:
         if shutil.which("compute-sanitizer") is None:
             report.add("right", tool, "compute-sanitizer is not installed", "clean", None)
             continue
-        command = [
-            "compute-sanitizer",
-            "--tool",
-            tool,
-            "--error-exitcode",
-            "9",
-            sys.executable,
-            "-m",
-            "kernels.verify.sanitize",
-        ]
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", SANITIZED]
         result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         last = (result.stdout.strip().splitlines() or ["no output"])[-1].strip("= ")
         report.add("right", tool, last, "clean", result.returncode == 0)
@@ -87,14 +73,14 @@ def bench_right(report: Report, rounds: int) -> bool:
 
 
 def paging_cost(inputs: DecodeInputs) -> tuple[Timing, Timing, float]:
-    """Paged and contiguous times, and the median relative difference of pairs timed in turn."""
+    """Paged and contiguous times, and the median relative difference of alternating pairs."""
     pairs = [(time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us) for _ in range(5)]
-    paged, contiguous = (Timing(*np.percentile(column, [50, 10, 90]).tolist()) for column in np.transpose(pairs))
+    paged, contiguous = (Timing.of(column) for column in np.transpose(pairs))
     return paged, contiguous, float(np.median([p / c - 1 for p, c in pairs]))
 
 
 def bench_paging(report: Report, pools: Pools) -> None:
-    """Claim 2: the price of paging, at the shapes of Fig. 18a and on ragged batches."""
+    """Claim 2: the extra time of paging, at the shapes of Fig. 18a and on ragged batches."""
     cases = [(f"{n}x{length}", "equal", n, length) for n, length in FIG_18A]
     cases += [(f"ragged, {n} sequences of mean {m}", "ragged", n, m) for n in (8, 32, 128) for m in (128, 400)]
     for name, spread, n, length in cases:
@@ -107,7 +93,7 @@ def bench_paging(report: Report, pools: Pools) -> None:
 
 
 def bench_paper(report: Report, pools: Pools) -> None:
-    """The paper's design beside ours, at the shapes of Fig. 18a and by block size."""
+    """The paper's design compared with ours, at the shapes of Fig. 18a and by block size."""
     for n, length in FIG_18A:
         paper, ours = paper_and_ours(DecodeInputs(pools, MHA, [length] * n), n, length, "equal")
         text = f"{paper.median_us:.1f} us, ours {ours.median_us:.1f} us"
@@ -127,7 +113,7 @@ def paper_and_ours(inputs: DecodeInputs, batch: int, context: int, spread: str) 
 
 
 def bench_decode(report: Report, pools: Pools) -> None:
-    """Claim 3: decode beside the best known times, torch's attention in the same run beside it."""
+    """Claim 3: decode compared with the best known times, and with torch's attention in the same run."""
     for (shape, n, context), (goal, torch_goal) in DECODE_GOALS.items():
         inputs = DecodeInputs(pools, shape, [context] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
@@ -140,16 +126,16 @@ def bench_decode(report: Report, pools: Pools) -> None:
 
 
 def bench_prefill(report: Report, pools: Pools) -> None:
-    """Claim 4: prefill beside the best known times."""
+    """Claim 4: prefill compared with the best known times."""
     for (shape, n, length), goal in PREFILL_GOALS.items():
         inputs = PrefillInputs(pools, shape, [length] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         flops = 2 * n * length * (length + 1) * shape.head_size * shape.num_heads
         text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other.median_us:.1f} us"
         times = timed("paged", ours, shape, n, length), timed("torch", other, shape, n, length)
-        asked = f"{goal}, and {CONTIGUOUS:.2f} of torch here"
+        goals = f"{goal}, and {CONTIGUOUS:.2f} of torch here"
         met = ours.median_us <= min(goal, CONTIGUOUS * other.median_us)
-        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, asked, met, *times)
+        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, goals, met, *times)
 
 
 def bench_swap(report: Report) -> None:
@@ -166,18 +152,18 @@ def bench_swap(report: Report) -> None:
         for method, direction, _, _, *microseconds in sweeps.swap(pool, host, [count]):
             median, low, high = (float(value) for value in microseconds)
             rate = count * block_size * token_bytes / median / 1e3
-            asked = method == "fused" and count == 1024 and block_size == 16
+            goals = method == "fused" and count == 1024 and block_size == 16
             case = f"{method}, {direction}, {count} blocks of {block_size} tokens"
-            goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if asked else ("", None)
+            goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if goals else ("", None)
             time = Time(str(method), median, low, high, model.num_heads, heads, size, block_size,
                         direction=str(direction), num_blocks=count)  # fmt: skip
             report.add("swap", case, f"{median / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
 
 
 def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
-    """Claim 6: a fresh profile, kept in the folder, predicts iterations it never saw."""
+    """Claim 6: a new profile, stored in the folder, predicts iterations that it was not fitted to."""
     for name in models:
-        profile = calibrate(read_model(name), 1)
+        profile = whole_profile(read_model(name), 1)
         (folder / file_name(profile)).write_text(dump(profile))
         fit = profile["fit"]
         median, p95 = fit["median_error"], fit["p95_error"]
@@ -185,16 +171,10 @@ def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
         report.add("fit", name, text, "3%, 8%", median < 0.03 and p95 < 0.08)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of `bench-kernels`."""
-    bench(parser().parse_args(arguments))
-
-
-def bench(options: argparse.Namespace) -> None:
-    """Check, time, and write the report."""
-    require_gpu()
+def bench(out: Path, rounds: int, models: Iterable[str]) -> None:
+    """Check, time, and write the report to a folder; `models` are the models whose fit is tested."""
     report, device = Report(), fingerprint()
-    if not bench_right(report, options.rounds):
+    if not bench_correctness(report, rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
     pools = Pools(12 << 30)
     warm_up()
@@ -206,14 +186,10 @@ def bench(options: argparse.Namespace) -> None:
     torch.cuda.empty_cache()
     bench_swap(report)
     torch.cuda.empty_cache()
-    bench_fit(report, options.fit, options.out)
-    report.write(options.out, device)
+    bench_fit(report, models, out)
+    report.write(out, device)
 
 
 def _split(line: str) -> tuple[str, str]:
     name, _, value = line.removeprefix("right: ").partition(": ")
     return name, value
-
-
-if __name__ == "__main__":
-    main()

@@ -1,19 +1,21 @@
-"""What the bench found: lines for people, and every time in columns of its own for programs."""
+"""The results of the bench: lines to read, and every time in separate columns for programs."""
 
 import csv
 import io
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from testbed.kernels.measure.fingerprint import in_words
+
 PROSE = ("what", "case", "measured", "goal", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Microseconds of one kernel on one shape: the median, and the 10th and 90th percentile where they were taken.
+    """Microseconds of one kernel on one shape: the median, and the 10th and 90th percentile where measured.
 
-    kernel: paged, contiguous, paper, torch; fused or per block for swaps, direction out or in. context: tokens a
-    sequence, their mean where spread is ragged and not equal. What does not apply, or is not known, is None.
+    kernel: paged, contiguous, paper, torch; fused or per block for swaps, direction out or in. context: tokens per
+    sequence, their mean where spread is ragged. Fields that do not apply or are unknown are None.
     """
 
     kernel: str
@@ -36,19 +38,19 @@ COLUMNS = tuple(column.name for column in fields(Time))
 
 @dataclass
 class Report:
-    """Lines as they are printed, kept for the tables, with the times that they tell of."""
+    """The printed lines and their times, collected for the tables."""
 
     lines: list[tuple[tuple[str, str, str, str, str], tuple[Time, ...]]] = field(default_factory=list)
 
     def add(self, what: str, case: str, value: str, goal: str, met: bool | None, *times: Time) -> None:
-        """One result; met is None where nothing was asked."""
+        """Add and print one result; met is None where there is no goal."""
         verdict = "" if met is None else "met" if met else "MISSED"
         self.lines.append(((what, case, value, goal, verdict), times))
         print(f"{what} | {case} | {value} | {goal} | {verdict}", flush=True)
 
     def write(self, folder: Path, device: dict[str, object]) -> None:
-        """CSV and Markdown, device and date in the header."""
-        about = ", ".join(f"{key} {value}" for key, value in device.items())
+        """Write CSV and Markdown, with device and date in the header."""
+        about = in_words(device)
         (folder / "h200.csv").write_text(f"# {about}\n{self.table()}")
         rows = [PROSE, ("---",) * 5, *(prose for prose, _ in self.lines)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -56,7 +58,7 @@ class Report:
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
     def table(self) -> str:
-        """One row a time; the first of a line has its words, further ones only what names them."""
+        """One row per time; the first row of a line has its text, further ones only the identifying cells."""
         text = io.StringIO()
         rows = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
         rows.writerow([*PROSE, *COLUMNS])

@@ -1,18 +1,19 @@
-"""Which device and which software a measurement comes from."""
+"""The device and software of a measurement, and the tables and profiles that record them."""
 
 import csv
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from kernels.launch.compile import require_gpu
+from testbed.core.errors import InputError
+from testbed.kernels.launch.compile import require_gpu
 
 
 def fingerprint() -> dict[str, Any]:
-    """Device, driver, library versions and date, as they go into a profile or beside a table."""
+    """Device, driver, library versions and date, as recorded in profiles and tables."""
+    import torch  # here, because reading tables must work without torch
+
     cupy = require_gpu()
     properties, runtime = torch.cuda.get_device_properties(0), cupy.cuda.runtime
     return {
@@ -30,15 +31,41 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
-def write_measured(path: Path, fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """A CSV whose first line says where and when its rows were measured."""
+def in_words(about: Mapping[str, object]) -> str:
+    """All of a fingerprint in one line."""
+    return ", ".join(f"{key} {value}" for key, value in about.items())
+
+
+def in_short(about: Mapping[str, object]) -> str:
+    """Device, torch, CUDA and date of a fingerprint."""
+    return f"{about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}"
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, object]], about: str) -> None:
+    """Write a CSV of rows with the same columns; its first line has the device and date of the measurement."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = fingerprint()
     with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# {about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}\n")
-        writer = csv.DictWriter(file, fields)
+        file.write(f"# {about}\n")
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def read_rows(path: Path, maker: str) -> tuple[str, list[dict[str, str]]]:
+    """The first line's text, and the rows; `maker` is the command that writes the file on a GPU."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"{path}: is missing (`{maker}` writes it on a GPU)") from None
+    if len(lines) < 3 or not lines[0].startswith("# "):
+        raise InputError(f"{path}: no table of `{maker}` (its first line must name the device; then header and rows)")
+    return lines[0].removeprefix("# "), list(csv.DictReader(lines[1:]))
+
+
+def file_name(profile: dict[str, Any]) -> str:
+    """The file name of a shipped profile, such as h200-opt-13b-tp1.json."""
+    device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
+    return f"{device}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
 
 
 def _version(number: int) -> str:

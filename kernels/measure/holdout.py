@@ -1,29 +1,29 @@
-"""Tests a profile's prices on decode iterations it never saw: whole layers in one graph, random ragged batches."""
+"""Tests a profile's costs on decode iterations outside its sweep: whole layers in one graph, random ragged batches."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from kernels.launch.attention import decode_workspace, paged_decode
-from kernels.launch.cache_ops import write_cache
-from kernels.measure.bench_inputs import Pools, random_tables
-from kernels.measure.layers import Layers
-from kernels.measure.shards import shard_shape
-from kernels.measure.timing import time_graph
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
+from testbed.kernels.launch.attention import decode_workspace, paged_decode
+from testbed.kernels.launch.cache_ops import write_cache
+from testbed.kernels.measure.bench_inputs import Pools, random_tables
+from testbed.kernels.measure.layers import Layers, shard_shape
+from testbed.kernels.measure.timing import time_graph
 
 MAX_MEAN_CONTEXT = 1536
 AXES = ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"]
 
 
-def random_lens(rng: np.random.Generator, longest: int, room: int) -> list[int]:
-    """1 to 256 sequences, mean context 32 to 1536, log-normal spread; cut to what the pool holds."""
+def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[int]:
+    """Contexts of 1 to 256 sequences, mean 32 to 1536 tokens, log-normal spread; cut to num_slots in total."""
     num_seqs = round(float(np.exp(rng.uniform(0, np.log(256)))))
     mean = float(np.exp(rng.uniform(np.log(32), np.log(min(MAX_MEAN_CONTEXT, longest)))))
-    mean = min(mean, room / num_seqs)
+    mean = min(mean, num_slots / num_seqs)
     lens = rng.lognormal(np.log(mean) - 0.32, 0.8, num_seqs)
     return [int(x) for x in np.clip(np.round(lens), 1, longest)]
 
@@ -52,19 +52,19 @@ def measure_iteration(layers: Layers, pools: Pools, num_gpus: int, lens: list[in
         )
         layers.feed_forward(x, out, layers.layers[i])
 
-    layer_us = time_graph([lambda i=i: run(i) for i in range(count)], 5, 1000.0).median_us
-    head_us = time_graph([lambda: torch.nn.functional.linear(layers.norm(x), layers.head)], 5, 300.0).median_us
+    layer_us = time_graph([partial(run, i) for i in range(count)], 5, 1000.0).median_us
+    head_us = time_graph([partial(layers.project_out, x, layers.head)], 5, 300.0).median_us
     return layer_us * model.num_layers + head_us
 
 
 def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batches: int) -> dict[str, Any]:
-    """Relative errors of the profile's prices on `num_batches` random iterations, and the batches themselves."""
+    """Relative errors of the profile's costs on `num_batches` random iterations, and the batches."""
     model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
     cost = ProfileCost(model, None, profile, Choices(overhead_s=0.0))
     rng, shape, rows = np.random.default_rng(2023), shard_shape(model, num_gpus), []
-    room = pools.blocks(shape) * shape.block_size // 2
+    num_slots = pools.blocks(shape) * shape.block_size // 2
     for seed in range(num_batches):
-        lens = random_lens(rng, min(model.max_len, 16_384), room)
+        lens = random_lens(rng, min(model.max_len, 16_384), num_slots)
         measured = measure_iteration(layers, pools, num_gpus, lens, seed)
         predicted = cost.iteration(Work(len(lens), sum(lens), max(lens))) / 1e6
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])

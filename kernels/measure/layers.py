@@ -1,15 +1,17 @@
-"""The part of a transformer that is not attention, in torch: one GPU's shard of the real matrix shapes."""
+"""One GPU's shard of a model: its heads, and its layers without attention in torch, with the real matrix shapes."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.measure.timing import num_rotations
+from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
+from testbed.kernels.measure.timing import num_rotations
+from testbed.kernels.verify.random_batches import Shape
 
 
 class Layers:
-    """Random weights of a few layers, more than the L2 cache holds, and of the output projection."""
+    """Random weights of the output projection and of a few layers, larger in total than the L2 cache."""
 
     def __init__(self, model: ModelSpec, num_gpus: int) -> None:
         self.model = model
@@ -37,7 +39,7 @@ class Layers:
         """Norm, then q, k and v of every token, as views of one product."""
         qkv = F.linear(self.norm(x), layer["qkv"])
         size = self.model.head_size
-        q, k, v = qkv.split((self.q_width, self.kv_width, self.kv_width), dim=1)
+        q, k, v = torch.split(qkv, [self.q_width, self.kv_width, self.kv_width], dim=1)
         return q.unflatten(1, (-1, size)), k.unflatten(1, (-1, size)), v.unflatten(1, (-1, size))
 
     def feed_forward(self, x: Tensor, attended: Tensor, layer: dict[str, Tensor]) -> Tensor:
@@ -51,11 +53,25 @@ class Layers:
             up = F.relu(up)
         return x + F.linear(up, layer["down"])
 
+    def project_out(self, x: Tensor, head: Tensor) -> Tensor:
+        """The final norm and the output projection."""
+        return F.linear(self.norm(x), head)
+
     def linear(self, x: Tensor, attended: Tensor, layer: dict[str, Tensor]) -> None:
-        """Everything of a layer but attention and the cache write."""
+        """A layer without attention and the cache write."""
         self.project(x, layer)
         self.feed_forward(x, attended, layer)
 
 
+def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
+    """The heads on one of num_gpus GPUs under tensor parallelism."""
+    if model.num_heads % num_gpus or (model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads):
+        raise InputError(
+            f"{model.name}: {model.num_heads}/{model.num_kv_heads} heads do not split over {num_gpus} GPUs"
+        )
+    kv_heads = max(1, model.num_kv_heads // num_gpus)
+    return Shape(model.num_heads // num_gpus, kv_heads, model.head_size, block_size, torch.float16)
+
+
 def _weight(shape: tuple[int, ...]) -> Tensor:
-    return torch.randn(shape, dtype=torch.float16, device="cuda") * shape[1] ** -0.5
+    return torch.randn(shape, dtype=torch.float16, device="cuda") * float(shape[1] ** -0.5)

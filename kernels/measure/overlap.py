@@ -1,10 +1,10 @@
-"""Do swaps hide behind computing? What an iteration takes whose blocks come in layer by layer on a stream of their own.
+"""Does computation hide swaps? Measures an iteration whose blocks arrive layer by layer on a separate stream.
 
-`python -m kernels.measure.overlap` runs the 40 layers of OPT-13B with the blocks of 512 tokens coming in from pinned
-host memory, a copy per block as the 2023 system does it; a layer waits for its own blocks only. Prints, by block size
-and tokens computed, the milliseconds of computing alone, of the copies alone, of the host's calls that issue them and
-of both together, and how many copies were left when the calls had returned, if copies take equally long: where there
-are more than the driver takes, that is how many it takes.
+`testbed measure overlap` runs the 40 layers of OPT-13B while the blocks of 512 tokens arrive from pinned host memory,
+one copy per block as in the 2023 system; a layer waits only for its blocks. It prints, by block size and computed
+tokens, the milliseconds of computation alone, of the copies alone, of the host's calls that issue them, and of both
+overlapped. It also prints the number of copies that remained when the calls returned, if all copies take equal time:
+with more copies than the driver queues, this number is the length of its queue.
 """
 
 import time
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.launch.compile import require_gpu
-from kernels.launch.swap import TO_DEVICE
-from kernels.measure.fingerprint import fingerprint
-from kernels.measure.layers import Layers
-from kernels.measure.timing import warm_up
+from testbed.command_line import Parser
 from testbed.core.shapes import read_model
+from testbed.kernels.launch.compile import require_gpu
+from testbed.kernels.launch.swap import TO_DEVICE
+from testbed.kernels.measure.fingerprint import fingerprint
+from testbed.kernels.measure.layers import Layers
+from testbed.kernels.measure.timing import warm_up
 
 TOKENS = 512
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
@@ -50,7 +51,7 @@ class Copies:
         return cls(num_layers, per_layer, size, host, device, torch.cuda.Stream(), events)
 
     def issue(self) -> None:
-        """Every copy, and an event behind those of each layer."""
+        """Issue every copy, and an event after the copies of each layer."""
         copy = require_gpu().cuda.runtime.memcpyAsync
         to, source, stream = self.device.data_ptr(), self.host.data_ptr(), self.stream.cuda_stream
         for layer, event in enumerate(self.events):
@@ -60,7 +61,7 @@ class Copies:
 
 
 def compute(layers: Layers, x: torch.Tensor, num_layers: int, copies: Copies | None) -> None:
-    """All layers but attention; where attention would be, a layer waits for its blocks."""
+    """All layers without attention; in its place a layer waits for its blocks."""
     attended = x.unflatten(1, (-1, layers.model.head_size))
     for index in range(num_layers):
         weights = layers.layers[index % len(layers.layers)]
@@ -71,7 +72,7 @@ def compute(layers: Layers, x: torch.Tensor, num_layers: int, copies: Copies | N
 
 
 def milliseconds(*calls: Callable[[], object]) -> list[float]:
-    """Host time until each call has returned, and last until the GPU is done; the median over some repeats."""
+    """Host time until each call has returned, and finally until the GPU has finished; medians over repeats."""
     samples = []
     for _ in range(REPEATS):
         torch.cuda.synchronize()
@@ -83,8 +84,9 @@ def milliseconds(*calls: Callable[[], object]) -> list[float]:
     return [float(np.median(column)) for column in zip(*samples, strict=True)]
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Print the table."""
+    Parser("measure overlap", __doc__).parse_args(argv)
     model = read_model("opt-13b")
     layers, token_bytes = Layers(model, 1), model.num_kv_heads * model.head_size * model.dtype_bytes
     warm_up()
@@ -106,10 +108,6 @@ def main() -> None:
 
             milliseconds(alone)
             computing_ms = milliseconds(alone)[-1]
-            together_ms = milliseconds(copies.issue, waiting)[-1]
-            times = (computing_ms, copies_ms, issuing_ms, together_ms)
+            overlapped_ms = milliseconds(copies.issue, waiting)[-1]
+            times = (computing_ms, copies_ms, issuing_ms, overlapped_ms)
             print(f"{block_size},{num_tokens},{','.join(f'{ms:.2f}' for ms in times)},{pending}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

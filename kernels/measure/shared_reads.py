@@ -1,8 +1,8 @@
-"""What it costs to read a shared block again: sequences of a group run side by side and find it in the L2 cache.
+"""The time to read a shared block again: the sequences of a group run in parallel and find it in the L2 cache.
 
-`python -m kernels.measure.shared_reads` times one decode launch of OPT-13B's heads three times: all blocks apart, the
-shared blocks really shared, and half the contexts to get the price of a token. Prints, for our kernel and the paper's
-design, the price of a repeated token as a share of a first one.
+`testbed measure shared-reads` times one decode launch of OPT-13B's heads three times: without sharing, with sharing,
+and with half the contexts, which gives the time per token. It prints, for our kernel and the paper's design, the time
+of a repeated token as a share of the time of a first one.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.launch.attention import paged_decode
-from kernels.launch.paper_attention import paper_decode
-from kernels.measure.fingerprint import fingerprint
-from kernels.measure.timing import time_graph
+from testbed.command_line import Parser
+from testbed.kernels.launch.attention import paged_decode
+from testbed.kernels.launch.paper_attention import paper_decode
+from testbed.kernels.measure.fingerprint import fingerprint
+from testbed.kernels.measure.timing import time_graph
 
 NUM_HEADS, HEAD_SIZE, BLOCK_SIZE = 40, 128, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """`groups` groups of `width` sequences; each has `shared` blocks in common and `own` blocks a sequence."""
+    """`groups` groups of `width` sequences, with `shared` common blocks per group and `own` blocks per sequence."""
 
     name: str
     groups: int
@@ -30,7 +31,7 @@ class Sharing:
     own: int
 
     def tables(self, *, apart: bool) -> np.ndarray:
-        """Shuffled block tables [sequences, blocks]; with `apart` nobody shares."""
+        """Shuffled block tables [sequences, blocks]; with `apart` no block is shared."""
         rows, columns = self.groups * self.width, self.shared + self.own
         table = np.arange(rows * columns).reshape(rows, columns)
         if not apart:
@@ -62,7 +63,7 @@ def launch(kernel: str, table: np.ndarray) -> Callable[[], None]:
 
 
 def repeated_share(kernel: str, case: Sharing) -> tuple[float, float, float]:
-    """Microseconds with blocks apart and shared, and the price of a repeated token as a share of a first one."""
+    """Microseconds without and with sharing, and the time of a repeated token as a share of a first one."""
     apart, shared = case.tables(apart=True), case.tables(apart=False)
     apart_us = time_graph([launch(kernel, apart)]).median_us
     shared_us = time_graph([launch(kernel, shared)]).median_us
@@ -72,15 +73,12 @@ def repeated_share(kernel: str, case: Sharing) -> tuple[float, float, float]:
     return apart_us, shared_us, 1 - (apart_us - shared_us) / (per_block_us * repeated)
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Print the table."""
+    Parser("measure shared-reads", __doc__).parse_args(argv)
     print(fingerprint())
     print("kernel,case,apart_us,shared_us,repeated_price")
     for kernel in ("paged", "paper"):
         for case in CASES:
             apart_us, shared_us, share = repeated_share(kernel, case)
             print(f"{kernel},{case.name},{apart_us:.1f},{shared_us:.1f},{share:.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,23 +1,26 @@
-"""What `calibrate` measures, one function per section of a profile. Every point ends in median, low, high (us)."""
+"""The sweeps of `calibrate`, one function per section of a profile. Every point ends in median, low, high (us)."""
 
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 
-from kernels.launch.cache_ops import copy_blocks, write_cache
-from kernels.launch.swap import swap_fused, swap_per_block
-from kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
-from kernels.measure.layers import Layers
-from kernels.measure.timing import Timing, num_rotations, time_graph, time_stream
-from kernels.verify.random_batches import Shape
+from testbed.kernels.launch.cache_ops import copy_blocks, write_cache
+from testbed.kernels.launch.swap import swap_fused, swap_per_block
+from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.layers import Layers
+from testbed.kernels.measure.timing import Timing, num_rotations, time_graph, time_stream
+from testbed.kernels.verify.random_batches import Shape
 
 Point = list[float | int | str]
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896,
           1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096)  # fmt: skip
-# The library changes its matrix kernels from one token count to the next, by up to 25%: every count of a decode batch.
+# Every token count of a decode batch, because the library's choice of matrix kernel changes times by up to 25%.
 LINEAR_TOKENS = sorted({*TOKENS, *range(1, 258), *range(288, 513, 32)})
 NUM_SEQS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 CONTEXTS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384)
@@ -25,6 +28,10 @@ BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 NEW_TOKENS = (1, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 PAST_TOKENS = (0, 128, 512, 1024, 2048, 4096)
 REPLAYS = 7
+MIXED_NEW, MIXED_PAST = (16, 64, 256, 512, 1024, 2048), (0, 512, 2048)
+MIXED_SEQS, MIXED_CONTEXTS = (1, 8, 32, 64, 128, 256), (64, 512, 2048)
+MIXED_TOKENS = 1 << 18  # context tokens summed over all decodes
+MIXED_AXES = ("prefill_tokens", "past_tokens", "num_seqs", "mean_context")
 
 
 def point(*key: float | int | str, timing: Timing) -> Point:
@@ -45,13 +52,13 @@ def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
 def linear(layers: Layers) -> list[Point]:
     """Matrix products, norms, residual adds and activation of one layer, by tokens.
 
-    Largest first: after a change of load the clocks take some 100 ms, which small counts would show by up to 10%.
+    Largest first: the clocks settle some 100 ms after a change of load, which changes small counts by up to 10%.
     """
     points, model = [], layers.model
     for count in reversed(LINEAR_TOKENS):
         x = torch.randn(count, model.hidden_size, dtype=torch.float16, device="cuda")
         attended = torch.randn(count, layers.q_width, dtype=torch.float16, device="cuda")
-        calls = [lambda layer=layer, x=x, a=attended: layers.linear(x, a, layer) for layer in layers.layers]
+        calls = [partial(layers.linear, x, attended, layer) for layer in layers.layers]
         points.append(point(count, timing=time_graph(calls, REPLAYS)))
     return sorted(points)
 
@@ -62,7 +69,7 @@ def output_head(layers: Layers) -> list[Point]:
     for count in reversed([t for t in TOKENS if t <= 512]):
         x = torch.randn(count, layers.model.hidden_size, dtype=torch.float16, device="cuda")
         copies = [layers.head] + [layers.head.clone() for _ in range(num_rotations(layers.head.numel() * 2) - 1)]
-        calls = [lambda w=w, x=x: torch.nn.functional.linear(layers.norm(x), w) for w in copies[:4]]
+        calls = [partial(layers.project_out, x, weight) for weight in copies[:4]]
         points.append(point(count, timing=time_graph(calls, REPLAYS)))
     return sorted(points)
 
@@ -71,8 +78,8 @@ def decode_grid(pools: Pools, shape: Shape, max_len: int, coarse: bool) -> list[
     """Numbers of sequences and mean contexts that fit the pool."""
     seqs = (*NUM_SEQS[::3], 256) if coarse else NUM_SEQS
     means = [m for m in CONTEXTS if m <= max_len and not (coarse and m in (384, 768, 1536, 4096, 16384))]
-    room = pools.blocks(shape) * shape.block_size // 2
-    return [(n, m) for n in seqs for m in means if n * (m + shape.block_size) <= room and n * m <= 1 << 19]
+    capacity = pools.blocks(shape) * shape.block_size // 2
+    return [(n, m) for n in seqs for m in means if n * (m + shape.block_size) <= capacity and n * m <= 1 << 19]
 
 
 def decode_attention(pools: Pools, shape: Shape, max_len: int, spread: str, kernel: str) -> list[Point]:
@@ -87,7 +94,7 @@ def decode_attention(pools: Pools, shape: Shape, max_len: int, spread: str, kern
 
 
 def prefill_attention(pools: Pools, shape: Shape, max_len: int) -> list[Point]:
-    """One layer's prefill attention: sequences at once (one, and enough to fill the GPU), new and past tokens each."""
+    """One layer's prefill attention: sequences (one, and enough to fill the GPU), new and past tokens each."""
     points = []
     for new in NEW_TOKENS:
         for past in PAST_TOKENS:
@@ -100,6 +107,39 @@ def prefill_attention(pools: Pools, shape: Shape, max_len: int) -> list[Point]:
     return points
 
 
+def mixed_attention(prompts: Pools, decodes: Pools, shape: Shape, max_len: int) -> list[Point]:
+    """One layer: a prompt's chunk after its past, with decodes of ragged lengths; num_seqs 0 is the prompt alone.
+
+    Prompts and decodes have separate pools, so that neither finds the other's K and V in the L2 cache.
+    """
+    points = []
+    for new, past in product(MIXED_NEW, MIXED_PAST):
+        if new + past > max_len:
+            continue
+        prefill = PrefillInputs(prompts, shape, [new], [past]).paged()
+        points.append(point(new, past, 0, 0, timing=time_graph(prefill, REPLAYS, 800.0)))
+        for num_seqs, mean in mixed_grid(max_len):
+            batch = DecodeInputs(decodes, shape, ragged_lens(num_seqs, mean, max_len)).paged()
+            both = time_graph(combined(prefill, batch), REPLAYS, 800.0)
+            points.append(point(new, past, num_seqs, mean, timing=both))
+    return points
+
+
+def mixed_grid(max_len: int) -> list[tuple[int, int]]:
+    """Numbers of sequences and their mean contexts."""
+    return [(n, mean) for n in MIXED_SEQS for mean in MIXED_CONTEXTS if mean < max_len and n * mean <= MIXED_TOKENS]
+
+
+def combined(prefill: Calls, decode: Calls) -> Calls:
+    """A layer's two kernels in sequence as one call; the shorter list of layers repeats."""
+
+    def both(i: int) -> None:
+        prefill[i % len(prefill)]()
+        decode[i % len(decode)]()
+
+    return [partial(both, i) for i in range(max(len(prefill), len(decode)))]
+
+
 def cache_write(pools: Pools, shape: Shape) -> list[Point]:
     """One layer's cache write, by tokens."""
     points, num_slots = [], 1 << 14
@@ -109,10 +149,7 @@ def cache_write(pools: Pools, shape: Shape) -> list[Point]:
         size = (8, 2, count, shape.num_kv_heads, shape.head_size)
         new = torch.randn(size, dtype=shape.dtype, device="cuda")
         slots = torch.from_numpy(np.stack([rng.permutation(num_slots)[:count] for _ in range(8)])).cuda()
-        calls = [
-            lambda i=i, new=new, slots=slots: write_cache(k_cache[0], v_cache[0], new[i, 0], new[i, 1], slots[i])
-            for i in range(8)
-        ]
+        calls = [partial(write_cache, k_cache[0], v_cache[0], *new[i], slots[i]) for i in range(8)]
         points.append(point(count, timing=time_graph(calls, REPLAYS)))
     return points
 
@@ -124,7 +161,7 @@ def block_copy(pool: torch.Tensor) -> list[Point]:
         if 2 * count > pool.shape[1]:
             continue
         ids = torch.from_numpy(rng.permutation(pool.shape[1])[: 2 * count].reshape(-1, 2).astype(np.int32)).cuda()
-        points.append(point(pool.shape[3], count, timing=time_graph([lambda ids=ids: copy_blocks(pool, ids)], REPLAYS)))
+        points.append(point(pool.shape[3], count, timing=time_graph([partial(copy_blocks, pool, ids)], REPLAYS)))
     return points
 
 
@@ -141,12 +178,46 @@ def swap(pool: torch.Tensor, host: torch.Tensor, counts: Sequence[int]) -> list[
         device_ids = torch.from_numpy(ids.astype(np.int32)).cuda()
         for direction, out in (("out", True), ("in", False)):
             run: dict[str, Callable[[], Any]] = {
-                "per block": lambda p=pairs, o=out: swap_per_block(pool, host, p, o),
-                "fused": lambda d=device_ids, p=pairs, o=out: swap_fused(pool, host, d, p, staging, o),
+                "per block": partial(swap_per_block, pool, host, pairs, out),
+                "fused": partial(swap_fused, pool, host, device_ids, pairs, staging, out),
             }
             for method, call in run.items():
                 points.append(point(method, direction, pool.shape[3], count, timing=time_stream(call, 3)))
     return points
+
+
+def overheads() -> list[Point]:
+    """A kernel inside a graph, a launch from the host, and a graph iteration with transfers of inputs and outputs."""
+    x = torch.zeros(32, device="cuda")
+    tokens, host = torch.zeros(256, dtype=torch.int64, device="cuda"), torch.zeros(256, dtype=torch.int64).pin_memory()
+    graph = torch.cuda.CUDAGraph()
+    x.add_(1)
+    with torch.cuda.graph(graph):
+        x.add_(1)
+
+    def iteration() -> None:
+        tokens.copy_(host, non_blocking=True)
+        graph.replay()
+        host.copy_(tokens, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return [
+        point("graph_kernel", timing=time_graph([lambda: x.add_(1)] * 64)),
+        point("stream_launch", timing=_wall(lambda: x.add_(1), 10, 2000)),
+        point("iteration", timing=_wall(iteration, 50, 1)),
+    ]
+
+
+def _wall(call: Callable[[], object], num_samples: int, repeats: int) -> Timing:
+    samples = []
+    for _ in range(num_samples):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - start) / repeats * 1e6)
+    return Timing.of(samples)
 
 
 def _normal_quantiles(probabilities: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 L2_ROTATION_BYTES = 256 << 20  # several times the largest L2 cache
 
@@ -18,17 +19,22 @@ class Timing:
     low_us: float
     high_us: float
 
+    @classmethod
+    def of(cls, samples_us: Sequence[float] | NDArray[np.float64]) -> "Timing":
+        """Of measured samples."""
+        return cls(*np.percentile(samples_us, [50, 10, 90]).tolist())
+
     def __str__(self) -> str:
         return f"{self.median_us:.1f} us [{self.low_us:.1f}, {self.high_us:.1f}]"
 
 
 def num_rotations(bytes_per_call: int) -> int:
-    """Input sets that together are larger than the L2 cache."""
+    """Number of input sets whose total size exceeds the L2 cache."""
     return int(min(64, max(2, -(-L2_ROTATION_BYTES // max(1, bytes_per_call)))))
 
 
 def warm_up(seconds: float = 1.0) -> None:
-    """Works the GPU until its clocks have settled; a first measurement after idling reads up to 10% high."""
+    """Load the GPU until its clocks have settled; a first measurement after idling is up to 10% too high."""
     x = torch.randn(4096, 4096, dtype=torch.float16, device="cuda")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -37,37 +43,28 @@ def warm_up(seconds: float = 1.0) -> None:
         torch.cuda.synchronize()
 
 
-def time_graph(calls: Sequence[Callable[[], None]], replays: int = 11, min_us: float = 1500.0) -> Timing:
-    """Times calls that run one after the other; each gets its own inputs, all are captured in one graph.
+def time_graph(calls: Sequence[Callable[[], object]], replays: int = 11, min_us: float = 1500.0) -> Timing:
+    """Time calls that run in sequence, each with separate inputs, all captured in one graph.
 
-    The sequence is repeated until a replay takes about min_us, so that event resolution does not show.
+    The sequence is repeated until a replay takes about min_us, so that event resolution does not matter.
     """
-    graph, elapsed = _capture(calls, 1), 0.0
-    elapsed = np.median([_replay_us(graph) for _ in range(3)])
+    graph = _capture(calls, 1)
+    elapsed = np.median([_elapsed_us(graph.replay) for _ in range(3)])
     repeats = int(max(1, min(min_us // max(elapsed, 1.0), 2000 // len(calls))))
     if repeats > 1:
         graph = _capture(calls, repeats)
-    _replay_us(graph)
-    samples = np.array([_replay_us(graph) for _ in range(replays)]) / (len(calls) * repeats)
-    return Timing(float(np.median(samples)), *(float(x) for x in np.percentile(samples, [10, 90])))
+    _elapsed_us(graph.replay)
+    samples = np.array([_elapsed_us(graph.replay) for _ in range(replays)]) / (len(calls) * repeats)
+    return Timing.of(samples)
 
 
-def time_stream(call: Callable[[], None], repeats: int = 5) -> Timing:
-    """Times work that cannot be captured, such as copies issued one by one; the host's part is included."""
+def time_stream(call: Callable[[], object], repeats: int = 5) -> Timing:
+    """Time work that cannot be captured, such as single copies; host time is included."""
     call()
-    samples = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        samples.append(start.elapsed_time(end) * 1e3)
-    return Timing(float(np.median(samples)), *(float(x) for x in np.percentile(samples, [10, 90])))
+    return Timing.of([_elapsed_us(call) for _ in range(repeats)])
 
 
-def _capture(calls: Sequence[Callable[[], None]], repeats: int) -> torch.cuda.CUDAGraph:
+def _capture(calls: Sequence[Callable[[], object]], repeats: int) -> torch.cuda.CUDAGraph:
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -82,10 +79,11 @@ def _capture(calls: Sequence[Callable[[], None]], repeats: int) -> torch.cuda.CU
     return graph
 
 
-def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+def _elapsed_us(call: Callable[[], object]) -> float:
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
     start.record()
-    graph.replay()
+    call()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) * 1e3
+    return float(start.elapsed_time(end)) * 1e3

@@ -104,7 +104,7 @@ DEVICE unsigned stream4(address_t p) {
   return y;
 }
 
-// Adds and returns what was there; writes before it are seen by whoever adds after it.
+// Adds and returns what was there; writes before it are visible to every later adder.
 DEVICE int add_in_order(int* p, int x) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");

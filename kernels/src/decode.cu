@@ -7,7 +7,7 @@
 // Layout of both caches: [block or extent, kv head, slot, HEAD_SIZE], so a head's slots of a block are adjacent.
 //
 // Grid (groups, sequences, chunks), a group being up to 8 query heads that share one kv head. A thread block serves one
-// group over one chunk of the context; its warps take tiles of 16 tokens in turn, each keeping its own softmax state.
+// group over one chunk of the context; its warps take tiles of 16 tokens in turn, each with a separate softmax state.
 // WAVE: chunks are as long as lets all of them run at once, whatever the lengths (decode_work.cuh).
 // Scores are computed transposed, S^T[tokens x heads] = K q^T and O^T[dims x heads] = V^T P^T, with m16n8k16: K and
 // V go from global memory straight into A fragments (the order of the contracted index is free, so 16-byte loads fit
@@ -189,12 +189,12 @@ decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
        int q_stride, int num_kv_heads, int places_width,
        int chunk_tokens,        // WAVE: at least
        int num_seqs, int max_chunks,
-       int room) {              // WAVE: thread blocks that run at once, for each group
+       int resident) {          // WAVE: thread blocks that run at once, for each group
   __shared__ __align__(16) Shared shared;
   Batch b = {out, q, k_cache, v_cache, places, part_o, part_state, counters, scale_log2, q_stride, num_kv_heads,
              places_width, max_chunks};
 #if WAVE
-  Work work = work_of_wave(context_lens, num_seqs, num_kv_heads * HEAD_TILES, room, chunk_tokens / TILE);
+  Work work = work_of_wave(context_lens, num_seqs, num_kv_heads * HEAD_TILES, resident, chunk_tokens / TILE);
 #else
   Work work = work_of(blockIdx.x, blockIdx.y, blockIdx.z, __ldg(context_lens + blockIdx.y), chunk_tokens);
 #endif

@@ -42,7 +42,7 @@ DEVICE float2 merge_warps(const Shared& shared, int head, int dim, float& top, f
 }
 
 // Second stage: weights of the chunks of each head, then their weighted sum. A thread block does this while all others
-// have ended, so what counts is latency: the loads of MERGED chunks are under way together, weights past the last are 0.
+// have ended, so what counts is latency: the loads of MERGED chunks are in flight at once, weights past the last are 0.
 DEVICE void reduce_chunks(Shared& shared, uint2* out, const float* part_o, const float2* part_state, int num_chunks,
                           int max_chunks, int num_heads_here) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -72,7 +72,7 @@ DEVICE void load_values(ValueTile& v, address_t cache, unsigned row, int last, i
   }
 }
 
-// s[token, head] of a tile: lane holds tokens g and g + 8 of heads 2t and 2t + 1.
+// s[token, head] of a tile: a lane has tokens g and g + 8 of heads 2t and 2t + 1.
 DEVICE void score(float (&s)[4], const KeyTile& k, unsigned query, int lane) {
   float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
   unsigned q = query + lane / 4 * ROW_BYTES;
@@ -113,7 +113,7 @@ DEVICE void weigh(float (&o)[ACCUMULATORS][4], const ValueTile& v, const unsigne
     add_values(o[ACCUMULATORS - 1], v.rest[0].y, v.rest[1].y, v.rest[2].y, v.rest[3].y, p);
 }
 
-// First of the two adjacent dims that accumulator i holds for lanes with this g.
+// First of the two adjacent dims in accumulator i of lanes with this g.
 DEVICE int dim_of_accumulator(int i, int g) {
   if (i < 4 * V_FULL) return i / 4 * 64 + g * 8 + i % 4 * 2;
   return V_FULL * 64 + (V_REST == 32 ? g * 4 + (i - 4 * V_FULL) * 2 : g * 2);

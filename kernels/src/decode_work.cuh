@@ -15,12 +15,12 @@ DEVICE Work work_of(int group, int seq, int chunk, int context_len, int chunk_to
 DEVICE int rounded_up(int x, int y) { return (x + y - 1) / y; }
 DEVICE int whole_turns(int tiles) { return rounded_up(tiles, NUM_WARPS) * NUM_WARPS; }
 
-// WAVE: the grid is what runs at once, `room` thread blocks for each group, room >= num_seqs. All chunks are alike and
-// about as short as lets them fit, `least` tiles or more; every warp finds that length, a lane for each sequence.
-DEVICE Work work_of_wave(const int* context_lens, int num_seqs, int groups, int room, int least) {
+// WAVE: all thread blocks run at once, `resident` of them for each group, resident >= num_seqs. All chunks have one
+// length, about the least that fits, `least` tiles or more; every warp computes it, with a lane for each sequence.
+DEVICE Work work_of_wave(const int* context_lens, int num_seqs, int groups, int resident, int least) {
   int lane = threadIdx.x % 32, context_len = lane < num_seqs ? __ldg(context_lens + lane) : 0;
   int tiles = lane < num_seqs ? max(1, rounded_up(context_len, TILE)) : 0, own, end;
-  int size = whole_turns(max(least, rounded_up(__reduce_add_sync(FULL_MASK, tiles), room)));
+  int size = whole_turns(max(least, rounded_up(__reduce_add_sync(FULL_MASK, tiles), resident)));
   while (true) {
     own = end = rounded_up(tiles, size);  // chunks of this lane's sequence, and of all up to it
 #pragma unroll
@@ -29,8 +29,8 @@ DEVICE Work work_of_wave(const int* context_lens, int num_seqs, int groups, int 
       end += lane >= step ? before : 0;
     }
     int chunks = __shfl_sync(FULL_MASK, end, 31);
-    if (chunks <= room) break;
-    size = whole_turns(max(size + 1, rounded_up(size * chunks, room)));
+    if (chunks <= resident) break;
+    size = whole_turns(max(size + 1, rounded_up(size * chunks, resident)));
   }
   unsigned after = __ballot_sync(FULL_MASK, end * groups > (int)blockIdx.x);
   if (!after) return {0};

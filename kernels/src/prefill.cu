@@ -1,4 +1,4 @@
-// Ragged prefill attention: the new tokens of a mixed batch, flattened, against a paged cache that already holds
+// Ragged prefill attention: the new tokens of a mixed batch, flattened, against a paged cache that already contains
 // them and whatever came before (earlier chunks, prefix hits). Causal; FlashAttention-2 (Dao 2023) on m16n8k16.
 //
 //   out[i, h] = softmax(scale * q[i, h] . K[s, h / GROUP, :past + i + 1]^T) V,   i-th new token of sequence s

@@ -42,7 +42,7 @@ DEVICE void copy_last_values(unsigned tile, const Batch& b, int row, int filled,
     copy_box_of(tile, b.rows, b.v_row + row, full, lane);
 }
 
-// The copying warp: every tile of every item, as early as there is room.
+// The copying warp: every tile of every item, as soon as a stage is free.
 DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) {
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   int* item_numbers = (int*)(shared + ITEMS_AT);
@@ -58,7 +58,7 @@ DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) 
         if (tile + 1 < item.end_tile)
           next = row_of_box(b, item, tile + 1, lane);
         else
-          drawn = draw_item(counter, num_items, lane);  // not earlier: the longest items go to whoever is free first
+          drawn = draw_item(counter, num_items, lane);  // not earlier: the first free block takes the longest items
         wait_barrier(barriers + K_FREE + stage * 8, parity);
         copy_tile(base + K_AT + stage * TILE_BYTES, b.rows, b.k_row + row, barriers + K_FULL + stage * 8, lane);
         wait_barrier(barriers + V_FREE + stage * 8, parity);

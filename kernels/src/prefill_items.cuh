@@ -44,7 +44,7 @@ DEVICE void end_draws(int* counter) {
   counter[0] = counter[1] = 0;
 }
 
-// Tells the computing warps which item comes next; a negative one ends their work.
+// Publishes the next item to the computing warps; a negative one ends their work.
 DEVICE void publish_item(int* item_numbers, unsigned barriers, int index, int items, int lane) {
   wait_barrier(barriers + ITEM_FREE + items % 2 * 8, items / 2 % 2 ^ 1);
   if (lane == 0) {
@@ -53,7 +53,7 @@ DEVICE void publish_item(int* item_numbers, unsigned barriers, int index, int it
   }
 }
 
-// The number of the next item, for one of the warps that are told. One lane reads it and says so, as racecheck sees it.
+// The number of the next item, for a computing warp. One lane reads it and arrives, in an order that racecheck accepts.
 DEVICE int next_item(const char* shared, unsigned barriers, int items, int lane) {
   wait_barrier(barriers + ITEM_FULL + items % 2 * 8, items / 2 % 2);
   int index = 0;

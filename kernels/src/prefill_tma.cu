@@ -2,17 +2,17 @@
 //
 // As in FlashAttention-3 (Shah et al. 2024). Thread blocks stay and take items (128 new tokens of one head) in turn. A
 // copying warp runs ahead through the block table: it orders tensor copies of blocks of K and V into two stages of 128
-// tokens each; barriers in shared memory say when a stage is full and when it is free. Another warp fetches Q. So the
+// tokens each; barriers in shared memory signal full and free stages. Another warp fetches Q. So the
 // first tiles of the next item arrive while this one is finished. The two computing warpgroups have 64 rows each:
 //
 //   wait K(n) | S = Q K(n) started | O += P(n-1) V(n-1) started | wait S, softmax | wait O, rescale where a maximum grew
 //
-// PINGPONG: the warpgroups take turns at starting products, so that one computes its softmax while the other multiplies.
-// LAZY: a row's maximum is followed only where it grew by more than 2^8; weights stay below 2^8, the result is the same.
-// The tail of the last block holds no tokens, perhaps NaN: its scores are masked, its rows of V arrive as zeros.
+// Pingpong: the warpgroups take turns at starting products, so that one computes its softmax while the other multiplies.
+// Lazy: a row's maximum is followed only where it grew by more than 2^8; weights stay below 2^8, the result is the same.
+// The tail of the last block has no tokens, perhaps NaN: its scores are masked, its rows of V arrive as zeros.
 //
 // A warpgroup whose rows are all past the sequence's end only keeps the barriers going.
-// HALVES: a warpgroup computes only half of the last tile where its rows see no more of it.
+// Halves: a warpgroup computes only half of the last tile where its rows see no more of it.
 // PACK: an item is 128 / GROUP tokens of all heads that share a kv head, so that short prompts leave fewer rows empty.
 //
 // Grid: as many thread blocks as multiprocessors, which draw their next item from a counter; without a counter one an
@@ -23,35 +23,29 @@
 //   prefill_wgmma.cu                                                    118 / 429 / 148 / 67 / 6300
 //   roles, tensor copies; items dealt in turn                           110 / 408 / 130 / 53 / 5846
 //   items drawn, warpgroups without rows pass, K and V by address       102 / 382 / 123 / 52 / 5325
-//   HALVES                                                              100 / 365 / 119 / 49 / 5211
-//   without PINGPONG                                                    112 / 403 / 135 / 49 / 5310
-//   without LAZY                                                        111 / 383 / 126 / 50 / 5226
+//   halves                                                              100 / 365 / 119 / 49 / 5211
+//   without pingpong                                                    112 / 403 / 135 / 49 / 5310
+//   without lazy                                                        111 / 383 / 126 / 50 / 5226
 //   two heads a group, not eight, where 8 MB of K and V a head are read   -   /  -   /  -   / -  / 2% less
 // Tried and dropped: a wait for O in each branch after the softmax, since the assembler moves a common one before it, so
-// that softmax and own values overlap (5 to 6% slower with PINGPONG, and without).
+// that softmax and own values overlap (5 to 6% slower with pingpong, and without).
 // 32/8 heads, PACK off and on: 87 / 91 at 4x1024, 39 / 32 at 16x161; so short prompts only.
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PINGPONG, LAZY, PACK, HALVES.
-#include "common.cuh"
-#include "wgmma.cuh"
-#include "pipeline.cuh"
-
-#define NUM_THREADS 384
-#define Q_ROWS 128
-#define K_ROWS 128
-#define SLABS (HEAD_SIZE / 64)
-#define SLAB_BYTES (128 * 128)  // 128 rows of 64 values
-#define TILE_BYTES (SLABS * SLAB_BYTES)
-#define VECTORS (HEAD_SIZE / 8)
-#define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
-#define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
+// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PACK.
 #if PACK
 #define HEADS GROUP  // of an item: its rows are tokens, and of each token its heads
 #else
 #define HEADS 1
 #endif
+#include "common.cuh"
+#include "wgmma.cuh"
+#include "pipeline.cuh"
+
+#define NUM_THREADS 384
+#define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
+#define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
 #define Q_TOKENS (Q_ROWS / HEADS)
-#define SLACK 8.0f                         // powers of two by which a maximum may lag behind (LAZY)
+#define SLACK 8.0f                         // powers of two by which a maximum may lag behind
 
 // Shared memory: Q, K twice, V twice, output on its way out, barriers.
 #define K_AT TILE_BYTES
@@ -60,11 +54,6 @@
 #define BARRIERS_AT (6 * TILE_BYTES)
 enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_FREE = 64, ITEM_FULL = 80, ITEM_FREE = 96 };
 #define ITEMS_AT (BARRIERS_AT + 112)  // the numbers of two items, from the copying warp to the others
-
-// Byte offset of 16-byte vector `vector` of row `row` in a tile.
-DEVICE unsigned place(int row, int vector) {
-  return vector / 8 * SLAB_BYTES + row * 128 + ((vector % 8 ^ row % 8) << 4);
-}
 
 #include "prefill_items.cuh"
 #include "prefill_copies.cuh"
@@ -85,17 +74,13 @@ DEVICE void step(Place& at, const Item& item, int tile, float (&o)[HEAD_SIZE / 2
   int stage = at.count % 2, before = 1 - stage;
   wait_barrier(at.barriers + K_FULL + stage * 8, at.count / 2 % 2);
   if (!FIRST) wait_barrier(at.barriers + V_FULL + before * 8, (at.count - 1) / 2 % 2);
-#if PINGPONG
   sync_named(1 + at.warpgroup, 256);
-#endif
   pin(s);
   if (!FIRST) pin(o);
   begin_wgmma();
   start_scores<KEYS>(s, at.q_rows, at.base + K_AT + stage * TILE_BYTES);
   if (!FIRST) start_values<K_ROWS>(o, p, at.base + V_AT + before * TILE_BYTES);
-#if PINGPONG
   arrive_named(2 - at.warpgroup, 256);
-#endif
   wait_wgmma<FIRST ? 0 : 1>();
   pin(s);
   if (at.lane == 0) {
@@ -122,10 +107,8 @@ DEVICE void step(Place& at, const Item& item, int tile, float (&o)[HEAD_SIZE / 2
 DEVICE void pass(Place& at, const Item& item) {
   for (int tile = 0; tile < item.end_tile; tile++, at.count++) {
     int stage = at.count % 2 * 8, parity = at.count / 2 % 2;
-#if PINGPONG
     sync_named(1 + at.warpgroup, 256);
     arrive_named(2 - at.warpgroup, 256);
-#endif
     wait_barrier(at.barriers + K_FULL + stage, parity);
     wait_barrier(at.barriers + V_FULL + stage, parity);
     __syncwarp();
@@ -142,9 +125,7 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
   long long out_stride = (long long)b.num_kv_heads * GROUP * HEAD_SIZE;
   unsigned p[8][4];
   float top[2], sum[2], o[HEAD_SIZE / 2];
-#if PINGPONG
   if (warpgroup == 1) arrive_named(1, 256);
-#endif
   for (int items = 0, index; (index = next_item(shared, at.barriers, items, at.lane)) >= 0; items++) {
     Item item = item_of(b, index);
     int num_rows = (item.num_new - item.first) * HEADS, position = item.context_len - item.num_new + item.first;
@@ -161,7 +142,7 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
     for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] = 0;
     // The last tile, where the rows see at most half of it, is cut to that half.
     int last_tile = item.end_tile - 1;
-    bool half = HALVES && __any_sync(FULL_MASK, position + (own_row + 63) / HEADS < last_tile * K_ROWS + 64);
+    bool half = __any_sync(FULL_MASK, position + (own_row + 63) / HEADS < last_tile * K_ROWS + 64);
     if (half && last_tile == 0) {
       step<true, 64>(at, item, 0, o, p, top, sum, scale_log2);
     } else {
@@ -180,9 +161,7 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
     store(o, sum, shared + O_AT, out + (item.start + item.first) * out_stride + item.head * HEAD_SIZE, out_stride,
           own_row, num_rows);
   }
-#if PINGPONG
   if (warpgroup == 0) sync_named(1, 256);
-#endif
 }
 
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)

@@ -15,21 +15,12 @@
 // Tried and dropped: K, V and the first block ids all started before the lengths are known (41 / 439).
 //
 // Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE, BF16. Shared memory: `wgmma_shared_bytes` in prefill.py.
+#define HEADS 1  // a row is a token
 #include "common.cuh"
 #include "wgmma.cuh"
+#include "pipeline.cuh"
 
 #define NUM_THREADS 256
-#define Q_ROWS 128
-#define K_ROWS 128
-#define SLABS (HEAD_SIZE / 64)
-#define SLAB_BYTES (128 * 128)  // 128 rows of 64 values
-#define TILE_BYTES (SLABS * SLAB_BYTES)
-#define VECTORS (HEAD_SIZE / 8)
-
-// Byte offset of 16-byte vector `vector` of row `row` in a tile.
-DEVICE unsigned place(int row, int vector) {
-  return vector / 8 * SLAB_BYTES + row * 128 + ((vector % 8 ^ row % 8) << 4);
-}
 
 // Token of a tile whose row number this lane looks up; tokens past the context repeat the last one.
 DEVICE int token_of_lane(int tile, int context_len) {
@@ -45,28 +36,6 @@ DEVICE void load_tile(unsigned tile, const word16* cache, unsigned row) {
     long long from = (long long)__shfl_sync(FULL_MASK, row, r) * HEAD_SIZE + vector * 8;
     copy_async(tile + place(warp * 16 + r, vector), cache + from);
   }
-}
-
-DEVICE void start_scores(float (&s)[64], unsigned q, unsigned k) {
-#pragma unroll
-  for (int d = 0; d < HEAD_SIZE / 16; d++) {
-    unsigned at = d / 4 * SLAB_BYTES + d % 4 * 32;
-    wgmma_scores(s, descriptor(q + at, 16, 1024), descriptor(k + at, 16, 1024), d > 0);
-  }
-  commit_wgmma();
-}
-
-DEVICE void start_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
-#pragma unroll
-  for (int n = 0; n < K_ROWS / 16; n++) wgmma_values(o, p[n], descriptor(v + n * 2048, SLAB_BYTES, 1024));
-  commit_wgmma();
-}
-
-// Keys after a row's own position get no weight. `position` is that of this lane's first row, `key` the tile's first.
-DEVICE void mask(float (&s)[64], int position, int key, int lane) {
-#pragma unroll
-  for (int i = 0; i < 64; i++)
-    if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > position + i % 4 / 2 * 8) s[i] = NEG_INF;
 }
 
 // Online softmax of 64 rows: scores become weights; the factors by which the output must shrink are returned.
@@ -86,39 +55,6 @@ DEVICE void soften(float (&s)[64], float (&top)[2], float (&sum)[2], float (&shr
 #pragma unroll
       for (int i = 4 * n + 2 * r; i < 4 * n + 2 * r + 2; i++) total += s[i] = fast_exp2(s[i] * scale_log2 - offset);
     sum[r] = sum[r] * shrink[r] + total;
-  }
-}
-
-DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[64]) {
-#pragma unroll
-  for (int n = 0; n < 8; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) p[n][i] = pack(s[8 * n + 2 * i], s[8 * n + 2 * i + 1]);
-}
-
-// Divides by the denominators and writes through this warpgroup's own rows of shared memory, 16 bytes per lane.
-DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, word16* out, long long out_stride,
-                  int num_rows) {
-  int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16;
-  if (threadIdx.x < 128)  // the warpgroup is done with its queries
-    asm volatile("bar.sync 1, 128;" ::: "memory");
-  else
-    asm volatile("bar.sync 2, 128;" ::: "memory");
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 1);
-    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 2);
-    float inverse = 1 / sum[r];
-#pragma unroll
-    for (int d = 0; d < VECTORS; d++)
-      *(unsigned*)(staging + place(first + r * 8 + lane / 4, d) + lane % 4 * 4) =
-          pack(o[4 * d + 2 * r] * inverse, o[4 * d + 2 * r + 1] * inverse);
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < VECTORS / 2; i++) {
-    int r = first + (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
-    if (r < num_rows) *(uint4*)(out + r * out_stride + vector * 8) = *(uint4*)(staging + place(r, vector));
   }
 }
 
@@ -159,6 +95,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
 
   int lane = threadIdx.x % 32, warpgroup = threadIdx.x / 128;
   int position = past + first + threadIdx.x / 32 * 16 + lane / 4, first_position = past + first + warpgroup * 64;
+  int positions[2] = {position, position + 8};
   unsigned q_rows = q_tile + warpgroup * 64 * 128, p[8][4];
   float top[2] = {NEG_INF, NEG_INF}, sum[2] = {0, 0}, shrink[2], s[64], o[HEAD_SIZE / 2];
 #pragma unroll
@@ -167,7 +104,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
   for (int tile = 0; tile < end_tile; tile++) {
     wait_copies<0>();
     publish_shared();
-    __syncthreads();  // K(tile) and V(tile - 1) are there; nobody reads K(tile - 1) or V(tile - 2) any more
+    __syncthreads();  // K(tile) and V(tile - 1) have arrived; no thread reads K(tile - 1) or V(tile - 2) any more
     load_tile(v_tiles + tile % 2 * TILE_BYTES, v_cache, row);
     if (tile + 1 < end_tile) {
       row = block * block_rows + head_row + token % BLOCK_SIZE;
@@ -179,32 +116,32 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     pin(s);
     pin(o);
     begin_wgmma();
-    start_scores(s, q_rows, k_tiles + tile % 2 * TILE_BYTES);
+    start_scores<K_ROWS>(s, q_rows, k_tiles + tile % 2 * TILE_BYTES);
     if (tile > 0) {
-      start_values(o, p, v_tiles + (tile - 1) % 2 * TILE_BYTES);
+      start_values<K_ROWS>(o, p, v_tiles + (tile - 1) % 2 * TILE_BYTES);
       wait_wgmma<1>();
     } else {
       wait_wgmma<0>();
     }
     pin(s);
-    if (tile * K_ROWS + K_ROWS - 1 > first_position) mask(s, position, tile * K_ROWS, lane);
+    if (tile * K_ROWS + K_ROWS - 1 > first_position) mask<K_ROWS>(s, positions, tile * K_ROWS, lane);
     soften(s, top, sum, shrink, scale_log2);
     wait_wgmma<0>();
     pin(o);
 #pragma unroll
     for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] *= shrink[i % 4 / 2];
-    pack_weights(p, s);
+    pack_weights<K_ROWS>(p, s);
   }
   wait_copies<0>();
   publish_shared();
   __syncthreads();
   pin(o);
   begin_wgmma();
-  start_values(o, p, v_tiles + (end_tile - 1) % 2 * TILE_BYTES);
+  start_values<K_ROWS>(o, p, v_tiles + (end_tile - 1) % 2 * TILE_BYTES);
   wait_wgmma<0>();
   pin(o);
   long long out_stride = (long long)num_heads * HEAD_SIZE;
-  int warpgroup_row = warpgroup * 64;
-  store(o, sum, shared + warpgroup_row * 128, out + (start + first + warpgroup_row) * out_stride + head * HEAD_SIZE,
-        out_stride, num_new - first - warpgroup_row);
+  sync_named(1 + warpgroup, 128);  // the warpgroup is done with its queries
+  store(o, sum, shared, out + (start + first) * out_stride + head * HEAD_SIZE, out_stride, warpgroup * 64,
+        num_new - first);
 }

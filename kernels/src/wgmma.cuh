@@ -1,4 +1,5 @@
-// Of prefill_wgmma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a).
+// Of prefill_wgmma.cu and prefill_tma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a),
+// and a warpgroup's mask and output.
 #pragma once
 
 // Descriptor of a 128-byte-swizzled tile: rows of 64 values, 16-byte vector v of row r at position v ^ (r % 8), 8
@@ -29,70 +30,112 @@ DEVICE void pin(float (&d)[N]) {
 // Ordinary and cp.async writes to shared memory become visible to wgmma.
 DEVICE void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The accumulators of a product as operands of its instruction: 32 for 64 columns, 64 for 128.
+#define NAMES_32                                                             \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "   \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_64                                                                          \
+  NAMES_32                                                                                \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "    \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define IN_OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define IN_OUT_16(i) IN_OUT_4(i), IN_OUT_4(i + 4), IN_OUT_4(i + 8), IN_OUT_4(i + 12)
+#define IN_OUT_32 IN_OUT_16(0), IN_OUT_16(16)
+#define IN_OUT_64 IN_OUT_32, IN_OUT_16(32), IN_OUT_16(48)
+#define WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." PTX_TYPE "." PTX_TYPE " {"
+
 // d[64x128] (+)= a[64x16] b[16x128], both in shared memory with the contracted index contiguous; `add` 0 overwrites d.
 DEVICE void wgmma_scores(float (&d)[64], unsigned long long a, unsigned long long b, int add) {
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." PTX_TYPE "." PTX_TYPE " {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, p, 1, 1, 0, 0;}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a), "l"(b), "r"(add));
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0; " WGMMA("128") NAMES_64 "}, %64, %65, p, 1, 1, 0, 0;}"
+               : IN_OUT_64 : "l"(a), "l"(b), "r"(add));
 }
 
 // The same for 64 columns, d[64x64].
 DEVICE void wgmma_scores(float (&d)[32], unsigned long long a, unsigned long long b, int add) {
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." PTX_TYPE "." PTX_TYPE " {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, 0;}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(add));
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA("64") NAMES_32 "}, %32, %33, p, 1, 1, 0, 0;}"
+               : IN_OUT_32 : "l"(a), "l"(b), "r"(add));
 }
 
 // d[64x128] += a[64x16] b[16x128]: a in registers (as m16n8k16, 16 rows a warp), b in shared memory, 128 contiguous.
 DEVICE void wgmma_values(float (&d)[64], const unsigned (&a)[4], unsigned long long b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." PTX_TYPE "." PTX_TYPE " {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile(WGMMA("128") NAMES_64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+               : IN_OUT_64 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 // d[64x64] += a[64x16] b[16x64]: a in registers (as m16n8k16, 16 rows a warp), b in shared memory, 64 contiguous.
 DEVICE void wgmma_values(float (&d)[32], const unsigned (&a)[4], unsigned long long b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." PTX_TYPE "." PTX_TYPE " {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile(WGMMA("64") NAMES_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+               : IN_OUT_32 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// Tiles of the prefill kernels: 128 rows, in slabs of 64 dims.
+#define Q_ROWS 128
+#define K_ROWS 128
+#define SLABS (HEAD_SIZE / 64)
+#define SLAB_BYTES (128 * 128)  // 128 rows of 64 values
+#define TILE_BYTES (SLABS * SLAB_BYTES)
+#define VECTORS (HEAD_SIZE / 8)
+
+// Byte offset of 16-byte vector `vector` of row `row` in a tile.
+DEVICE unsigned place(int row, int vector) {
+  return vector / 8 * SLAB_BYTES + row * 128 + ((vector % 8 ^ row % 8) << 4);
+}
+
+// KEYS: 128, or 64 where a warpgroup's rows see no more of a tile: s is then the first half of what it is else.
+template <int KEYS>
+DEVICE void start_scores(float (&s)[KEYS / 2], unsigned q, unsigned k) {
+#pragma unroll
+  for (int d = 0; d < HEAD_SIZE / 16; d++) {
+    unsigned at = d / 4 * SLAB_BYTES + d % 4 * 32;
+    wgmma_scores(s, descriptor(q + at, 16, 1024), descriptor(k + at, 16, 1024), d > 0);
+  }
+  commit_wgmma();
+}
+
+template <int KEYS>
+DEVICE void start_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
+#pragma unroll
+  for (int n = 0; n < KEYS / 16; n++) wgmma_values(o, p[n], descriptor(v + n * 2048, SLAB_BYTES, 1024));
+  commit_wgmma();
+}
+
+template <int KEYS>
+DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[KEYS / 2]) {
+#pragma unroll
+  for (int n = 0; n < KEYS / 16; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) p[n][i] = pack(s[8 * n + 2 * i], s[8 * n + 2 * i + 1]);
+}
+
+// Keys after a row's own position get no weight. `positions` are those of this lane's two rows, `key` the tile's first.
+template <int KEYS>
+DEVICE void mask(float (&s)[KEYS / 2], const int (&positions)[2], int key, int lane) {
+#pragma unroll
+  for (int i = 0; i < KEYS / 2; i++)
+    if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > positions[i % 4 / 2]) s[i] = NEG_INF;
+}
+
+// Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes a lane. `own_row` is
+// the warpgroup's first; a token has HEADS rows.
+DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, word16* out, long long out_stride,
+                  int own_row, int num_rows) {
+  int lane = threadIdx.x % 32, first = own_row + threadIdx.x / 32 % 4 * 16;
+  __syncwarp();  // no lane reads these rows any more
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 1);
+    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 2);
+    float inverse = 1 / sum[r];
+#pragma unroll
+    for (int d = 0; d < VECTORS; d++)
+      *(unsigned*)(staging + place(first + r * 8 + lane / 4, d) + lane % 4 * 4) =
+          pack(o[4 * d + 2 * r] * inverse, o[4 * d + 2 * r + 1] * inverse);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < VECTORS / 2; i++) {
+    int r = first + (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
+    if (r < num_rows)
+      *(uint4*)(out + r / HEADS * out_stride + r % HEADS * HEAD_SIZE + vector * 8) = *(uint4*)(staging + place(r, vector));
+  }
 }

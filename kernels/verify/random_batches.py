@@ -1,4 +1,4 @@
-"""Random ragged batches for checks and timings: caches, shuffled and shared block tables, poison where nobody owns."""
+"""Random ragged batches for checks and timings: caches, shuffled and shared block tables, NaN in unowned slots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.verify import reference
+from testbed.kernels.verify import reference
 
-UNUSED_ID = 1 << 29  # in table entries past a context: reading through it faults
+UNUSED_ID = 1 << 29  # in table entries past a context: a kernel that reads it faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One paged batch on the device; lens as Python ints beside their device copy."""
+    """One paged batch on the device; lens are Python ints, with a device copy."""
 
     shape: Shape
     q: Tensor
@@ -65,7 +65,7 @@ def owned_slots(table: np.ndarray, lens: Sequence[int], block_size: int, total: 
 
 
 def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], num_queries: int | None = None) -> Batch:
-    """A batch whose unowned slots and blocks hold NaN; inputs are rounded to the storage type first."""
+    """A batch with NaN in its unowned slots and blocks; inputs are first rounded to the storage type."""
     blocks = [-(-length // shape.block_size) for length in lens]
     table, total = shuffled_tables(rng, blocks, spare=3, shared=bool(rng.random() < 0.5))
     mask = torch.from_numpy(owned_slots(table, lens, shape.block_size, total)).cuda()[:, None, :, None]
@@ -82,7 +82,7 @@ def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], nu
 
 
 def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """The same keys and values in one extent per sequence, with poisoned slack: K pool, V pool, extents."""
+    """The same keys and values in one extent per sequence, with NaN in unused slots: K pool, V pool, extents."""
     shape, capacities = batch.shape, [length + 1 + 5 * (i % 2) for i, length in enumerate(batch.lens)]
     firsts = np.concatenate([[0], np.cumsum(capacities)])
     pools = []

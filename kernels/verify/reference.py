@@ -1,4 +1,4 @@
-"""Slow, obvious versions of every kernel in torch, for any device and precision. The kernels are judged by these."""
+"""Slow, simple versions of every kernel in torch, for any device and precision: the references of the kernels."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,6 @@ def gather(cache: Tensor, table: Tensor, context_len: int) -> Tensor:
     num_blocks = -(-context_len // cache.shape[2])
     blocks = cache[table[:num_blocks].long()]
     return blocks.transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:context_len]
-
-
-def gather_extent(pool: Tensor, first: int, capacity: int, context_len: int) -> Tensor:
-    """K or V of one sequence from its extent of a pool of slots, laid out [kv heads, capacity, head_size]."""
-    extent = pool[first : first + capacity].reshape(pool.shape[1], capacity, pool.shape[2])
-    return extent[:, :context_len].transpose(0, 1)
 
 
 def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
@@ -31,26 +25,6 @@ def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) 
     scores = scores.masked_fill(hidden, -torch.inf)
     weights = torch.exp(scores - scores.amax(dim=2, keepdim=True))
     return torch.einsum("hij,jhd->ihd", weights / weights.sum(dim=2, keepdim=True), v)
-
-
-def online_attention(q: Tensor, k: Tensor, v: Tensor, block_size: int, scale: float | None = None) -> Tensor:
-    """Decode attention of one token in one pass over blocks (Milakov and Gimelshein 2018).
-
-    q: [num_heads, head_size]; k, v: [context_len, num_kv_heads, head_size]; the result is [num_heads, head_size].
-    """
-    num_kv_heads, scale = k.shape[1], q.shape[1] ** -0.5 if scale is None else scale
-    grouped = q.reshape(num_kv_heads, -1, q.shape[1])
-    top = grouped.new_full(grouped.shape[:2], -torch.inf)
-    total, out = torch.zeros_like(top), torch.zeros_like(grouped)
-    for first in range(0, k.shape[0], block_size):
-        block = slice(first, first + block_size)
-        scores = torch.einsum("ngd,jnd->ngj", grouped, k[block]) * scale
-        new_top = torch.maximum(top, scores.amax(dim=2))
-        weights, shrink = torch.exp(scores - new_top[..., None]), torch.exp(top - new_top)
-        total = total * shrink + weights.sum(dim=2)
-        out = out * shrink[..., None] + torch.einsum("ngj,jnd->ngd", weights, v[block])
-        top = new_top
-    return (out / total[..., None]).reshape(q.shape)
 
 
 def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: list[int]) -> Tensor:
@@ -87,14 +61,14 @@ def transpose_values(v_cache: Tensor) -> Tensor:
 
 
 def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:
-    """New keys or values into [num_blocks, num_kv_heads, block_size, head_size], token by token."""
+    """Write new keys or values to [num_blocks, num_kv_heads, block_size, head_size], token by token."""
     for token, slot in enumerate(slot_mapping):
         if slot >= 0:
             cache[slot // cache.shape[2], :, slot % cache.shape[2]] = new[token]
 
 
 def relative_error(got: Tensor, want: Tensor) -> float:
-    """Largest over rows and heads of max|got - want| / max|want|; NaN or an unwritten poison makes it infinite."""
+    """Largest over rows and heads of max|got - want| / max|want|; infinite where an output is NaN."""
     got = got.double()
     error = (got - want).abs().amax(dim=-1) / want.abs().amax(dim=-1).clamp_min(1e-30)
     return float("inf") if not torch.isfinite(got).all() else float(error.max()) if error.numel() else 0.0

@@ -1,37 +1,40 @@
-"""Every kernel against its float64 reference on random ragged batches; nothing is timed before this passed.
+"""Checks every kernel against its float64 reference on random ragged batches; timings require that it passes.
 
 Tolerances: an output has 11 (fp16) or 8 (bf16) significant bits and weights are rounded to the same type before the
 tensor cores, so errors near 2^-11 and 2^-8 of the largest value are expected; 2e-3 and 1e-2 leave about a factor 4
 and 2.5.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
 import torch
 
-from kernels.launch.attention import contiguous_decode, paged_decode
-from kernels.launch.compile import architecture, precompile
-from kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
-from kernels.launch.paper_attention import paper_decode
-from kernels.launch.prefill_attention import has_wgmma, paged_prefill
-from kernels.launch.prefill_tma import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
-from kernels.launch.prefill_tma import TmaPlan, constants
-from kernels.verify import reference
-from kernels.verify.random_batches import Batch, Shape, random_batch, to_extents
-from kernels.verify.verify_moves import MOVE_CHECKS
+from testbed.kernels.launch.attention import contiguous_decode, paged_decode
+from testbed.kernels.launch.compile import architecture, precompile
+from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
+from testbed.kernels.launch.paper_attention import paper_decode
+from testbed.kernels.launch.prefill_attention import has_wgmma, paged_prefill
+from testbed.kernels.launch.prefill_tma import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
+from testbed.kernels.launch.prefill_tma import constants
+from testbed.kernels.verify import reference
+from testbed.kernels.verify.random_batches import Batch, Shape, random_batch, to_extents
+from testbed.kernels.verify.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
+Run = Callable[[torch.Tensor], None]  # fills an output
+PrefillKind = tuple[str, str, bool | None]  # name and kind of a prefill kernel, and whether it packs heads
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One random batch: its shape, a seed, how decode is cut, and the longest context drawn."""
+    """One random batch: its shape, a seed, the decode plan, and the longest context drawn."""
 
     shape: Shape
     seed: int
@@ -39,8 +42,19 @@ class Case:
     longest: int = 16_384
 
 
+SMALL_CASES = (
+    Case(Shape(3, 3, 64, 16, torch.float16), 1, DecodePlan(4, 3, 64), 200),
+    Case(Shape(4, 1, 128, 1, torch.bfloat16), 2, DecodePlan(4, 3, 64), 150),
+    Case(Shape(12, 1, 80, 8, torch.float16), 3, DecodePlan(2, 4, 128), 300),
+    Case(Shape(2, 2, 96, 32, torch.bfloat16), 4, DecodePlan(8, 1, 128), 300),
+    Case(Shape(4, 2, 256, 3, torch.float16), 5, DecodePlan(4, 2, 64), 130),
+    Case(Shape(8, 2, 128, 16, torch.float16), 6, DecodePlan(4, 3, 64), 300),
+    Case(Shape(16, 1, 128, 8, torch.float16), 7, DecodePlan(8, 1, 128, wave=True), 900),
+)
+
+
 def cases(rounds: int) -> Iterator[Case]:
-    """Each round covers head sizes x block sizes x types once; heads and plans take turns."""
+    """Each round covers head sizes x block sizes x types once; heads and plans alternate."""
     for number, (_, head_size, block_size, dtype) in enumerate(
         product(range(rounds), HEAD_SIZES, BLOCK_SIZES, TOLERANCE)
     ):
@@ -51,33 +65,24 @@ def cases(rounds: int) -> Iterator[Case]:
         yield Case(Shape(heads, kv_heads, head_size, block_size, dtype), number, plan)
 
 
-def variants(rounds: int) -> list[tuple[str, dict[str, int]]]:
-    """What `cases` will compile, for a parallel start."""
-    found: dict[str, tuple[str, dict[str, int]]] = {}
-    for case in cases(rounds):
-        s, plan = case.shape, case.plan
-        base = {
-            "HEAD_SIZE": s.head_size,
-            "GROUP": s.num_heads // s.num_kv_heads,
-            "BF16": int(s.dtype == torch.bfloat16),
-        }
-        wanted = [
-            ("decode.cu", base | plan.constants | {"PAGED": 1, "BLOCK_SIZE": s.block_size}),
-            ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
-            ("prefill.cu", base | {"BLOCK_SIZE": s.block_size}),
-            *([("prefill_wgmma.cu", base | {"BLOCK_SIZE": s.block_size})] if has_wgmma(s.head_size) else []),
-        ]
-        for _, kind, plan in prefill_kinds(s):
-            if kind == "tma" and plan:
-                wanted.append(("prefill_tma.cu", base | constants(base["GROUP"], s.block_size, plan)))
-        if s.block_size & (s.block_size - 1) == 0:
-            wanted.append(("paper_decode.cu", base | {"BLOCK_SIZE": s.block_size}))
-        found |= {repr(variant): variant for variant in wanted}
-    return list(found.values())
+def variants(shape: Shape, plan: DecodePlan) -> list[tuple[str, dict[str, int]]]:
+    """All attention kernels of a shape, for parallel compilation."""
+    size, group = shape.block_size, shape.num_heads // shape.num_kv_heads
+    base = {"HEAD_SIZE": shape.head_size, "GROUP": group, "BF16": int(shape.dtype == torch.bfloat16)}
+    found = [
+        ("decode.cu", base | plan.constants | {"PAGED": 1, "BLOCK_SIZE": size}),
+        ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
+    ]
+    for _, kind, pack in prefill_kinds(shape):
+        source = {"mma": "prefill.cu", "wgmma": "prefill_wgmma.cu", "tma": "prefill_tma.cu"}[kind]
+        found.append((source, base | ({"BLOCK_SIZE": size} if pack is None else constants(group, size, pack))))
+    if size & (size - 1) == 0:
+        found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
+    return found
 
 
 def random_lens(rng: np.random.Generator, longest: int) -> list[int]:
-    """1 to 6 context lengths, log-uniform in 1..longest, now and then the longest itself or none at all."""
+    """1 to 6 context lengths, log-uniform in 1..longest, sometimes the longest or 0."""
     lens = np.exp(rng.uniform(0, np.log(longest + 1), int(rng.integers(1, 7)))).astype(int).clip(1, longest).tolist()
     if rng.random() < 0.2:
         lens[0] = longest
@@ -92,8 +97,8 @@ def check_decode(case: Case) -> dict[str, float]:
     want = reference.paged_decode(batch.q, batch.k_cache, batch.v_cache, batch.block_tables, lens)
     k_pool, v_pool, extents = to_extents(batch)
     options = {"max_context_len": max(lens), "plan": plan}
-    runs: dict[str, Callable[[torch.Tensor], None]] = {
-        "paged_decode": lambda out: paged_decode(out, *_tensors(batch), **options, check_ids=case.seed % 7 == 0),
+    runs: dict[str, Run] = {
+        "paged_decode": lambda out: paged_decode(out, *_tensors(batch), **options),
         "contiguous_decode": lambda out: contiguous_decode(
             out, batch.q, k_pool, v_pool, extents, batch.context_lens, **options
         ),
@@ -103,7 +108,7 @@ def check_decode(case: Case) -> dict[str, float]:
         runs["paper_decode"] = lambda out: paper_decode(
             out, batch.q, keys, values, batch.block_tables, batch.context_lens, max_context_len=max(lens)
         )
-    return {name: reference.relative_error(poisoned(batch.q, run), want) for name, run in runs.items()}
+    return errors(batch.q, want, runs)
 
 
 def check_prefill(case: Case) -> dict[str, float]:
@@ -112,39 +117,45 @@ def check_prefill(case: Case) -> dict[str, float]:
     lens = [max(1, length) for length in random_lens(rng, min(case.longest, 4096))]
     news = [int(rng.integers(1, min(length, 400) + 1)) if rng.random() < 0.6 else min(length, 700) for length in lens]
     batch = random_batch(rng, case.shape, lens, num_queries=sum(news))
-    starts = torch.from_numpy(np.concatenate([[0], np.cumsum(news)]).astype(np.int32)).cuda()
-    tables = batch.block_tables
-    want = reference.paged_prefill(batch.q, batch.k_cache, batch.v_cache, tables, news, lens)
-    arguments = (batch.q, batch.k_cache, batch.v_cache, tables, starts, batch.context_lens)
-    errors = {}
-    for name, kind, plan in prefill_kinds(case.shape):
-        options = {"max_query_len": max(news), "kind": kind, "plan": plan}
-        got = poisoned(batch.q, lambda out, options=options: paged_prefill(out, *arguments, **options))
-        errors[f"paged_prefill ({name})"] = reference.relative_error(got, want)
-    return errors
+    starts = torch.from_numpy(np.cumsum([0, *news]).astype(np.int32)).cuda()
+    caches = batch.k_cache, batch.v_cache, batch.block_tables
+    want = reference.paged_prefill(batch.q, *caches, news, lens)
+
+    def run(kind: str, pack: bool | None, out: torch.Tensor) -> None:
+        options = {"max_query_len": max(news), "kind": kind, "pack": pack}
+        paged_prefill(out, batch.q, *caches, starts, batch.context_lens, **options)
+
+    kinds = prefill_kinds(case.shape)
+    return errors(batch.q, want, {f"paged_prefill ({name})": partial(run, kind, pack) for name, kind, pack in kinds})
 
 
-def prefill_kinds(shape: Shape) -> list[tuple[str, str, TmaPlan | None]]:
-    """Names, kinds and plans of the prefill kernels that run here on this shape."""
-    found: list[tuple[str, str, TmaPlan | None]] = [("mma", "mma", None)]
+def prefill_kinds(shape: Shape) -> list[PrefillKind]:
+    """Names and kinds of the prefill kernels that run here on this shape."""
+    found: list[PrefillKind] = [("mma", "mma", None)]
     if has_wgmma(shape.head_size):
         found.append(("wgmma", "wgmma", None))
         if shape.block_size in BLOCK_SIZES_OF_TMA:
-            found += [("tma", "tma", TmaPlan(pack=False)), ("tma, packed", "tma", TmaPlan(pack=True))]
+            found += [("tma", "tma", False), ("tma, packed", "tma", True)]
     return found
 
 
-def poisoned(like: torch.Tensor, run: Callable[[torch.Tensor], None]) -> torch.Tensor:
-    """The output of `run`, filled with NaN beforehand so that an unwritten element shows."""
-    out = torch.full_like(like, float("nan"))
-    run(out)
-    return out
+def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> dict[str, float]:
+    """Errors of the outputs of `runs`, of the shape of `like`, against the reference's.
+
+    The outputs are first filled with NaN, so that an unwritten element is detected.
+    """
+    found = {}
+    for name, run in runs.items():
+        out = torch.full_like(like, float("nan"))
+        run(out)
+        found[name] = reference.relative_error(out, want)
+    return found
 
 
 def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
-    """Runs all checks, reports the worst error of each kernel and type, and says whether all are within tolerance."""
+    """Run all checks, report the worst error of each kernel and type; returns whether all are within tolerance."""
     arch = architecture("{}{}".format(*torch.cuda.get_device_capability()))
-    precompile(variants(rounds), arch)
+    precompile([variant for case in cases(rounds) for variant in variants(case.shape, case.plan)], arch)
     worst: dict[tuple[str, torch.dtype], float] = {}
     count: dict[tuple[str, torch.dtype], int] = {}
     for case in cases(rounds):
@@ -164,6 +175,18 @@ def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
         report(f"right: {name}: {'bit for bit' if exact else 'WRONG'} on 20 random cases")
         passed &= exact
     return passed
+
+
+def run_each_kernel() -> None:
+    """Run every kernel on a few tiny cases, for compute-sanitizer; exits if one is wrong."""
+    for case in SMALL_CASES:
+        for name, error in (check_decode(case) | check_prefill(case)).items():
+            if error > TOLERANCE[case.shape.dtype]:
+                raise SystemExit(f"{name}: error {error:.2e} on {case}")
+    for name, check in MOVE_CHECKS.items():
+        if not check(np.random.default_rng(0)):
+            raise SystemExit(f"{name} is wrong")
+    print("every kernel ran")
 
 
 def _tensors(batch: Batch) -> tuple[torch.Tensor, ...]:

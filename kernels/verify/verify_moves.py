@@ -1,4 +1,4 @@
-"""Checks of the kernels that only move bytes: exact against their references, poison untouched where nobody wrote."""
+"""Checks of the kernels that only move bytes: exact against their references, other bytes unchanged."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.launch.cache_ops import copy_blocks, write_cache
-from kernels.launch.swap import swap_fused, swap_per_block
-from kernels.verify import reference
+from testbed.kernels.launch.cache_ops import copy_blocks, write_cache
+from testbed.kernels.launch.swap import swap_fused, swap_per_block
+from testbed.kernels.verify import reference
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -32,7 +32,7 @@ def check_write(rng: np.random.Generator) -> bool:
     want_k, want_v, got_k, got_v = (torch.full(size, float("nan"), dtype=dtype, device="cuda") for _ in range(4))
     reference.write_cache(want_k, qkv[:, 1], slots.tolist())
     reference.write_cache(want_v, qkv[:, 2], slots.tolist())
-    write_cache(got_k, got_v, qkv[:, 1], qkv[:, 2], mapping, check_ids=True)
+    write_cache(got_k, got_v, qkv[:, 1], qkv[:, 2], mapping)
     same = _same(got_k, want_k) and _same(got_v, want_v)
     want = reference.interleave_keys(want_k), reference.transpose_values(want_v)
     got = torch.full_like(want[0], float("nan")), torch.full_like(want[1], float("nan"))
@@ -47,12 +47,12 @@ def check_copy(rng: np.random.Generator) -> bool:
     sources, targets = rng.choice(ids[:15], count), ids[15 : 15 + count]
     want = pool.clone()
     want[:, targets.tolist()] = pool[:, sources.tolist()]
-    copy_blocks(pool, torch.from_numpy(np.stack([sources, targets], 1).astype(np.int32)).cuda(), check_ids=True)
+    copy_blocks(pool, torch.from_numpy(np.stack([sources, targets], 1).astype(np.int32)).cuda())
     return _same(pool, want)
 
 
 def check_swap(rng: np.random.Generator) -> bool:
-    """Out by one method and back by the other, through shuffled host blocks and a staging buffer of a few blocks."""
+    """Swap out by one method and in by the other, through shuffled host blocks and a staging buffer of few blocks."""
     pool, ids = _random_pool(rng)
     count = int(rng.integers(1, 25))
     host = torch.empty((30, pool.shape[0], *pool.shape[2:]), dtype=pool.dtype, pin_memory=True)

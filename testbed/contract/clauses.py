@@ -2,30 +2,49 @@
 
 1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable: refused again until
 something is released, moved out or published. 3 NEVER means that it would not fit an empty pool, an empty pool never
-says LATER, and holds exactly the requests that end within longest(). 4 Conservation: allocated + cached + free =
-total, live <= held <= allocated, all as the tables say; all zero after everything is released. 5 Tables are disjoint
-unless sharing, no slot is written while shared, every sequence reads back its own tokens. 6 The horizon holds for
-every k, without ops, takes free slots first, then cached ones, and leaves what is scattered as it is. 7 extend(batch,
-n) equals n times extend(batch, 1), growth included, block ids aside. 8 A block is findable as soon as `computed` has
-said so, within the same plan, and again after a move back; what was not computed never is. 9 The same calls give the
-same answers and tables. 10 check() holds after every call, calls answer what the API says, traits are kept, and true
-lengths are read only by a policy that declares it. 11 footprint(seq) is the size of its table at every length.
+answers LATER, and it fits exactly the requests that end within max_seq_len(). 4 Conservation: allocated + cached + in
+transit + free = total and live <= held <= allocated, as the tables show; all are zero after everything is released; no
+tier has more slots than configured. 5 Tables are disjoint unless the policy shares, no slot is written while shared,
+every sequence reads back its own tokens. 6 guaranteed_steps are granted for every k, without ops, from slots that were
+free or cached, and external fragmentation does not change. 7 extend(batch, n), and advance(batch, n) within the
+guaranteed steps, equal n times extend(batch, 1), growth included, block ids aside. 8 A block is findable as soon as it
+is published, within the same plan, and again after a move back; what was not computed never is. 9 The same calls give
+the same answers and tables. 10 check() passes after every call, answers have the types of the API, traits are kept, and
+only a policy that declares it reads true lengths. 11 footprint(seq) is the size of its table at every length. 12 What a
+transfer in the background reads or writes is pinned until it has landed: no other call writes there, and what it brings
+is not found before.
 """
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 
-from testbed.contract.memory import slots_of
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Extent, Fixed, Footprint, Grant, Granular, Growth, Move, Ops, Refusal, Usage, ceil_div
+from testbed.core.slots import (
+    DEVICE,
+    Extent,
+    Fixed,
+    Footprint,
+    Grant,
+    Granular,
+    Growth,
+    Move,
+    Ops,
+    Refusal,
+    Usage,
+    ceil_div,
+    is_footprint,
+    is_plain,
+)
 from testbed.memory.policy import MemoryPolicy
+from testbed.memory.traced import Traced
 
 TRAITS = {
     "shares": "fork",
-    "caches_prefixes": "computed",
+    "caches_prefixes": "publish",
     "moves_tiers": "move",
-    "drops_tokens": "stored",
+    "drops_tokens": "num_stored",
+    "moves_in_background": "landed",
 }
 
 
@@ -38,22 +57,23 @@ class ClauseBroken(AssertionError):
         self.calls: list[str] = []
 
 
-def require(clause: int, holds: bool, message: str) -> None:
-    """Raise ClauseBroken unless it holds."""
-    if not holds:
+def require(clause: int, condition: bool, message: str) -> None:
+    """Raise ClauseBroken unless the condition is true."""
+    if not condition:
         raise ClauseBroken(clause, message)
 
 
 def overrides(policy: MemoryPolicy, method: str) -> bool:
-    """Whether the policy has a method of its own where the API has a default."""
-    return getattr(type(policy), method) is not getattr(MemoryPolicy, method)
+    """Whether the policy overrides a method for which the API has a default."""
+    kind = type(policy.policy if isinstance(policy, Traced) else policy)
+    return getattr(kind, method) is not getattr(MemoryPolicy, method)
 
 
 def check_traits(policy: MemoryPolicy) -> None:
-    """Clause 10: whoever declares a trait has the method that it is about."""
+    """Clause 10: a policy that declares a trait defines its method."""
     for trait, method in TRAITS.items():
         kept = not getattr(policy, trait) or overrides(policy, method)
-        require(10, kept, f"declares {trait} = True, but has no {method}() of its own")
+        require(10, kept, f"declares {trait} = True, but does not define {method}()")
 
 
 def check_answer(name: str, answer: object) -> None:
@@ -65,7 +85,8 @@ def check_answer(name: str, answer: object) -> None:
         require(10, cached, f"{name} says that {answer.num_cached!r} tokens are cached")
         check_ops(name, answer.ops)
         for growth in (answer.growth, answer.evicted):
-            require(10, isinstance(growth, Growth), f"{name} answered {growth!r}, which is no Growth")
+            plain = isinstance(growth, Growth) and all(map(is_plain, growth))
+            require(10, plain, f"{name} answered {growth!r}, which is no Growth of whole numbers (int)")
 
 
 def check_answers(name: str, answers: object, num_seqs: int) -> None:
@@ -81,44 +102,58 @@ def check_ops(name: str, ops: object) -> None:
     """Clause 10, on what must physically happen."""
     require(10, isinstance(ops, Ops), f"{name} orders {ops!r}, which is no Ops")
     if isinstance(ops, Ops):
-        known = all(isinstance(move, Move) and move.source != move.target for move in ops.moves)
-        require(10, known, f"{name} orders moves {ops.moves!r}")
+        moves = (*ops.moves, *(transfer.move for transfer in ops.background))
+        known = all(isinstance(move, Move) and move.source != move.target for move in moves)
+        require(10, known, f"{name} orders moves {moves!r}")
+        for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
+            for copy in copies:
+                whole = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
+                require(10, whole, f"{name} orders {copy.length!r} slots from {source} to {target}: {copy}")
 
 
 def state_of(policy: MemoryPolicy, seqs: Seq[Sequence]) -> object:
     """Everything of a policy's state that can be seen from outside."""
-    return policy.usage(), policy.unowned(), dict(policy.counters()), [policy.table(seq) for seq in seqs]
+    return policy.usage(), policy.non_sequence_slots(), dict(policy.counters()), [policy.table(seq) for seq in seqs]
 
 
-def check_usage(used: object) -> None:
-    """Clause 4, on the policy's own account, at any time."""
+def check_usage(used: object, given: int) -> None:
+    """Clause 4, on the policy's own account, at any time; it was given so many slots."""
     require(10, isinstance(used, Usage), f"usage() answered {used!r}")
     assert isinstance(used, Usage)
-    adds_up = used.allocated + used.cached + used.free == used.total and min(used) >= 0
+    require(10, all(map(is_plain, used)), f"usage() answered {used!r}; its numbers are whole ones (int)")
+    adds_up = used.allocated + used.cached + used.in_transit + used.free == used.total and min(used) >= 0
     require(4, adds_up, f"slots were lost or counted twice: {used}")
-    require(4, used.live <= used.held <= used.allocated, f"live <= held <= allocated does not hold: {used}")
+    require(4, used.total <= given, f"usage() counts {used.total} slots; {given} were given")
+    require(4, used.live <= used.held <= used.allocated, f"live <= held <= allocated is violated: {used}")
     require(4, used.largest_free <= used.free + used.cached, f"largest_free is more than what is free: {used}")
 
 
 def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], pinned: Collection[int]) -> None:
     """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots are a prefix's."""
     for start, length in itertools.chain(*tables):
+        require(
+            10, is_plain((start, length)), f"slots from {start!r} on, {length!r} of them, are no whole numbers (int)"
+        )
         inside = min(start, length) >= 0 and start + length <= used.total
         require(4, inside, f"slots from {start} to {start + length} are beyond the pool of {used.total}")
     slots = [slots_of(table) for table in tables]
     taken = sum(map(len, slots)) + len(pinned)
     held = len(set(pinned).union(*slots))
     require(5, policy.shares or taken == held, "tables overlap though the policy does not share")
-    require(4, used.held == held, f"usage() says {used.held} held slots, the tables have {held}")
-    if overrides(policy, "unowned"):
-        cached, rounding = (slots_of(list(extents)) for extents in policy.unowned()[1:])
+    require(4, used.held == held, f"usage() reports {used.held} held slots, the tables have {held}")
+    if overrides(policy, "non_sequence_slots"):
+        cached, rounding = (slots_of(list(extents)) for extents in policy.non_sequence_slots()[1:])
         require(
-            4, len(cached) == used.cached, f"usage() says {used.cached} cached slots, unowned() lists {len(cached)}"
+            4,
+            len(cached) == used.cached,
+            f"usage() reports {used.cached} cached slots, non_sequence_slots() lists {len(cached)}",
         )
         known = len(rounding) == used.allocated - used.held
-        require(4, known, f"{used.allocated - used.held} slots are rounding, unowned() lists {len(rounding)}")
+        require(
+            4, known, f"{used.allocated - used.held} slots are rounding, non_sequence_slots() lists {len(rounding)}"
+        )
         apart = len(set(cached + rounding).union(*slots)) == len(cached) + len(rounding) + len(set().union(*slots))
-        require(4, apart, "a slot of a table is cached or rounding, says unowned()")
+        require(4, apart, "non_sequence_slots() lists a slot of a table as cached or rounding")
 
 
 def check_all_returned(used: Usage, pinned: int) -> None:
@@ -132,9 +167,14 @@ def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) ->
     if footprint is None:
         require(11, not overrides(policy, "footprint"), f"footprint() says nothing of {seq}, though it does of others")
         return
+    require(10, is_footprint(footprint), f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)")
     held = sum(extent.length for extent in table)
-    said = slots_at(footprint, seq.room)
-    require(11, said == held, f"{footprint} gives {said} slots for {seq.room} tokens, the table of {seq} has {held}")
+    claimed = slots_at(footprint, seq.num_slots)
+    require(
+        11,
+        claimed == held,
+        f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}",
+    )
 
 
 def slots_at(footprint: Footprint, num_tokens: int) -> int:
@@ -144,3 +184,8 @@ def slots_at(footprint: Footprint, num_tokens: int) -> int:
     if isinstance(footprint, Granular):
         return ceil_div(num_tokens, footprint.size) * footprint.size
     return next((slots for tokens, slots in footprint.steps if num_tokens <= tokens), 0)
+
+
+def slots_of(table: Iterable[Extent]) -> list[int]:
+    """Every slot of a table in order."""
+    return [slot for start, length in table for slot in range(start, start + length)]

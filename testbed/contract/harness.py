@@ -2,37 +2,35 @@
 
 from collections.abc import Callable, Iterable
 
-from testbed.contract.alone import check_longest
-from testbed.contract.calls import (
-    Admit,
-    Call,
-    Extend,
-    Flood,
-    Join,
-    Move,
-    Preempt,
-    Refork,
-    Register,
-    Release,
-    Return,
-    Step,
-)
 from testbed.contract.clauses import ClauseBroken, check_all_returned, check_traits, overrides
-from testbed.contract.group import Group
-from testbed.contract.moves import Moves
-from testbed.contract.questions import PolicyFactory
-from testbed.core.foresight import OracleError
+from testbed.contract.histories import Act, Admit, Call, Flood, Land, Register, Step
+from testbed.contract.moves import Group, Moves
+from testbed.contract.questions import PolicyFactory, check_max_seq_len
+from testbed.core.errors import OracleError
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, HOST
+from testbed.memory.policy import PoolSpec
+
+# Which groups can, by verb, and what they do then.
+ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], object]]] = {
+    "extend": (lambda group: group.tier == DEVICE and not group.in_batch, Moves.extend),
+    "join": (lambda group: group.decodes, lambda moves, group, _: moves.join(group)),
+    "refork": (lambda group: group.decodes and len(group.sequences) > 1, Moves.refork),
+    "move": (lambda group: group.tier == HOST or group.decodes, lambda moves, group, _: moves.move(group)),
+    "preempt": (lambda group: group.tier == DEVICE, lambda moves, group, _: moves.preempt(group)),
+    "return": (lambda group: group.tier is None, Moves.admit),
+    "release": (lambda group: True, lambda moves, group, _: moves.release(group)),
+}
+SAME_PLAN = ("extend", "return")  # what a plan may have besides admissions
 
 
 class Harness(Moves):
-    """Makes the moves that calls ask for, where they make sense."""
+    """Makes the moves that the calls describe, where they make sense."""
 
-    def __init__(self, factory: PolicyFactory, max_len: int, thorough: bool = True) -> None:
-        super().__init__(factory, max_len, thorough)
-        self._max_len = max_len
+    def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool = True) -> None:
+        super().__init__(factory, pool, thorough)
+        self._max_len = pool.max_len
         self._num_requests = self._num_seqs = 0
 
     def run(self, calls: Iterable[Call]) -> list[object]:
@@ -46,6 +44,9 @@ class Harness(Moves):
             for group in list(self.groups.values()):
                 self.release(group)
                 self.questions.check()
+            while self.witness.memory.in_transit:
+                self.land(0)
+                self.questions.check()
             check_all_returned(self.policy.usage(), len(self.witness.pinned))
         except ClauseBroken:
             raise
@@ -55,7 +56,7 @@ class Harness(Moves):
         return self.questions.answers
 
     def _carry_out(self, call: Call) -> None:
-        if not isinstance(call, Admit | Return | Extend):  # these may belong to one plan
+        if not (isinstance(call, Admit) or (isinstance(call, Act) and call.verb in SAME_PLAN)):
             self.run_plan()
         match call:
             case Register(num_tokens) if not self._num_requests and overrides(self.policy, "register_prefix"):
@@ -64,46 +65,35 @@ class Harness(Moves):
                 self._admit_new(call)
             case Flood():
                 self._flood()
+            case Land(pick):
+                self.land(pick)
             case Step(num_tokens):
                 self.step(num_tokens)
-            case Move(pick) if self.policy.moves_tiers:
-                self._on(pick, [g for g in self.groups.values() if g.tier == HOST or g.decodes], self.move)
-            case Extend(pick, num_tokens):
-                idle = [g for g in self.groups.values() if g.tier == DEVICE and not g.in_batch]
-                self._on(pick, idle, self.extend, num_tokens)
-            case Join(pick):
-                self._on(pick, [g for g in self.groups.values() if g.decodes], self.join)
-            case Refork(pick, parent):
-                many = [g for g in self.groups.values() if g.decodes and len(g.sequences) > 1]
-                self._on(pick, many, self.refork, parent)
-            case Preempt(pick):
-                self._on(pick, [g for g in self.groups.values() if g.tier == DEVICE], self.preempt)
-            case Return(pick, chunk):
-                self._on(pick, [g for g in self.groups.values() if g.tier is None], self.admit, chunk)
-            case Release(pick):
-                self._on(pick, list(self.groups.values()), self.release)
-
-    def _on(self, pick: int, groups: list[Group], act: Callable[..., object], *arguments: int) -> None:
-        if groups:
-            act(groups[-1 - pick % len(groups)], *arguments)
+            case Act(verb, pick, number):
+                can, act = ACTS[verb]
+                groups = list(filter(can, self.groups.values()))
+                if groups:
+                    act(self, groups[-1 - pick % len(groups)], number)
 
     def _admit_new(self, call: Admit) -> bool:
-        """A request comes; whether it has room. It goes again if it has none."""
-        prefix = self.questions.prefix if call.provided else 0
-        prompt_len = max(call.prompt_len, prefix)
+        """A request arrives; whether it is admitted. A refused one leaves again."""
+        registered_prefix = self.questions.registered_prefix if call.provided else 0
+        prompt_len = max(call.prompt_len, registered_prefix)
         ids = range(self._num_seqs, self._num_seqs + call.num_seqs)
-        prompt = self.witness.stories.tell(list(ids), call, prompt_len, prefix)
-        request = Incoming(self._num_requests, 0, prompt_len, call.num_seqs, prefix=prefix, prompt_ids=prompt)
+        prompt = self.witness.stories.tell(list(ids), call, prompt_len, registered_prefix)
+        request = Incoming(
+            self._num_requests, 0, prompt_len, call.num_seqs, registered_prefix=registered_prefix, prompt_ids=prompt
+        )
         self._num_requests += 1
         self._num_seqs += call.num_seqs
         final_len = min(prompt_len + call.output_len, self._max_len)
         group = Group(request, [Sequence(i, request) for i in ids], final_len, prompt_len)
         self.questions.lengths[request.request_id] = final_len - prompt_len
         self.witness.tokens.update((seq.seq_id, list(prompt)) for seq in group.sequences)
-        group.told = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
+        group.note = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
         admitted = self.admit(group, call.chunk)
-        if self.questions.thorough and not prefix:
-            check_longest(self.questions.fresh(), request, group.final_len)
+        if self.questions.thorough and not registered_prefix:
+            check_max_seq_len(self.questions.fresh(), request, group.final_len)
         if admitted:
             self.groups[request.request_id] = group
         return admitted

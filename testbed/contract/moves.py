@@ -1,19 +1,66 @@
-"""The moves of groups, as a scheduler makes them; each asks the policy and tells the witness what happened."""
+"""Groups of sequences and their moves, as a scheduler makes them; each calls the policy and informs the witness."""
+
+from dataclasses import dataclass, field
 
 from testbed.contract.clauses import check_ops
-from testbed.contract.group import Group
 from testbed.contract.questions import PolicyFactory, Questions
 from testbed.contract.witness import Write
-from testbed.core.batch import Batch, disband, passing_batch
-from testbed.core.sequence import Sequence
+from testbed.core.request import Incoming
+from testbed.core.sequence import Batch, Sequence, disband, passing_batch
 from testbed.core.slots import DEVICE, HOST, Refusal
+from testbed.memory.policy import PoolSpec
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Scheduled and preempted together; all of its sequences are equally long.
+
+    held: the sequences with slots; where memory is shared only the first, until the prompt is computed. tier: where
+    they are, None while they have no slots. The prefill stores num_tokens tokens of each, after recompute also the
+    generated ones; `placed` of the first sequence's are computed, or will be when the plan has run.
+    """
+
+    request: Incoming
+    sequences: list[Sequence]
+    final_len: int
+    num_tokens: int
+    note: str = ""
+    placed: int = 0
+    tier: str | None = None
+    held: list[Sequence] = field(default_factory=list)
+    is_forked: bool = False
+
+    @property
+    def first(self) -> Sequence:
+        """The sequence that computes the prompt."""
+        return self.sequences[0]
+
+    @property
+    def differs(self) -> bool:
+        """Whether its sequences have different tokens already."""
+        return self.num_tokens > self.request.prompt_len
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether it decodes in lockstep."""
+        return self.first.batch is not None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is on the device and its prefill is complete."""
+        return self.tier == DEVICE and self.placed >= self.num_tokens
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that each may still store."""
+        return self.final_len - self.first.num_slots
 
 
 class Moves:
-    """Groups by request id, the batch that decodes, and what the plan that is under way will compute when it runs."""
+    """Groups by request id, the batch that decodes, and what the present plan will compute when it runs."""
 
-    def __init__(self, factory: PolicyFactory, max_len: int, thorough: bool = True) -> None:
-        self.questions = Questions(factory, max_len, thorough)
+    def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool = True) -> None:
+        self.questions = Questions(factory, pool, thorough)
         self.policy = self.questions.policy
         self.witness = self.questions.witness
         self.groups: dict[int, Group] = {}
@@ -22,49 +69,60 @@ class Moves:
         self._steps = 0
 
     def admit(self, group: Group, chunk: int) -> bool:
-        """First room, for a new group or one that was preempted, and its first chunk in the plan."""
+        """First slots, for a new group or one that was preempted, and its first chunk in the plan."""
         seqs = group.sequences if group.differs or not self.policy.shares else [group.first]
         num_tokens = group.num_tokens if len(seqs) > 1 or not chunk else min(chunk, group.num_tokens)
-        answers = self.questions.admit(seqs, num_tokens, group.told)
+        if self.policy.moves_in_background and not self.questions.load(seqs[0], num_tokens, group.note):
+            return False
+        answers = self.questions.admit(seqs, num_tokens, group.num_tokens, group.note)
         if isinstance(answers, Refusal):
             return False
         group.tier, group.held = DEVICE, list(seqs)
         for seq, grant in zip(seqs, answers, strict=True):
-            seq.room, seq.stored = max(num_tokens, grant.num_cached), grant.num_cached
+            seq.num_slots, seq.num_stored = max(num_tokens, grant.num_cached), grant.num_cached
             self.witness.entered(seq, grant.num_cached)
         for seq in seqs if group.differs else seqs[:1]:
             # The last token is computed even if it is stored: it yields the next output token.
-            self._place(seq, min(seq.stored, group.num_tokens - 1), seq.room)
-        group.placed = group.first.room
+            self._place(seq, min(seq.num_stored, group.num_tokens - 1), seq.num_slots)
+        group.placed = group.first.num_slots
         return True
 
     def _place(self, seq: Sequence, start: int, end: int) -> None:
-        """The tokens from `start` to `end`, if any, run in this plan; whoever asks next may find them."""
+        """The tokens from `start` to `end`, if any, run in this plan; a later admission may find them."""
         if start == end:
             return
         self._plan.append(Write(seq, start, end - start))
-        self.policy.computed(seq, end)
-        self.witness.computed(seq, end)
+        self.policy.publish(seq, end)
+        self.witness.publish(seq, end)
         self._published()
 
     def _published(self) -> None:
-        """Who was refused may ask again."""
+        """A refused request may be retried."""
         if self.policy.caches_prefixes:
             self.questions.refused = None
 
     def run_plan(self) -> None:
-        """The plan runs; then every group whose prompt is computed is forked."""
-        if not self._plan:
-            return
+        """The plan runs; then every group whose prompt is computed is forked, and the next plan begins."""
+        if self._plan:
+            self._compute()
+        if self.policy.moves_in_background:
+            self.questions.background()
+
+    def land(self, pick: int) -> None:
+        """One of the transfers that are on their way ends."""
+        if on_way := list(self.witness.memory.in_transit):
+            self.questions.land(on_way[pick % len(on_way)])
+
+    def _compute(self) -> None:
         self.questions.log.append("the plan runs")
         self.witness.run(self._plan)
         for seq, start, num_tokens in self._plan:
             if seq.batch is None:
-                seq.stored = max(seq.stored, start + num_tokens)
+                seq.num_stored = max(seq.num_stored, start + num_tokens)
         self.batch.advance(self._steps)
         self._plan, self._steps = [], 0
         for group in self.groups.values():
-            if group.decodes and group.first.stored >= group.num_tokens and not group.is_forked:
+            if group.decodes and group.first.num_stored >= group.num_tokens and not group.is_forked:
                 self._fork_all(group)
         if self.questions.thorough:
             self.witness.check_tokens()
@@ -82,12 +140,12 @@ class Moves:
         check_ops(name, ops)
         self.witness.memory.perform(ops)
         if child.batch is None:
-            child.room = parent.room
-            child.stored = parent.stored
+            child.num_slots = parent.num_slots
+            child.num_stored = parent.num_stored
         self.witness.forked(parent, child)
 
     def refork(self, group: Group, parent: int) -> None:
-        """A candidate of a beam goes on with another one's tokens."""
+        """A candidate of a beam continues with another one's tokens."""
         child = group.sequences[parent % len(group.sequences) - 1]
         self._fork(group.sequences[parent % len(group.sequences)], child)
         self.questions.refused = None
@@ -95,9 +153,9 @@ class Moves:
     def step(self, num_tokens: int) -> None:
         """The batch takes as many steps at once as all members have left, at most num_tokens."""
         members = list(self.batch)
-        num_tokens = min([num_tokens, *(g.left for g in self.groups.values() if g.in_batch)])
+        num_tokens = min([num_tokens, *(g.tokens_left for g in self.groups.values() if g.in_batch)])
         if members and num_tokens and not isinstance(self.questions.extend(self.batch, num_tokens), Refusal):
-            self._plan = [Write(seq, seq.stored, num_tokens) for seq in members]
+            self._plan = [Write(seq, seq.num_stored, num_tokens) for seq in members]
             self._steps = num_tokens
 
     def extend(self, group: Group, num_tokens: int) -> None:
@@ -108,10 +166,10 @@ class Moves:
         end = (
             min(group.placed + num_tokens, group.num_tokens)
             if prompt
-            else group.first.room + min(num_tokens, group.left)
+            else group.first.num_slots + min(num_tokens, group.tokens_left)
         )
         batch = passing_batch(group.held)
-        missing = max(end - group.first.room, 0)
+        missing = max(end - group.first.num_slots, 0)
         refused = missing and isinstance(self.questions.extend(batch, missing), Refusal)
         disband(batch)
         if refused:
@@ -120,11 +178,11 @@ class Moves:
             self._place(group.first, group.placed, end)
             group.placed = end
         elif missing:
-            self._plan += [Write(seq, seq.stored, missing) for seq in group.sequences]
+            self._plan += [Write(seq, seq.num_stored, missing) for seq in group.sequences]
 
     def join(self, group: Group) -> None:
         """The group joins the batch, or leaves it if it is a member."""
-        name, act = ("leave", self.batch.leave) if group.in_batch else ("join", self.batch.join)
+        name, act = ("leave", self.batch.remove) if group.in_batch else ("join", self.batch.add)
         self.questions.log.append(f"batch.{name} of {group.sequences}")
         for seq in group.sequences:
             act(seq)
@@ -138,26 +196,27 @@ class Moves:
         self._leave(group)
         tier = DEVICE if group.tier == HOST else HOST
         alone = all(other is group or other.tier != tier for other in self.groups.values())
+        alone = alone and not self.witness.memory.in_transit
         if isinstance(self.questions.move(group.sequences, tier, alone=alone), Refusal):
             return
         group.tier = tier
         for seq in group.sequences:
             if tier == HOST:
-                self.witness.left(seq)
+                self.witness.removed(seq)
             else:
                 self.witness.entered(seq, 0)
-                self.policy.computed(seq, seq.stored)
-                self.witness.computed(seq, seq.stored)
+                self.policy.publish(seq, seq.num_stored)
+                self.witness.publish(seq, seq.num_stored)
         if tier == DEVICE:
             self._published()
 
     def preempt(self, group: Group) -> None:
-        """It gives up its room, and will compute prompt and generated tokens again."""
+        """It releases its slots, and will compute prompt and generated tokens again."""
         self._give_up(group)
         if group.is_forked and group.decodes:  # else it has not computed again yet what it had
-            group.num_tokens = group.first.stored
+            group.num_tokens = group.first.num_stored
         for seq in group.sequences:
-            seq.room = seq.stored = 0
+            seq.num_slots = seq.num_stored = 0
             seq.num_preemptions += 1
         group.tier, group.placed, group.is_forked = None, 0, group.differs
 
@@ -172,6 +231,6 @@ class Moves:
             self.questions.log.append(f"release({seq})")
             self.policy.release(seq)
             if group.tier == DEVICE:
-                self.witness.left(seq)
+                self.witness.removed(seq)
         group.held = []
         self.questions.refused = None

@@ -2,24 +2,24 @@
 
 from itertools import count
 
-from testbed.contract.calls import Admit
+from testbed.contract.histories import Admit
 from testbed.memory.policy import MemoryPolicy
 
 Tables = dict[int, list[int]]
-PREFIX = 2  # the story of a registered prefix; 0 and 1 are told by requests
+PREFIX = 2  # the story of a registered prefix; 0 and 1 are those of requests
 
 
 class Stories:
     """The tokens of every prompt, and which blocks of stories must be findable by now.
 
-    The tokens of a story are the same in every prompt that shares them; all others occur once. `tables` says in what
-    follows which slots every resident sequence has. A block of a story is certainly findable while a resident sequence
-    holds the block that was declared computed when nobody else held an equal one.
+    The tokens of a story are the same in every prompt that shares them; all others occur once. `tables` has the
+    slots of every sequence on the device. A block of a story is certainly findable while one of them has the block
+    that was published when no other had an equal one.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self._block_size: int | None = getattr(policy, "block_size", None) if policy.caches_prefixes else None
-        self._told: dict[int, tuple[int, int]] = {}
+        self._announced: dict[int, tuple[int, int]] = {}
         self._declared: dict[int, int] = {}
         self._findable: dict[tuple[int, int], int] = {}
         self._fresh = count()
@@ -28,29 +28,29 @@ class Stories:
         """The prompt of these new sequences, which begins with a registered prefix of `prefix` tokens, if any."""
         story, shared = (PREFIX, prefix) if prefix else (call.story, min(call.shared, prompt_len))
         for seq_id in seq_ids:
-            self._told[seq_id] = story, 0 if prefix else shared
+            self._announced[seq_id] = story, 0 if prefix else shared
         return (*story_tokens(story, shared), *(self.fresh() for _ in range(prompt_len - shared)))
 
     def fresh(self) -> int:
-        """A token that nobody else has."""
+        """A token that occurs once."""
         return next(self._fresh)
 
     def entered(self, seq_id: int, num_cached: int) -> None:
-        """The sequence is resident, and holds what others have declared."""
+        """The sequence is on the device, with num_cached tokens that others have published."""
         self._declared[seq_id] = num_cached
 
-    def left(self, seq_id: int) -> None:
-        """The sequence is no longer resident."""
+    def removed(self, seq_id: int) -> None:
+        """The sequence is no longer on the device."""
         self._declared.pop(seq_id, None)
 
-    def computed(self, seq_id: int, num_tokens: int, tables: Tables) -> None:
+    def publish(self, seq_id: int, num_tokens: int, tables: Tables) -> None:
         """The first num_tokens tokens are declared: its new blocks become findable unless equal ones may be."""
         size = self._block_size
         before = self._declared[seq_id]
         self._declared[seq_id] = max(before, num_tokens)
         if size is None:
             return
-        story, shared = self._told[seq_id]
+        story, shared = self._announced[seq_id]
         for i in range(before // size, min(shared, num_tokens) // size):
             slot = tables[seq_id][i * size]
             if all(other[i * size] == slot for other in self._holders(story, i, size, tables)):
@@ -61,7 +61,7 @@ class Stories:
         size = self._block_size
         if size is None:
             return 0
-        story, shared = self._told[seq_id]
+        story, shared = self._announced[seq_id]
         found = 0
         while found < min(shared, prompt_len - 1) // size:
             slot = self._findable.get((story, found))
@@ -75,7 +75,8 @@ class Stories:
         return [
             table
             for seq_id, table in tables.items()
-            if self._told[seq_id][0] == story and min(self._told[seq_id][1], self._declared[seq_id]) >= (i + 1) * size
+            if self._announced[seq_id][0] == story
+            and min(self._announced[seq_id][1], self._declared[seq_id]) >= (i + 1) * size
         ]
 
 

@@ -1,15 +1,16 @@
 """Puts questions to a policy, and checks the clauses that one answer can break."""
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import TypeVar
 
-from testbed.contract.clauses import check_answer, check_answers, require, state_of
-from testbed.contract.steps import check_horizon, check_promised, check_steps, twin_of
+from testbed.contract.clauses import check_answer, check_answers, check_ops, require, state_of
+from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
-from testbed.core.batch import Batch
-from testbed.core.sequence import Sequence
+from testbed.core.request import Incoming
+from testbed.core.sequence import Batch, Sequence, passing_batch
 from testbed.core.slots import DEVICE, Answer, Answers, Grant, Refusal
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy, PoolSpec
 
 PolicyFactory = Callable[[], MemoryPolicy]
 Question = Callable[[MemoryPolicy], object]
@@ -17,49 +18,49 @@ A = TypeVar("A", Answer, Answers)
 
 
 class Questions:
-    """A policy and its witness; `log` says what it was asked and `answers` what it said, for clause 9.
+    """A policy and its witness; `log` has the calls and `answers` their results, for clause 9.
 
     refused is the question that was refused last, while nothing has changed that could end the refusal. A run that is
     not `thorough` only fills `answers`.
     """
 
-    def __init__(self, factory: PolicyFactory, max_len: int, thorough: bool) -> None:
+    def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool) -> None:
         self.policy = factory()
-        self.witness = Witness(self.policy)
-        self.max_len = max_len
+        self.witness = Witness(self.policy, pool)
+        self.max_len = pool.max_len
         self.thorough = thorough
         self.lengths: dict[int, int] = {}
-        self.prefix = 0
+        self.registered_prefix = 0
         self.refused: tuple[str, Question] | None = None
         self.log: list[str] = []
         self.answers: list[object] = []
         self._factory = factory
         if self.policy.reads_output_len:
-            self.policy.foresee(self.lengths)
+            self.policy.foresee(MappingProxyType(self.lengths))
 
     def fresh(self) -> MemoryPolicy:
         """Another such policy, whose pool is empty."""
         policy = self._factory()
         if policy.reads_output_len:
-            policy.foresee(self.lengths)
-        if self.prefix:
-            policy.register_prefix(self.prefix)
+            policy.foresee(MappingProxyType(self.lengths))
+        if self.registered_prefix:
+            policy.register_prefix(self.registered_prefix)
         return policy
 
     def register(self, num_tokens: int) -> None:
-        """Register a prefix, if an empty pool can hold it."""
+        """Register a prefix, if it fits an empty pool."""
         self.log.append(f"register_prefix({num_tokens})")
         try:
             self.policy.register_prefix(num_tokens)
         except ValueError as error:
             self.log[-1] += f"  # {error}"
         else:
-            self.prefix = num_tokens
+            self.registered_prefix = num_tokens
             self.witness.registered(num_tokens)
 
-    def admit(self, seqs: list[Sequence], num_tokens: int, told: str) -> Answers:
-        """First room: clauses 1, 2, 3, 8 and 10."""
-        name = f"admit({seqs}, {num_tokens}){told}"
+    def admit(self, seqs: list[Sequence], num_tokens: int, most: int, note: str) -> Answers:
+        """First slots for num_tokens of their `most` tokens each: clauses 1, 2, 3, 8 and 10."""
+        name = f"admit({seqs}, {num_tokens}){note}"
         certain = self.witness.certain_hit(seqs[0])
         answers = self._ask(name, lambda policy: policy.admit(seqs, num_tokens))
         check_answers(name, answers, len(seqs))
@@ -67,43 +68,71 @@ class Questions:
             if self.thorough:
                 self._check_never(name, answers, lambda policy: policy.admit(seqs, num_tokens))
             return answers
-        most = max(num_tokens, seqs[0].prompt_len)
         found = answers[0].num_cached
         for seq, grant in zip(seqs, answers, strict=True):
-            require(8, grant.num_cached <= most, f"{grant.num_cached} of {most} tokens of {seq} are said to be cached")
-        require(8, found >= certain, f"{name} found {found} tokens, but {certain} are held by others")
-        whole = found >= self.prefix or not seqs[0].prefix
-        require(8, whole, f"{name} found {found} tokens of a registered prefix of {self.prefix}")
+            require(8, grant.num_cached <= most, f"{grant.num_cached} of {most} tokens of {seq} are reported as cached")
+        require(8, found >= certain, f"{name} found {found} tokens, but others have {certain}")
+        whole = found >= self.registered_prefix or not seqs[0].registered_prefix
+        require(8, whole, f"{name} found {found} tokens of a registered prefix of {self.registered_prefix}")
         self._perform(answers)
         return answers
 
+    def load(self, seq: Sequence, num_tokens: int, note: str) -> bool:
+        """What lower tiers have of a sequence is to be loaded; whether there were slots: clauses 1, 2, 3 and 10."""
+        name = f"load({seq}, {num_tokens}){note}"
+        answer = self._ask(name, lambda policy: policy.load(seq, num_tokens))
+        check_answer(name, answer)
+        if isinstance(answer, Refusal):
+            require(3, answer is Refusal.LATER, f"{name} answered {answer}: a load is granted, or refused for now")
+            self.refused = name, lambda policy: policy.load(seq, num_tokens)
+            return False
+        self._perform([answer])
+        return True
+
+    def background(self) -> None:
+        """A plan begins: the policy may begin transfers."""
+        ops = self.policy.background()
+        self.answers.append(ops)
+        check_ops("background()", ops)
+        only = not (ops.copies or ops.moves)
+        require(10, only, f"background() orders {ops}: it begins transfers in the background alone")
+        self.witness.memory.perform(ops)
+
+    def land(self, move_id: int) -> None:
+        """A transfer has ended, which may end a refusal."""
+        self.log.append(f"landed({move_id})")
+        self.witness.memory.land(move_id)
+        self.policy.landed(move_id)
+        self.refused = None
+
     def extend(self, batch: Batch, num_tokens: int) -> Answer:
-        """More room for all members: clauses 1, 2, 6, 7 and 10."""
+        """More slots for all members: clauses 1, 2, 6, 7 and 10."""
         name = f"extend(batch of {list(batch)}, {num_tokens})"
         seqs = list(self.witness.resident.values())
-        horizon = check_horizon(self.policy, batch, seqs, self.max_len) if self.thorough else 0
+        guaranteed_steps = check_guaranteed_steps(self.policy, batch, seqs, self.max_len) if self.thorough else 0
         twin, members = twin_of(self.policy, batch, seqs) if self.thorough else (self.policy, batch)
-        name += f"  # horizon {horizon}" if horizon else ""
+        name += f"  # guaranteed_steps {guaranteed_steps}" if guaranteed_steps else ""
         answer = self._ask(name, lambda policy: policy.extend(batch, num_tokens))
         check_answer(name, answer)
         if isinstance(answer, Grant):
             self._perform([answer])
             batch.extend(num_tokens)
         if self.thorough:
-            check_promised(horizon, num_tokens, answer)
+            self.witness.check_alone(batch, num_tokens if isinstance(answer, Grant) else 0)
+            check_promised(guaranteed_steps, num_tokens, answer)
             check_steps(twin, members, num_tokens, answer, self.policy.usage())
         return answer
 
     def move(self, seqs: list[Sequence], tier: str, *, alone: bool) -> Answer:
-        """To another tier, where nobody else is if `alone`: clauses 1, 2, 3 and 10."""
+        """To another tier, which is empty if `alone`: clauses 1, 2, 3 and 10."""
         name = f"move({seqs}, {tier!r})"
         answer = self._ask(name, lambda policy: policy.move(seqs, tier))
         check_answer(name, answer)
         if alone and isinstance(answer, Refusal) and self.thorough:
             policy = self.fresh()
-            admitted = not isinstance(policy.admit(seqs, seqs[0].room), Refusal)
-            room = admitted and not isinstance(policy.move(seqs, tier), Refusal)
-            require(3, not room, f"{name} was refused, though nobody is there and an empty tier has room")
+            admitted = not isinstance(policy.admit(seqs, seqs[0].num_slots), Refusal)
+            num_slots = admitted and not isinstance(policy.move(seqs, tier), Refusal)
+            require(3, not num_slots, f"{name} was refused, though the pool is empty and the tier has the slots")
         if isinstance(answer, Grant):
             sources = {move.source for move in answer.ops.moves} - {tier}
             known = len(sources) <= 1 and (tier == DEVICE or sources <= {DEVICE})
@@ -113,7 +142,7 @@ class Questions:
         return answer
 
     def check(self) -> None:
-        """All clauses that hold at any time, and clause 2 for who was refused."""
+        """All clauses that apply at any time, and clause 2 for the refused request."""
         self.answers.append(state_of(self.policy, list(self.witness.resident.values())))
         if not self.thorough:
             return
@@ -137,18 +166,51 @@ class Questions:
         self.answers.append(answer)
         if isinstance(answer, Refusal) and self.thorough:
             require(1, state_of(self.policy, seqs) == before, f"{name} was refused and changed the policy's state")
-            require(2, isinstance(ask(self.policy), Refusal), f"{name} was refused, and granted when asked again")
+            require(2, isinstance(ask(self.policy), Refusal), f"{name} was refused, and granted when repeated")
         return answer
 
     def _check_never(self, name: str, answer: Refusal, ask: Question) -> None:
         """Clause 3, and what clause 2 will be checked on."""
         fresh = ask(self.fresh())
         if answer is Refusal.NEVER:
-            require(3, fresh is Refusal.NEVER, f"{name} said NEVER, but an empty pool has room")
+            require(3, fresh is Refusal.NEVER, f"{name} answered NEVER, but an empty pool has the slots")
         else:
-            require(3, not isinstance(fresh, Refusal), f"{name} says LATER, but an empty pool says no too")
+            require(3, not isinstance(fresh, Refusal), f"{name} answered {answer.name}, but an empty pool refuses too")
         self.refused = name, ask
 
     def _perform(self, grants: list[Grant]) -> None:
         for grant in grants:
             self.witness.memory.perform(grant.ops)
+
+
+def check_max_seq_len(policy: MemoryPolicy, request: Incoming, final_len: int) -> None:
+    """The empty policy can serve the request to its end exactly if max_seq_len() is at least its final length."""
+    longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
+    require(3, type(longest) is int, f"max_seq_len() is {longest!r}")
+    if longest >= UNBOUNDED_LEN:
+        return
+    served = is_served_alone(policy, request, final_len)
+    case = f"{request.num_seqs} x {final_len} tokens, {request.prompt_len} of them prompt,"
+    claim = f"max_seq_len({request.prompt_len}, {request.num_seqs}) is {longest}"
+    require(3, served or final_len > longest, f"{case} do not fit an empty pool, but {claim}")
+    require(3, not served or final_len <= longest, f"{case} fit an empty pool, but {claim}")
+
+
+def is_served_alone(policy: MemoryPolicy, request: Incoming, final_len: int) -> bool:
+    """Whether the request can be admitted, forked, and extended to its end."""
+    seqs = [Sequence(i, request) for i in range(request.num_seqs)]
+    admitted = seqs[:1] if policy.shares else seqs
+    answers = policy.admit(admitted, request.prompt_len)
+    check_answers("admit() of an empty pool", answers, len(admitted))
+    if isinstance(answers, Refusal):
+        return False
+    for seq in admitted:
+        seq.num_slots = request.prompt_len
+    policy.publish(seqs[0], request.prompt_len)
+    seqs[0].num_stored = request.prompt_len
+    for child in seqs[1:]:
+        policy.fork(seqs[0], child)
+        child.num_slots = child.num_stored = request.prompt_len
+    answer = policy.extend(passing_batch(seqs), final_len - request.prompt_len)
+    check_answer("extend() in an empty pool", answer)
+    return not isinstance(answer, Refusal)

@@ -1,1 +1,1 @@
-"""Plain values that every other package speaks in: specs, requests, sequences, slots."""
+"""Plain values that every other package uses: specs, requests, sequences, slots."""

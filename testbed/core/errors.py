@@ -1,16 +1,16 @@
-"""The exceptions: what the user can mend, and what the author of a plug-in can."""
+"""The exceptions: errors in the user's input, and errors in a plug-in's code."""
 
 
 class InputError(ValueError):
-    """Bad input: the message names the culprit and the way out, in one line."""
+    """Bad input: the one-line message names the input, what is wrong and what to do."""
 
 
 class PlugInError(RuntimeError):
-    """A policy, scheduler, preemption rule or cost model broke its contract; the message names it and what it did."""
+    """A policy, scheduler, preemption rule or cost model broke its contract; the message names it and its action."""
 
 
 class OracleError(RuntimeError):
-    """Somebody who does not declare `reads_output_len` asked for a true output length."""
+    """A plug-in read true output lengths without declaring `reads_output_len`."""
 
 
 class UnsupportedError(TypeError):

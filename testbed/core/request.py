@@ -1,27 +1,25 @@
-"""Requests: one row of a trace, immutable; and a workload, the columns of many."""
+"""Requests (immutable rows of a trace), which classes may read their output lengths, and workloads (many requests)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.core.errors import InputError
-
-if TYPE_CHECKING:
-    from testbed.core.sessions import Turns
+from testbed.core.errors import InputError, OracleError
 
 PS = 10**12
 Column = NDArray[np.int64]
+Seconds = NDArray[np.float64]
 
 
 class Incoming(NamedTuple):
-    """What is known of a request when it comes in: everything but how long its output will be.
+    """What is known of a request on arrival: everything but its output length.
 
-    It asks for num_seqs sequences, which are a beam or parallel samples. prompt_ids names the prompt's content, one id
-    for each tokens_per_id tokens (1: token ids; 512: the hash ids of Mooncake traces); None means content that nobody
-    else has. prefix is the length of the leading part of the prompt that the provider has registered, 0 for none.
+    The request generates num_seqs sequences, as a beam or as parallel samples. prompt_ids names the prompt's content,
+    one id for each tokens_per_id tokens (1: token ids; 512: the hash ids of Mooncake traces); None means content that
+    no other request has. registered_prefix is the number of leading prompt tokens in a registered prefix, 0 for none.
     """
 
     request_id: int
@@ -29,15 +27,15 @@ class Incoming(NamedTuple):
     prompt_len: int
     num_seqs: int = 1
     beam: bool = False
-    prefix: int = 0
+    registered_prefix: int = 0
     prompt_ids: tuple[int, ...] | None = None
     tokens_per_id: int = 1
 
 
 class Request(NamedTuple):
-    """One row of a trace: what is known when it comes in, and output_len, the true output tokens of each sequence.
+    """One row of a trace: what is known on arrival, and output_len, the true output tokens of each sequence.
 
-    Only an engine holds requests; schedulers and policies see them as `incoming`.
+    Only engines see requests; schedulers and policies receive `incoming`.
     """
 
     request_id: int
@@ -46,16 +44,23 @@ class Request(NamedTuple):
     output_len: int
     num_seqs: int = 1
     beam: bool = False
-    prefix: int = 0
+    registered_prefix: int = 0
     prompt_ids: tuple[int, ...] | None = None
     tokens_per_id: int = 1
 
     @property
     def incoming(self) -> Incoming:
-        """What everybody may know of it."""
+        """The request without its output length, which schedulers and policies may read."""
         r = self
         return Incoming(
-            r.request_id, r.arrival_ps, r.prompt_len, r.num_seqs, r.beam, r.prefix, r.prompt_ids, r.tokens_per_id
+            r.request_id,
+            r.arrival_ps,
+            r.prompt_len,
+            r.num_seqs,
+            r.beam,
+            r.registered_prefix,
+            r.prompt_ids,
+            r.tokens_per_id,
         )
 
     @property
@@ -64,27 +69,99 @@ class Request(NamedTuple):
         return self.prompt_len + self.output_len
 
 
+class Foresight:
+    """Base of policies, schedulers and preemption rules: each may declare that it reads true output lengths.
+
+    The engine passes `output_len` only to objects that declare it. No other value that an object receives or can
+    reach contains a request's true output length.
+    """
+
+    reads_output_len: ClassVar[bool] = False
+    _output_len: Mapping[int, int] | None = None
+
+    @property
+    def output_len(self) -> Mapping[int, int]:
+        """True output lengths in tokens by request id, known beforehand only to an oracle."""
+        if self._output_len is None:
+            name = type(self).__name__
+            raise OracleError(f"{name}: reads true output lengths without permission (declare reads_output_len = True)")
+        return self._output_len
+
+    def foresee(self, output_len: Mapping[int, int]) -> None:
+        """Called by the engine with the true output lengths in tokens, by request id."""
+        if not self.reads_output_len:
+            raise OracleError(f"{type(self).__name__} does not declare reads_output_len = True")
+        self._output_len = output_len
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Which rows wait for which: row i is sent wait_s[i] after the last of the rows after[i] has ended.
+
+    A row that waits for no other row is sent wait_s[i] after its session starts. session[i] numbers sessions from 0 in
+    the order in which they start. A row waits only for earlier rows of the same session. answer_s is the response time
+    of a recorded server, 0 where it is unknown; it serves only to estimate the order of rows.
+    """
+
+    session: Column
+    after: Sequence[tuple[int, ...]]
+    wait_s: Seconds
+    answer_s: Seconds
+
+    def __post_init__(self) -> None:
+        waits = np.isfinite(self.wait_s) & (self.wait_s >= 0)
+        if not waits.all():
+            row = int(np.argmin(waits))
+            raise InputError(f"row {row}: wait_s={self.wait_s[row]}: must be a finite time of at least 0 s")
+        for row, before in enumerate(self.after):
+            if any(not 0 <= one < row or self.session[one] != self.session[row] for one in before):
+                raise InputError(f"row {row}: after={before}: a row may only wait for earlier rows of its session")
+
+    def __len__(self) -> int:
+        return len(self.after)
+
+    @property
+    def num_sessions(self) -> int:
+        """Number of sessions."""
+        return int(self.session.max()) + 1 if len(self) else 0
+
+    def take(self, order: Column) -> "Turns":
+        """All rows in another order, in which every row still follows the rows that it waits for."""
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        after = [tuple(place[list(self.after[row])].tolist()) for row in order.tolist()]
+        return Turns(self.session[order], after, self.wait_s[order], self.answer_s[order])
+
+    def within(self, max_wait_s: float) -> "Turns":
+        """The same turns with every wait cut to max_wait_s."""
+        return replace(self, wait_s=np.minimum(self.wait_s, max_wait_s))
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Untimed rows of a trace, as columns of equal length; what every trace reader returns.
 
-    arrival_s is the trace's own time stamps in seconds from the first request, or None where it has none. turns says
-    which rows wait for the answers to others, where the trace knows; `take` and `at_most` leave that behind.
+    arrival_s are the trace's time stamps in seconds from the first request, or None where it has none. turns lists
+    which rows wait for the answers to others, where the trace records it; `take` and `at_most` drop turns. num_seqs
+    and beam are the sampling of each row, or None where the run's config determines it.
     """
 
     prompt_len: Column
     output_len: Column
-    arrival_s: NDArray[np.float64] | None = None
+    arrival_s: Seconds | None = None
     prompt_ids: Sequence[tuple[int, ...]] | None = None
     tokens_per_id: int = 1
-    prefix: int = 0
-    turns: "Turns | None" = None
+    registered_prefix: int = 0
+    turns: Turns | None = None
+    num_seqs: Column | None = None
+    beam: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        for name, column in (("prompt_len", self.prompt_len), ("output_len", self.output_len)):
-            if len(column) and int(column.min()) < 1:
+        counts = {"prompt_len": self.prompt_len, "output_len": self.output_len, "num_seqs": self.num_seqs}
+        for name, column in counts.items():
+            if column is not None and len(column) and int(column.min()) < 1:
                 row = int(np.argmax(column < 1))
-                raise InputError(f"row {row}: {name} is {column[row]}; every length must be at least 1")
+                raise InputError(f"row {row}: {name}={column[row]}: must be at least 1")
 
     def __len__(self) -> int:
         return len(self.prompt_len)
@@ -92,7 +169,7 @@ class Rows:
     def prompts(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """The content ids, tokens per id and length of every prompt."""
         if self.prompt_ids is None:
-            raise InputError("the trace does not say what its prompts contain; a prefix cache needs one that does")
+            raise InputError("the trace: has no prompt content (choose a trace with prompt ids for a prefix cache)")
         for ids, prompt_len in zip(self.prompt_ids, self.prompt_len.tolist(), strict=True):
             yield ids, self.tokens_per_id, prompt_len
 
@@ -101,16 +178,22 @@ class Rows:
         arrival_s = None if self.arrival_s is None else self.arrival_s[index]
         prompt_ids = None if self.prompt_ids is None else [self.prompt_ids[i] for i in index]
         prompt_len, output_len = self.prompt_len[index], self.output_len[index]
-        return Rows(prompt_len, output_len, arrival_s, prompt_ids, self.tokens_per_id, self.prefix)
+        num_seqs = None if self.num_seqs is None else self.num_seqs[index]
+        beam = None if self.beam is None else self.beam[index]
+        content = prompt_ids, self.tokens_per_id, self.registered_prefix
+        return Rows(prompt_len, output_len, arrival_s, *content, num_seqs=num_seqs, beam=beam)
 
     def at_most(self, max_len: int) -> "Rows":
-        """The rows whose prompt and output are together shorter than max_len tokens (the artifact's filter)."""
+        """The rows whose prompt and output sum to less than max_len tokens (the artifact's filter)."""
         return self.take(np.flatnonzero(self.prompt_len + self.output_len < max_len))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Timed rows: request i arrives at arrival_ps[i], in order of arrival, and asks for num_seqs sequences."""
+    """Timed rows: request i arrives at arrival_ps[i], in order of arrival.
+
+    num_seqs and beam: the sampling of requests whose row has none.
+    """
 
     rows: Rows
     arrival_ps: Column
@@ -122,9 +205,12 @@ class Workload:
 
     def __iter__(self) -> Iterator[Request]:
         rows = self.rows
-        columns = zip(self.arrival_ps.tolist(), rows.prompt_len.tolist(), rows.output_len.tolist(), strict=True)
-        for i, (arrival_ps, prompt_len, output_len) in enumerate(columns):
+        num_seqs = [self.num_seqs] * len(rows) if rows.num_seqs is None else rows.num_seqs.tolist()
+        beam = [self.beam] * len(rows) if rows.beam is None else rows.beam.tolist()
+        lengths = rows.prompt_len.tolist(), rows.output_len.tolist()
+        columns = zip(self.arrival_ps.tolist(), *lengths, num_seqs, beam, strict=True)
+        for i, (arrival_ps, prompt_len, output_len, n, is_beam) in enumerate(columns):
             ids = None if rows.prompt_ids is None else rows.prompt_ids[i]
             yield Request(
-                i, arrival_ps, prompt_len, output_len, self.num_seqs, self.beam, rows.prefix, ids, rows.tokens_per_id
+                i, arrival_ps, prompt_len, output_len, n, is_beam, rows.registered_prefix, ids, rows.tokens_per_id
             )

@@ -1,39 +1,33 @@
-"""A token stream being generated, and the streams of one request."""
+"""Sequences, the batch in which they advance in lockstep, and the sequence group of one request."""
 
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from testbed.core.batch import Batch
 from testbed.core.request import Incoming
 
-
-class SequenceStatus(Enum):
-    """Where a sequence group stands."""
-
-    WAITING = "waiting"
-    PREFILLING = "prefilling"
-    RUNNING = "running"
-    SWAPPED = "swapped"
-    FINISHED = "finished"
+I = TypeVar("I", bound="BatchIndex")  # noqa: E741
 
 
 class Sequence:
-    """One token stream, as a memory policy sees it. How long it will be is nowhere in it.
+    """One token stream, as a memory policy sees it; it does not contain its true output length.
 
-    room: slots that it may write; `admit`, `extend` and `fork` move it. stored: its tokens whose K and V are there; an
-    iteration moves it when it has run, and a grant that found tokens. Both stand here while it is at rest, and on the
-    batch's clock while it is a member. num_preemptions counts how often it had to give its room back.
+    num_slots: slots that the sequence may write; `admit`, `extend` and `fork` change it. num_stored: its tokens whose K
+    and V are in the cache; an iteration that has run changes it, and a grant that found cached tokens. Both are kept as
+    offsets from the batch's counters while the sequence is in a batch. num_preemptions counts its preemptions.
     """
 
     __slots__ = (
         "batch",
-        "content",
         "num_preemptions",
-        "prefix",
+        "prompt_ids",
         "prompt_len",
+        "registered_prefix",
         "request_id",
-        "room_offset",
         "seq_id",
+        "slots_offset",
         "stored_offset",
         "tokens_per_id",
     )
@@ -42,54 +36,168 @@ class Sequence:
         self.seq_id = seq_id
         self.request_id = request.request_id
         self.prompt_len = request.prompt_len
-        self.content = request.prompt_ids
+        self.prompt_ids = request.prompt_ids
         self.tokens_per_id = request.tokens_per_id
-        self.prefix = request.prefix
+        self.registered_prefix = request.registered_prefix
         self.num_preemptions = 0
         self.batch: Batch | None = None
-        self.room_offset = 0
+        self.slots_offset = 0
         self.stored_offset = 0
 
     @property
-    def room(self) -> int:
-        """Tokens that it has room for."""
-        return self.room_offset if self.batch is None else self.room_offset + self.batch.extended
+    def num_slots(self) -> int:
+        """Allocated slots that the sequence may write."""
+        return self.slots_offset if self.batch is None else self.slots_offset + self.batch.extended
 
-    @room.setter
-    def room(self, num_tokens: int) -> None:
+    @num_slots.setter
+    def num_slots(self, num_tokens: int) -> None:
         if self.batch is not None:
-            raise ValueError(f"{self} moves with its batch: nobody else may set its room")
-        self.room_offset = num_tokens
+            raise ValueError(f"{self}: num_slots is set by its batch (remove the sequence from the batch first)")
+        self.slots_offset = num_tokens
 
     @property
-    def stored(self) -> int:
-        """Tokens of it whose K and V are there."""
+    def num_stored(self) -> int:
+        """Tokens of the sequence whose K and V are in the cache."""
         return self.stored_offset if self.batch is None else self.stored_offset + self.batch.steps
 
-    @stored.setter
-    def stored(self, num_tokens: int) -> None:
+    @num_stored.setter
+    def num_stored(self, num_tokens: int) -> None:
         if self.batch is not None:
-            raise ValueError(f"{self} moves with its batch: nobody else may set what it stores")
+            raise ValueError(f"{self}: num_stored is set by its batch (remove the sequence from the batch first)")
         self.stored_offset = num_tokens
 
     def __repr__(self) -> str:
         return f"Sequence({self.seq_id})"
 
 
+class BatchIndex(ABC):
+    """A policy's index of a batch, so that a step does not iterate over its sequences."""
+
+    @abstractmethod
+    def added(self, seq: Sequence) -> None:
+        """Called after `seq` has joined the batch; its counts are offsets from the batch's counters."""
+
+    @abstractmethod
+    def removed(self, seq: Sequence) -> None:
+        """Called before `seq` leaves the batch, and before it is released or moved."""
+
+
+class Batch:
+    """Sequences in order of joining.
+
+    Two counters change for all members at once: `extended` counts the steps that have allocated slots, `steps` those
+    that have run. A member's counts are offsets from these.
+    """
+
+    __slots__ = ("_offsets", "_slot_counts", "extended", "indexes", "sequences", "steps")
+
+    def __init__(self) -> None:
+        self.extended = self.steps = self._slot_counts = 0
+        self.sequences: dict[int, Sequence] = {}
+        self.indexes: dict[object, Any] = {}
+        self._offsets: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self.sequences.values())
+
+    @property
+    def context(self) -> int:
+        """The sum of the members' num_slots."""
+        return self._slot_counts + self.extended * len(self.sequences)
+
+    @property
+    def max_context_len(self) -> int:
+        """The largest num_slots of a member, 0 for an empty batch."""
+        return self.extended - self._offsets[0][0] if self._offsets else 0
+
+    def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
+        """The index that `owner` keeps on this batch; the first call builds it."""
+        index = self.indexes.get(owner)
+        if index is None:
+            index = self.indexes[owner] = make(self)
+            for seq in self:
+                index.added(seq)
+        return index
+
+    def add(self, seq: Sequence) -> None:
+        """Add a sequence; its counts become offsets from the batch's counters."""
+        self.sequences[seq.seq_id] = seq
+        seq.slots_offset -= self.extended
+        self._slot_counts += seq.slots_offset
+        seq.stored_offset -= self.steps
+        seq.batch = self
+        heapq.heappush(self._offsets, (-seq.slots_offset, seq.seq_id))
+        for index in self.indexes.values():
+            index.added(seq)
+
+    def remove(self, seq: Sequence) -> None:
+        """Remove a sequence; its counts no longer depend on the batch."""
+        for index in self.indexes.values():
+            index.removed(seq)
+        del self.sequences[seq.seq_id]
+        self._slot_counts -= seq.slots_offset
+        if self._offsets[0][1] == seq.seq_id:
+            self._drop_lapsed()
+        seq.batch = None
+        seq.slots_offset += self.extended
+        seq.stored_offset += self.steps
+
+    def _drop_lapsed(self) -> None:
+        """Drop leading offsets of sequences that have left, so that the first one is a member's."""
+        offsets, members = self._offsets, self.sequences
+        while offsets and (offsets[0][1] not in members or members[offsets[0][1]].slots_offset != -offsets[0][0]):
+            heapq.heappop(offsets)
+
+    def extend(self, num_tokens: int) -> None:
+        """Every member has num_tokens more slots."""
+        self.extended += num_tokens
+
+    def advance(self, steps: int) -> None:
+        """Every member has stored `steps` more tokens."""
+        self.steps += steps
+
+
+def passing_batch(seqs: Iterable[Sequence]) -> Batch:
+    """A batch for one call; the caller empties it by `disband`."""
+    batch = Batch()
+    for seq in seqs:
+        batch.add(seq)
+    return batch
+
+
+def disband(batch: Batch) -> None:
+    """Remove all members."""
+    for seq in list(batch):
+        batch.remove(seq)
+
+
+class SequenceStatus(Enum):
+    """The states of a sequence group."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    RUNNING = "running"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
 class Item(NamedTuple):
-    """What a prompt phase has yet to compute: `new` tokens of a sequence behind `stored` ones."""
+    """Prefill work that remains: `new` tokens of a sequence that follow `num_stored` stored ones."""
 
     seq: Sequence
     new: int
-    stored: int
+    num_stored: int
 
 
 class SequenceGroup:
-    """The sequences of one request: scheduled, preempted and resumed together.
+    """The sequences of one request; the scheduler schedules, preempts and swaps in the whole group.
 
-    resident lists those that hold room: before the fork at the end of the prompt phase only the first, where memory is
-    shared. Each sequence has num_generated output tokens; a decoding one stores one token fewer than it has, because
-    the newest token's K and V are written by the next iteration. todo lists what the prompt phase has yet to compute.
+    `resident` lists the sequences with allocated slots: where memory is shared only the first, until the fork at the
+    end of prefill. Each sequence has num_generated output tokens; a decoding one stores one token fewer than it has,
+    because the next iteration writes the newest token's K and V. `todo` lists the prefill work that remains.
     """
 
     __slots__ = (
@@ -122,22 +230,22 @@ class SequenceGroup:
 
     @property
     def prefill_len(self) -> int:
-        """Tokens of each sequence that a prompt phase must store: after recompute also what was generated."""
+        """Tokens of each sequence that prefill must store; after recompute these include the generated tokens."""
         steps = 0 if self.batch is None else self.batch.steps
         return self.request.prompt_len + self.generated_offset + steps
 
     def generate(self) -> None:
-        """Each sequence has one output token more, by an iteration that was not a step of its batch."""
-        assert self.batch is None, "a decoding group generates by the batch's clock"
+        """Count one more output token for each sequence, from an iteration that was not a step of its batch."""
+        assert self.batch is None, "the batch counts the tokens of a decoding group"
         self.generated_offset += 1
 
-    def leave(self) -> None:
-        """The group no longer decodes; its counts are its own again."""
+    def leave_batch(self) -> None:
+        """The group stops decoding; its counts no longer depend on the batch."""
         batch, self.batch = self.batch, None
         assert batch is not None, "only a group that decodes can leave its batch"
         self.generated_offset += batch.steps
         for seq in self.sequences:
-            batch.leave(seq)
+            batch.remove(seq)
 
     def __repr__(self) -> str:
         return f"SequenceGroup({self.request.request_id}, {self.status.value})"

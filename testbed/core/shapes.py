@@ -1,13 +1,14 @@
-"""The models that ship: one JSON file each, which the simulator, the experiments and the kernels read alike."""
+"""The models that ship: one JSON file each, read by the simulator, the experiments and the kernels."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.specs import ModelSpec
+from testbed.core.specs import SPECIAL, ModelSpec
 
+CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits")
 MODELS = Path(__file__).parent / "models"
 
 
@@ -28,12 +29,34 @@ def model_names() -> list[str]:
 
 
 def shipped(name: str) -> Shipped:
-    """What the file of a model says."""
+    """The content of a shipped model's file."""
     if name not in model_names():
-        raise InputError(f"unknown model {name}: choose one of {', '.join(model_names())}")
+        raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
     return Shipped(**json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def read_model(name: str) -> ModelSpec:
     """The shape of a model by name."""
     return ModelSpec(**shipped(name).shape)
+
+
+def check_known_shape(model: ModelSpec) -> None:
+    """A model that has the name of one that ships must have its shape.
+
+    Only what a deployment chooses may differ: the longest sequence, and the types of the cache and of the weights.
+    """
+    if model.name not in model_names():
+        return
+    known = read_model(model.name)
+    for name in (field.name for field in fields(ModelSpec) if field.name not in CHOSEN):
+        here, there = getattr(model, name), getattr(known, name)
+        if here != there:
+            raise InputError(f"model.{name}={here}: {model.name} has {there} (give the model another name: "
+                             "model.name=...)")  # fmt: skip
+
+
+def check_plain(model: ModelSpec, who: str) -> None:
+    """Raise InputError for a model with parts that `who` does not know."""
+    if not model.is_plain:
+        parts = ", ".join(name for name in SPECIAL if getattr(model, name) is not None)
+        raise InputError(f"model={model.name}: has {parts}, which {who} does not support (cost=analytic does)")

@@ -4,7 +4,11 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-DEVICE, HOST = "device", "host"  # names of the two tiers that are built
+DEVICE, HOST = "device", "host"  # names of the two tiers that exist
+
+# Builds a named tuple in a third of the time, for the few types that every span of a run needs:
+# record(Usage, (total, live, ...)) equals Usage(total, live, ...), with a value for every field.
+record = tuple.__new__
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -13,14 +17,26 @@ def ceil_div(a: int, b: int) -> int:
 
 
 class Extent(NamedTuple):
-    """A run of `length` adjacent slots from slot `start` on."""
+    """`length` adjacent slots that begin at slot `start`."""
 
     start: int
     length: int
 
 
+class GroupTable(NamedTuple):
+    """Where the tokens of a sequence lie in KV group `group`: from token `first` on, slots_per_token slots each.
+
+    slots_per_token is 0 for a state, which fills its extents whatever the number of tokens.
+    """
+
+    group: int
+    extents: list[Extent]
+    first: int
+    slots_per_token: int
+
+
 class Copy(NamedTuple):
-    """Copy `length` slots from slot src on to slot dst on."""
+    """Copy `length` slots that begin at slot src to the slots that begin at dst."""
 
     src: int
     dst: int
@@ -35,54 +51,62 @@ class Move(NamedTuple):
     copies: tuple[Copy, ...]
 
 
-class Ops(NamedTuple):
-    """What must physically happen before the next iteration: an engine performs it, the simulator prices it.
+class Transfer(NamedTuple):
+    """A move in the background: iterations do not wait for it, and the engine calls `landed(move_id)` at its end."""
 
-    copies stay on the device, moves cross tiers. extra counts whatever else happens, by name (pages mapped, blocks
-    decompressed): a cost model prices it, or refuses the name.
+    move_id: int
+    move: Move
+
+
+class Ops(NamedTuple):
+    """Operations before the next iteration: an engine performs them, the simulator computes their time.
+
+    copies stay on the device, moves cross tiers. extra counts other operations by name (pages mapped, blocks
+    decompressed): a cost model computes their time or refuses the name. background: transfers that begin when copies
+    and moves are done.
     """
 
     copies: tuple[Copy, ...] = ()
     moves: tuple[Move, ...] = ()
     extra: tuple[tuple[str, int], ...] = ()
+    background: tuple[Transfer, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.copies or self.moves or self.extra)
+        return bool(self.copies or self.moves or self.extra or self.background)
 
 
 NO_OPS = Ops()
 
 
 class Growth(NamedTuple):
-    """When an `extend` took slots, one of a single step too, as moments over these events.
+    """When an `extend` of one or more steps took slots, as sums over the steps.
 
-    An event at step t (0 for the first) that takes w slots counts w, w * t and w * t * t: enough to integrate what is
-    held over steps whose durations are affine in t, at a price that does not depend on the number of events.
-    `growth_of` makes it of the plain list.
+    A step t (from 0) that takes w slots adds w, w * t and w * t * t. These sums suffice to integrate the held slots
+    over steps whose durations are affine in t, in constant time. `growth_of` computes them from a plain list.
     """
 
     slots: int = 0
-    first: int = 0
-    second: int = 0
+    slot_steps: int = 0
+    slot_steps_squared: int = 0
 
 
 NO_GROWTH = Growth()
 
 
 def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
-    """The moments of events (step, slots)."""
-    slots = first = second = 0
+    """The sums over a list of (step, slots)."""
+    slots = slot_steps = slot_steps_squared = 0
     for step, taken in events:
         slots += taken
-        first += taken * step
-        second += taken * step * step
-    return Growth(slots, first, second)
+        slot_steps += taken * step
+        slot_steps_squared += taken * step * step
+    return Growth(slots, slot_steps, slot_steps_squared)
 
 
 class Grant(NamedTuple):
-    """Yes. num_cached leading tokens are already stored, and ops must happen first.
+    """A positive answer: num_cached leading tokens are already stored, and ops must run first.
 
-    growth says when an `extend` took slots, evicted which of them were cached before.
+    growth: the slots that an `extend` took, by step; evicted: those of them that were cached before.
     """
 
     num_cached: int = 0
@@ -95,10 +119,14 @@ GRANTED = Grant()
 
 
 class Refusal(Enum):
-    """No. LATER may pass once something is released, moved out or published; NEVER would not fit an empty pool."""
+    """A refusal: LATER may succeed once slots are released, moved out or published; NEVER exceeds an empty pool.
+
+    LOADING: what the sequence would find is on its way to the device; the refusal ends when that has landed.
+    """
 
     LATER = "later"
     NEVER = "never"
+    LOADING = "loading"
 
 
 Answer: TypeAlias = Grant | Refusal
@@ -106,12 +134,12 @@ Answers: TypeAlias = list[Grant] | Refusal
 
 
 class Usage(NamedTuple):
-    """A pool in slots. allocated + cached + free = total; live <= held <= allocated.
+    """A pool in slots. allocated + cached + in_transit + free = total; live <= held <= allocated.
 
-    live: slots that store a token, or are about to. held: slots that a table points at, shared ones once. allocated:
-    held slots and those that an allocator's rounding makes unusable. cached: unreferenced but findable. largest_free:
-    the longest run among free and cached ones that one sequence could get. saved: slots that tables would need on top
-    of `held` if nothing were shared.
+    live: slots that store a token, or will after the next iteration. held: slots in a table, shared ones once.
+    allocated: held slots and those that the allocator's rounding makes unusable. cached: unreferenced but findable.
+    largest_free: the longest run of free and cached slots that one sequence could get. saved: slots that tables would
+    need in addition to `held` if nothing were shared. in_transit: slots of no table that a transfer reads or writes.
     """
 
     total: int
@@ -122,10 +150,11 @@ class Usage(NamedTuple):
     free: int
     largest_free: int
     saved: int = 0
+    in_transit: int = 0
 
 
 class Fixed(NamedTuple):
-    """A footprint: `slots` slots, however many tokens are stored."""
+    """A footprint of `slots` slots for any number of stored tokens."""
 
     slots: int
 
@@ -135,7 +164,7 @@ class Fixed(NamedTuple):
 
 
 class Granular(NamedTuple):
-    """A footprint: as many whole blocks of `size` slots as the stored tokens need."""
+    """A footprint of as many whole blocks of `size` slots as the stored tokens need."""
 
     size: int
 
@@ -146,7 +175,7 @@ class Granular(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """A footprint: (tokens, slots) in rising order; up to so many tokens it is so many slots (a room that doubles)."""
+    """A footprint as (tokens, slots) in rising order: up to `tokens` tokens take `slots` slots (such as doubling)."""
 
     steps: tuple[tuple[int, int], ...]
 
@@ -161,16 +190,16 @@ class Stepped(NamedTuple):
         return events
 
 
-# What a sequence holds as a function of the tokens that it stores, as plain data up to max_len. waste(final_len) lists
-# (from_len, slots): once it stores from_len tokens, so many more slots of what it holds will never be used by a
-# sequence that ends at final_len tokens (section 3.1).
+# The slots of a sequence as a function of its stored tokens, as plain data up to max_len. waste(final_len) lists
+# (from_len, slots): from from_len stored tokens on, `slots` more of its slots will never be used if the sequence ends
+# at final_len tokens (section 3.1).
 Footprint: TypeAlias = Fixed | Granular | Stepped
 
 
-class Unowned(NamedTuple):
-    """What keeps slots from being free besides the tables of sequences.
+class NonSequenceSlots(NamedTuple):
+    """Slots that are not free although no sequence's table contains them.
 
-    pinned: registered prefixes, whose slots tables may share. cached: unreferenced but findable. rounding: what an
+    pinned: registered prefixes, which tables may share. cached: unreferenced but findable. rounding: slots that an
     allocator's rounding makes unusable.
     """
 
@@ -179,19 +208,35 @@ class Unowned(NamedTuple):
     rounding: tuple[Extent, ...] = ()
 
 
+FOOTPRINTS = (Fixed, Granular, Stepped)
+
+
+def is_footprint(value: object) -> bool:
+    """Whether it is a footprint, and no subclass of one or of its numbers.
+
+    A method of anything else would hear what it is compared with: how long a sequence will be.
+    """
+    return isinstance(value, FOOTPRINTS) and type(value) in FOOTPRINTS and all(map(is_plain, value))
+
+
+def is_plain(value: object) -> bool:
+    """Whether it is an int, or a tuple of such, of Python's own types."""
+    return type(value) is int or (type(value) is tuple and all(map(is_plain, value)))
+
+
 def copies_between(source: Iterable[Extent], target: Iterable[Extent], num_slots: int) -> tuple[Copy, ...]:
-    """The copies that bring the first num_slots slots of one table to another, whatever extents both have."""
+    """The copies that transfer the first num_slots slots of one table to another, for any extents of both."""
     copies = list[Copy]()
     sources, targets = iter(source), iter(target)
-    (src, left), (dst, room) = Extent(0, 0), Extent(0, 0)
+    (src, left), (dst, space) = Extent(0, 0), Extent(0, 0)
     while num_slots > 0:
         if not left:
             src, left = next(sources)
-        if not room:
-            dst, room = next(targets)
-        length = min(left, room, num_slots)
+        if not space:
+            dst, space = next(targets)
+        length = min(left, space, num_slots)
         if length:
             copies.append(Copy(src, dst, length))
-        src, left, dst, room = src + length, left - length, dst + length, room - length
+        src, left, dst, space = src + length, left - length, dst + length, space - length
         num_slots -= length
     return tuple(copies)

@@ -1,19 +1,38 @@
-"""What is served and what serves it: a model's shape, a GPU's data sheet, a server and its KV pool."""
+"""The shape of a model, the data sheet of a GPU, and a server with its KV pool."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from testbed.core.errors import InputError
+from testbed.core.layers import Experts, KvGroup, Latent, States, Window, layers_of
 
 GIB = 1 << 30
+SIZES = (
+    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size", "ffn_matrices", "vocab_size",
+    "max_len", "dtype_bytes",
+)  # fmt: skip
+LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
+SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", *LAYERS)  # None in a plain model
+T = TypeVar("T")
+
+
+def spec_of(kind: type[T], values: Any, where: object) -> T:
+    """The spec whose fields `values` gives by name; `where` stands before the InputError of any that is missing."""
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InputError(f"{where}: not the values of a {kind.__name__}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Shape of a decoder-only transformer; everything that decides bytes and FLOPs.
+    """Shape of a decoder-only transformer: all values that determine bytes and FLOPs.
 
-    ffn_matrices is 2 for OPT (up, down) and 3 for LLaMA (gate, up, down); tied_embedding says that the output
-    projection is the embedding matrix itself. max_len is the longest sequence in tokens.
+    ffn_matrices is 2 for OPT (up, down) and 3 for LLaMA (gate, up, down); tied_embedding is true where the output
+    projection is the embedding matrix. max_len is the longest sequence in tokens. kv_dtype_bytes: bytes of a cached
+    value, None for dtype_bytes. weight_bits: bits of a weight of the layers, None for those of dtype_bytes, which the
+    embedding and the output projection always have. num_ffn_layers: layers with a feed-forward network, None for all.
     """
 
     name: str
@@ -28,23 +47,126 @@ class ModelSpec:
     max_len: int
     tied_embedding: bool = False
     dtype_bytes: int = 2
+    kv_dtype_bytes: int | None = None
+    weight_bits: float | None = None
+    num_ffn_layers: int | None = None
+    window: Window | None = None
+    latent: Latent | None = None
+    experts: Experts | None = None
+    states: States | None = None
+
+    def __post_init__(self) -> None:
+        for part, kind in LAYERS.items():
+            object.__setattr__(self, part, layers_of(kind, getattr(self, part), f"model {self.name}: {part}"))
+        for name in SIZES:
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise InputError(f"model {self.name}: {name} is {value!r}; it must be a whole number of at least 1")
+        if self.num_heads % self.num_kv_heads:
+            raise InputError(f"model {self.name}: {self.num_heads} heads do not share {self.num_kv_heads} heads of K "
+                             "and V evenly (num_heads, num_kv_heads)")  # fmt: skip
+        for name in ("kv_dtype_bytes", "weight_bits", "num_ffn_layers"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"model {self.name}: {name}={value!r}: must be above 0, or null")
+        in_window = self.window.num_layers if self.window else 0
+        if self.num_attention_layers < max(in_window, 1):
+            raise InputError(f"model {self.name}: {self.num_layers} layers are too few for {in_window} of window and "
+                             f"{self.num_layers - self.num_attention_layers} of states")  # fmt: skip
+        if self.experts and self.experts.num_dense_layers > self.ffn_layers:
+            raise InputError(f"model {self.name}: experts.num_dense_layers={self.experts.num_dense_layers}: there are "
+                             f"only {self.ffn_layers} layers")  # fmt: skip
+
+    def is_shaped_like(self, other: "ModelSpec") -> bool:
+        """Whether both compute the same: neither the name nor the longest sequence is part of a shape."""
+        return self == replace(other, name=self.name, max_len=self.max_len, tied_embedding=self.tied_embedding)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all layers are full attention and one dense network, with one type of weights and cache."""
+        return all(getattr(self, name) is None for name in SPECIAL)
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers that cache something for each token."""
+        return self.num_layers - (self.states.num_layers if self.states else 0)
+
+    @property
+    def ffn_layers(self) -> int:
+        """Layers with a feed-forward network."""
+        return self.num_layers if self.num_ffn_layers is None else self.num_ffn_layers
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that an attention layer caches for each token: K and V, or the latent vector."""
+        values = self.latent.kv_rank + self.latent.rope_size if self.latent else 2 * self.num_kv_heads * self.head_size
+        return values * (self.kv_dtype_bytes or self.dtype_bytes)
+
+    @property
+    def groups(self) -> tuple[KvGroup, ...]:
+        """The layers by the form of their cache; full attention comes first, states last."""
+        in_window = self.window.num_layers if self.window else 0
+        found = [KvGroup("latent" if self.latent else "full", self.num_attention_layers - in_window, self.slot_bytes)]
+        if self.window:
+            found.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
+        if self.states:
+            found.append(KvGroup("state", self.states.num_layers, 0, None, self.states.state_bytes))
+        return tuple(group for group in found if group.num_layers)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of K and V of one token in all layers (section 3: 800 KiB for OPT-13B)."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype_bytes
+        """Bytes cached for one token in all layers, windows not cut (section 3: 800 KiB for OPT-13B)."""
+        return self.num_attention_layers * self.slot_bytes
+
+    @property
+    def attention_params(self) -> int:
+        """Weights of one attention layer's matrices."""
+        hidden, heads, size = self.hidden_size, self.num_heads, self.head_size
+        if self.latent is None:
+            return 2 * hidden * heads * size + 2 * hidden * self.num_kv_heads * size
+        kv_rank, rope, value, q_rank = (
+            self.latent.kv_rank, self.latent.rope_size, self.latent.v_size, self.latent.q_rank,
+        )  # fmt: skip
+        queries = heads * (size + rope)
+        query = hidden * q_rank + q_rank * queries if q_rank else hidden * queries
+        return query + hidden * (kv_rank + rope) + kv_rank * heads * (size + value) + heads * value * hidden
 
     @property
     def layer_params(self) -> int:
-        """Weights of the linear layers of one transformer layer."""
-        q_and_out = 2 * self.hidden_size * self.num_heads * self.head_size
-        k_and_v = 2 * self.hidden_size * self.num_kv_heads * self.head_size
-        return q_and_out + k_and_v + self.ffn_matrices * self.hidden_size * self.ffn_size
+        """Weights of the linear layers of one transformer layer without experts."""
+        return self.attention_params + self.ffn_matrices * self.hidden_size * self.ffn_size
+
+    @property
+    def expert_params(self) -> int:
+        """Weights of one expert of one layer; 0 where there are none."""
+        return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers whose feed-forward network is a mixture of experts."""
+        return self.ffn_layers - self.experts.num_dense_layers if self.experts else 0
+
+    @property
+    def dense_params(self) -> int:
+        """Weights of all layers that multiply every token."""
+        states = self.states.num_layers * self.states.params if self.states else 0
+        shared = self.num_expert_layers * self.experts.shared_size if self.experts else 0
+        columns = (self.ffn_layers - self.num_expert_layers) * self.ffn_size + shared
+        router = self.num_expert_layers * self.hidden_size * self.experts.count if self.experts else 0
+        ffn = self.ffn_matrices * self.hidden_size * columns + router
+        return self.num_attention_layers * self.attention_params + states + ffn
 
     @property
     def linear_params(self) -> int:
-        """Weights that every token is multiplied with: all layers and the output projection."""
-        return self.num_layers * self.layer_params + self.vocab_size * self.hidden_size
+        """Weights of all layers and of the output projection."""
+        experts = self.num_expert_layers * self.experts.count * self.expert_params if self.experts else 0
+        return self.dense_params + experts + self.vocab_size * self.hidden_size
+
+    @property
+    def active_params(self) -> int:
+        """Weights that multiply one token: with experts, only those that it goes through."""
+        experts = self.num_expert_layers * self.experts.per_token * self.expert_params if self.experts else 0
+        return self.dense_params + experts + self.vocab_size * self.hidden_size
 
     @property
     def num_params(self) -> int:
@@ -54,14 +176,28 @@ class ModelSpec:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
-        return self.num_params * self.dtype_bytes
+        embedding = 0 if self.tied_embedding else self.vocab_size * self.hidden_size * self.dtype_bytes
+        every = self.experts.count if self.experts else 0
+        return round(self.read_bytes(every)) + embedding
+
+    def read_bytes(self, experts_per_layer: float) -> float:
+        """Bytes of the weights of an iteration whose tokens go through so many different experts of each layer."""
+        bits = 8 * self.dtype_bytes if self.weight_bits is None else self.weight_bits
+        expert_bits = bits if self.experts is None or self.experts.bits is None else self.experts.bits
+        routed = self.num_expert_layers * experts_per_layer * self.expert_params
+        head = self.vocab_size * self.hidden_size * self.dtype_bytes
+        return self.dense_params * bits / 8 + routed * expert_bits / 8 + head
+
+    def kv_copies(self, num_gpus: int) -> int:
+        """How many GPUs of num_gpus in tensor parallelism store the same K and V: heads and latents are not split."""
+        return max(1, num_gpus // (1 if self.latent else self.num_kv_heads))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
     """A GPU's data sheet. Bandwidths in bytes/s, fp16_flops in FLOP/s of the dense tensor cores.
 
-    device is the name that the driver prints, by which a profile says where it was measured; empty: not known.
+    device is the name that the driver prints, which a profile records as the measured GPU; empty where unknown.
     """
 
     name: str
@@ -74,11 +210,27 @@ class GpuSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSpec:
-    """num_gpus GPUs that hold one model by tensor parallelism.
+class TierSpec:
+    """Memory below the GPUs, size_gib GiB of it for KV cache.
 
-    kv_memory_gib gives the KV pool of some models by name, in GiB over all GPUs (the paper's Table 1); any other
-    model gets what `memory_utilization` leaves after weights and `workspace_gib` a GPU.
+    Bandwidths in bytes/s of all GPUs together, read towards them; None: the GPUs' links to the host by their data
+    sheet. latency_s: seconds before the first byte; extent_s: seconds more for every run of adjacent slots.
+    """
+
+    size_gib: float
+    read_bandwidth: float | None = None
+    write_bandwidth: float | None = None
+    latency_s: float = 0.0
+    extent_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """num_gpus GPUs that serve one model by tensor parallelism.
+
+    kv_memory_gib maps model names to KV pool sizes in GiB over all GPUs (the paper's Table 1); the pool of any other
+    model is what `memory_utilization` leaves after weights and `workspace_gib` per GPU. tiers: the memories below, from
+    the fastest to the slowest.
     """
 
     name: str
@@ -87,9 +239,10 @@ class ServerSpec:
     kv_memory_gib: Mapping[str, float] = field(default_factory=dict)
     memory_utilization: float = 0.95
     workspace_gib: float = 1.0
+    tiers: Mapping[str, TierSpec] | None = None
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
-        """Bytes for the KV cache of `model` on all GPUs together; negative when the weights do not fit."""
+        """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do not fit."""
         if model.name in self.kv_memory_gib:
             return int(self.kv_memory_gib[model.name] * GIB)
         usable = self.memory_utilization * self.gpu.memory_bytes - self.workspace_gib * GIB
@@ -97,7 +250,8 @@ class ServerSpec:
 
     def kv_slots(self, model: ModelSpec, block_size: int = 1) -> int:
         """Slots of the KV pool, cut to whole blocks of block_size slots."""
-        blocks = self.kv_pool_bytes(model) // (model.kv_bytes_per_token * block_size)
+        block_bytes = model.kv_bytes_per_token * model.kv_copies(self.num_gpus) * block_size
+        blocks = self.kv_pool_bytes(model) // block_bytes
         if blocks < 1:
-            raise InputError(f"{model.name} leaves no room for a KV cache on {self.name}: choose a larger server")
+            raise InputError(f"{model.name} on {self.name}: leaves no memory for a KV cache (choose a larger server)")
         return blocks * block_size

@@ -3,21 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 
-from testbed.core.records import record
 from testbed.core.request import PS
+from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.choices import layer_s
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work, extra_ps, transfers, with_swaps
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Moved, Work, extra_ps
+from testbed.cost.tier_links import TierLinks
+from testbed.cost.transfers import layer_s, transfers, with_swaps
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
     """What the data sheet does not say.
 
-    overhead_s: software time of an iteration; overhead_per_request_s: more of it for each resident request.
+    overhead_s: software time of an iteration; overhead_per_request_s: more of it for each running request,
+    overhead_per_token_s for each scheduled token and overhead_per_sequence_s for each sequence that takes a step or is
+    prefilled, None for none; software: the name of the system whose times these are, None where they are one's own.
     attention_bandwidth: share of the memory bandwidth that the decode attention kernel reaches. repeated_read: what a
-    token of a shared block costs that another sequence reads too, as a share of a first read. weight_bandwidth,
+    token of a shared block costs that another sequence reads too, as a share of a first read. byte_kv_bandwidth,
+    byte_window_bandwidth: share of attention_bandwidth that is left where K and V have one byte a value, in layers
+    without and with a window. weight_bandwidth,
     linear_flops: shares of memory bandwidth and peak that matrix products reach; layer_s: what the dependent kernels
     of a layer take beyond that. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy
     between host and device. all_reduce_s: latency of one all-reduce; parallel_layer_s: what a layer takes beyond that
@@ -25,8 +31,11 @@ class Efficiencies:
     of each thing that a policy counts by name.
     """
 
-    overhead_s: float = 0.0
-    overhead_per_request_s: float = 0.0
+    overhead_s: float | None = 0.0
+    overhead_per_request_s: float | None = 0.0
+    overhead_per_token_s: float | None = 0.0
+    overhead_per_sequence_s: float = 0.0
+    software: str | None = None
     attention_bandwidth: float = 1.0
     repeated_read: float = 1.0
     weight_bandwidth: float = 1.0
@@ -35,16 +44,20 @@ class Efficiencies:
     prefill_flops: float = 1.0
     copy_s: float = 0.0
     all_reduce_s: float = 0.0
+    byte_kv_bandwidth: float = 1.0
+    byte_window_bandwidth: float = 1.0
     parallel_layer_s: Mapping[int, float] = field(default_factory=dict)
     extra_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class AnalyticCost(CostModel):
-    """Every GPU holds 1/num_gpus of the weights and of each token's K and V (tensor parallelism, section 4.6).
+    """Every GPU stores 1/num_gpus of the weights and of each token's K and V (tensor parallelism, section 4.6).
 
     Sequences of a group run side by side on the GPU, so all but the first reader of a shared block find its K and V of
-    a layer in the L2 cache, at the price of `repeated_read`.
+    a layer in the L2 cache, at the cost of `repeated_read`.
     """
+
+    provenance: ClassVar[str] = "roofline, not measured"
 
     def __init__(self, model: ModelSpec, server: ServerSpec, efficiencies: Efficiencies) -> None:
         self.model = model
@@ -52,31 +65,71 @@ class AnalyticCost(CostModel):
         self._gpu = server.gpu
         self._eff = efficiencies
         self._layer_s = efficiencies.layer_s + layer_s(efficiencies.parallel_layer_s, server.num_gpus)
-        self._overhead_ps = round(efficiencies.overhead_s * PS)
-        self._per_request_ps = round(efficiencies.overhead_per_request_s * PS)
-        attention = server.gpu.memory_bandwidth * efficiencies.attention_bandwidth * server.num_gpus
-        self._context_ps = round(model.kv_bytes_per_token / attention * PS)
+        self._overhead_ps = round((efficiencies.overhead_s or 0.0) * PS)
+        self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
+        self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
+        self._per_sequence_ps = round(efficiencies.overhead_per_sequence_s * PS)
+        self.software = efficiencies.software
+        in_windows = model.window.num_layers if model.window else 0
+        self.windows = (model.window.size,) if model.window else ()
+        full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
+        self._context_ps = round(self._attention_s(model.num_attention_layers - in_windows, full) * PS)
+        self._window_ps = round(self._attention_s(in_windows, window) * PS)
+        states = model.states.num_layers * model.states.state_bytes if model.states else 0
+        self._state_ps = round(2 * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS)
+        self._attending = [(group.window, group.num_layers) for group in model.groups if not group.state_bytes]
+        latent = model.latent
+        self._channels = (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
         self._linear_ps = cache(self._linear)
+        self._tiers = TierLinks(model, server)
 
     def iteration(self, work: Work) -> int:
         num_tokens = work.decode_seqs
         for new, _ in work.prefill:
             num_tokens += new
         forward = self._linear_ps(num_tokens) if num_tokens else 0
-        software = self._software_ps(work.num_requests) if num_tokens else 0
+        software = self._software_ps(work, num_tokens) if num_tokens else 0
         read = self._effective(work.decode_context, work.decode_repeated)
         computing = forward + read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
+        if self.windows or self._state_ps:
+            computing += self._window_ps * sum(one.tokens for one in work.windows)
+            computing += self._state_ps * (work.decode_seqs + len(work.prefill))
         if work.copies or work.moves:
             computing = self._with_moves(computing, work)
         return computing + software + (extra_ps(work.extra, self._eff.extra_s) if work.extra else 0)
 
     def decode(self, work: Work) -> Affine:
         attention = self._effective(work.decode_context, work.decode_repeated) * self._context_ps
-        first = self._linear_ps(work.decode_seqs) + self._software_ps(work.num_requests) + attention
-        return record(Affine, (first, work.decode_seqs * self._context_ps, UNBOUNDED))
+        first = self._linear_ps(work.decode_seqs) + self._software_ps(work, work.decode_seqs) + attention
+        growth, steps = work.decode_seqs * self._context_ps, UNBOUNDED
+        if self.windows or self._state_ps:
+            first += self._state_ps * work.decode_seqs
+            for one in work.windows:
+                first += self._window_ps * one.tokens
+                growth, steps = growth + self._window_ps * one.growing, min(steps, one.steps)
+        return record(Affine, (first, growth, steps))
 
-    def _software_ps(self, num_requests: int) -> int:
-        return self._overhead_ps + num_requests * self._per_request_ps
+    def _attention_s(self, num_layers: int, byte_share: float) -> float:
+        """Seconds of decode attention for a token of context in so many layers, as memory or the peak bounds it.
+
+        A latent is read once for all heads, which is why the peak may bound it: 2 FLOPs for each head and value.
+        """
+        model, gpu = self.model, self._gpu
+        bandwidth = gpu.memory_bandwidth * self._eff.attention_bandwidth
+        if (model.kv_dtype_bytes or model.dtype_bytes) == 1:
+            bandwidth *= byte_share
+        read_s = num_layers * model.slot_bytes * model.kv_copies(self._gpus) / (bandwidth * self._gpus)
+        if model.latent is None:
+            return read_s
+        values = model.num_heads * (2 * model.latent.kv_rank + model.latent.rope_size) * num_layers
+        return max(read_s, 2 * values / (self._gpus * gpu.fp16_flops * self._eff.linear_flops))
+
+    def transfer(self, moves: tuple[Moved, ...]) -> int:
+        return self._tiers(moves)
+
+    def _software_ps(self, work: Work, num_tokens: int) -> int:
+        counted = (work.decode_seqs + len(work.prefill)) * self._per_sequence_ps + num_tokens * self._per_token_ps
+        return self._overhead_ps + work.num_requests * self._per_request_ps + counted
 
     def _effective(self, context: int, repeated: int) -> int:
         """The context that would take as long if nothing were shared."""
@@ -84,8 +137,12 @@ class AnalyticCost(CostModel):
 
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
-        shard = self.model.linear_params / self._gpus
-        read_s = shard * self.model.dtype_bytes / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
+        experts, touched = self.model.experts, 0.0
+        if experts:  # a router that prefers none: each token leaves out an expert with chance 1 - per_token / count
+            touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
+        read_bytes = self.model.read_bytes(touched) / self._gpus
+        read_s = read_bytes / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
+        shard = self.model.active_params / self._gpus
         compute_s = 2 * shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
         waiting_s = self.model.num_layers * self._layer_s + self._all_reduce_s(num_tokens)
         return round((max(read_s, compute_s) + waiting_s) * PS)
@@ -97,16 +154,18 @@ class AnalyticCost(CostModel):
         sent = 2 * (self._gpus - 1) / self._gpus * num_tokens * self.model.hidden_size * self.model.dtype_bytes
         return 2 * self.model.num_layers * (self._eff.all_reduce_s + sent / self._gpu.link_bandwidth)
 
-    def _prefill_ps(self, new: int, stored: int) -> int:
+    def _prefill_ps(self, new: int, num_stored: int) -> int:
         """Causal attention of `new` tokens: 4 FLOPs for each query, key and channel."""
-        model = self.model
-        pairs = new * stored + new * (new + 1) / 2
-        flops = 4 * pairs * model.num_heads * model.head_size * model.num_layers
+        flops = 0.0
+        for window, num_layers in self._attending:
+            pairs = pairs_of(new, num_stored, window)
+            flops += 4 * pairs * self.model.num_heads * self._channels * num_layers
         return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops) * PS)
 
     def _with_moves(self, computing_ps: int, work: Work) -> int:
         """Block copies read and write device memory first; swaps cross the host link, K and V of every layer apart."""
-        token, layers = self.model.kv_bytes_per_token / self._gpus, self.model.num_layers
+        copies = self.model.kv_copies(self._gpus)
+        token, layers = self.model.kv_bytes_per_token * copies / self._gpus, self.model.num_layers
         copied = sum(length * count for length, count in work.copies)
         copied_ps = round(2 * copied * token / self._gpu.memory_bandwidth * PS)
         counts, moved_ps = dict[int, int](), 0
@@ -115,4 +174,13 @@ class AnalyticCost(CostModel):
         for length, count in counts.items():
             piece_s = self._eff.copy_s + length * token / (2 * layers) / self._gpu.host_bandwidth
             moved_ps += round(count * piece_s * PS)
-        return with_swaps(copied_ps + computing_ps, moved_ps, sum(counts.values()), layers)
+        computing_ps = with_swaps(copied_ps + computing_ps, moved_ps, sum(counts.values()), layers)
+        return self._tiers.behind(computing_ps, work.moves, layers)
+
+
+def pairs_of(new: int, num_stored: int, window: int | None) -> float:
+    """Pairs of a query and a key: each of `new` tokens sees those stored, and those before it; at most `window`."""
+    if window is None or num_stored + new <= window:
+        return new * num_stored + new * (new + 1) / 2
+    whole = max(min(new, window - num_stored), 0)  # queries that see fewer tokens than the window has
+    return whole * num_stored + whole * (whole + 1) / 2 + (new - whole) * window

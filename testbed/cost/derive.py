@@ -1,4 +1,4 @@
-"""A profile for a GPU that nobody has at hand: what was measured, moved to another data sheet.
+"""A profile for a GPU or a model that was not measured: what was measured, moved to another data sheet or shape.
 
 A measured time is what its bytes and FLOPs need at the best rates that the profile itself reached, and a rest. The
 first goes by the ratio of the two data sheets. The rest stays: it is launches, dependent kernels that wait for each
@@ -7,10 +7,11 @@ make small kernels too slow and, where a fitted level corrects for that, full ba
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.shapes import check_plain
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 
@@ -21,34 +22,43 @@ METHOD = (
 )
 STREAMS = ("linear", "output_head", "decode_attention", "contiguous_attention", "decode_attention_paper_kernel")
 LINKS = {"swap": "host_bandwidth", "all_reduce": "link_bandwidth"}
+# neither bytes nor FLOPs of the shard decide these: software, launches, and shares that are no times
+UNMOVED = ("overhead", "launched_eager", "launched_graph", "once_per_iteration", "unequal_lengths")
 Key = tuple[Any, ...]
 Point = tuple[Key, list[float]]
 
 
 def derive(
-    profile: Mapping[str, Any], source: GpuSpec, target: GpuSpec, attainable: float | None = None
+    profile: Mapping[str, Any],
+    source: GpuSpec,
+    target: GpuSpec,
+    attainable: float | None = None,
+    shard: "Loads | None" = None,
 ) -> dict[str, Any]:
     """The profile of `source` carried to `target`; its fingerprint says that it was derived, and how.
 
-    attainable is the share of its memory bandwidth that the target reaches, where somebody measured it (A100: 0.86, by
-    AIConfigurator's tables); None for the share that the source reached.
+    attainable is the share of its memory bandwidth that the target reaches, where it was measured (A100: 0.86, by
+    AIConfigurator's tables); None for the share that the source reached. shard: another model's shard to carry it to;
+    None for the profile's own.
     """
-    if profile["fingerprint"]["source"] != "measured":
+    if profile["fingerprint"]["source"] == "derived":
         raise InputError("only a measured profile can be carried to another GPU")
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
+    aim = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
-    streams = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
-    bandwidth_share = max(streams) / source.memory_bandwidth
+    rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
+    bandwidth_share = min(1.0, max(rates) / source.memory_bandwidth)  # more: weights from the L2 cache
     if attainable is not None:
         target = replace(target, memory_bandwidth=target.memory_bandwidth * attainable / bandwidth_share)
     sections = {}
     for name, section in profile["sections"].items():
-        carry = _carrier(name, loads, points[name], bandwidth_share, source, target)
+        carry = _carrier(name, (loads, aim), points[name], bandwidth_share, (source, target))
         rows = [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points[name]]
         sections[name] = {**section, "points": rows}
-    told = "" if attainable is None else f"; the target reaches {attainable:g} of its memory bandwidth"
-    origin = {"source": "derived", "device": target.name, "method": METHOD + told, "from": profile["fingerprint"]}
-    return {**profile, "fingerprint": origin, "sections": sections, "fit": None}
+    suffix = "" if attainable is None else f"; the target reaches {attainable:g} of its memory bandwidth"
+    origin = {"source": "derived", "device": target.name, "method": METHOD + suffix, "from": profile["fingerprint"]}
+    shape = {"model": asdict(aim.model), "num_gpus": aim.num_gpus, "gpu": asdict(target)}
+    return {**profile, **shape, "fingerprint": origin, "sections": sections, "fit": None}
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
@@ -71,7 +81,7 @@ def derived_cost(
     path: str | None = None,
     attainable: float | None = None,
 ) -> ProfileCost:
-    """Prices on a server whose GPU nobody has at hand: `path`, a profile of `source`, carried to the server's GPU.
+    """Costs on a server whose GPU was not measured: `path`, a profile of `source`, scaled to the server's GPU.
 
     Without a path it is the shipped profile of the model and its number of GPUs; attainable is as in `derive`.
     """
@@ -83,6 +93,7 @@ class Loads:
     """Bytes of device memory and FLOPs behind each measured point, for one GPU's shard."""
 
     def __init__(self, model: ModelSpec, num_gpus: int) -> None:
+        check_plain(model, "a profile")
         self.model, self.num_gpus = model, num_gpus
         self.layer = model.layer_params / num_gpus
         self.head = model.vocab_size * model.hidden_size / num_gpus
@@ -118,24 +129,34 @@ class Loads:
 
 
 def _carrier(
-    name: str, loads: Loads, points: Sequence[Point], bandwidth_share: float, source: GpuSpec, target: GpuSpec
+    name: str,
+    shards: tuple["Loads", "Loads"],
+    points: Sequence[Point],
+    bandwidth_share: float,
+    gpus: tuple[GpuSpec, GpuSpec],
 ) -> Callable[[Key, float], float]:
-    """How a time of this section goes from one data sheet to the other.
+    """How a time of this section goes from one shard and data sheet to the other.
 
     The share of the memory bandwidth is the device's, the share of the peak is the section's: that of its kernels.
     """
-    if name == "overhead":
+    (loads, aim), (source, target) = shards, gpus
+    if name in UNMOVED:
         return lambda key, us: us
     if name in LINKS:
-        per_byte = US / getattr(target, LINKS[name]) - US / getattr(source, LINKS[name])
-        return lambda key, us: max(us / 4, us + loads.sent(name, key) * per_byte)
+        here, there = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
+
+        def sent(key: Key, us: float) -> float:
+            num_bytes = loads.sent(name, key)
+            return max(us / 4, us + num_bytes * (there - here) + (aim.sent(name, key) - num_bytes) * there)
+
+        return sent
     flops_share = best_rates(loads, name, points)[1] / source.fp16_flops
 
     def moved(key: Key, us: float) -> float:
-        load = loads.load(name, key)
-        needed = roofline_us(source, bandwidth_share, flops_share, *load)
+        needed = roofline_us(source, bandwidth_share, flops_share, *loads.load(name, key))
+        wanted = roofline_us(target, bandwidth_share, flops_share, *aim.load(name, key))
         streaming = min(us, needed)  # less than it needs, where the L2 cache helped
-        return us + streaming * (roofline_us(target, bandwidth_share, flops_share, *load) / needed - 1)
+        return us + streaming * (wanted / needed - 1)
 
     return moved
 

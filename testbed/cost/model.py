@@ -1,13 +1,13 @@
-"""What an iteration does, and the plug-in API for what it costs."""
+"""What an iteration does, also as columns of a table, and the plug-in API for what it costs."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import isqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
-from testbed.core.slots import DEVICE, HOST
 
 
 class Moved(NamedTuple):
@@ -19,20 +19,34 @@ class Moved(NamedTuple):
     num_transfers: int
 
 
+class WindowReads(NamedTuple):
+    """What the decodes of an iteration read in each layer whose window has `size` tokens: `tokens` in all.
+
+    `growing` sequences are shorter than the window, and read one token more in the next iteration; the same holds for
+    the first `steps` iterations in a row.
+    """
+
+    size: int
+    tokens: int
+    growing: int
+    steps: int
+
+
 class Work(NamedTuple):
     """What one iteration does, in counts; never in block ids.
 
     decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included), the
     longest of them decode_longest; of these tokens, decode_repeated lie in shared blocks that another sequence of the
-    iteration reads too. prefill lists (new tokens, tokens already stored) of every sequence in its prompt phase;
-    decodes and prompts run together. num_requests requests are resident: what software does for each costs time too.
+    iteration reads too. prefill lists (new tokens, tokens already stored) of every sequence in prefill;
+    decodes and prompts run together. num_requests requests are running: the software time of each counts too.
     copies lists (length in slots, how many) on the device, moves those between tiers, extra whatever else a policy
-    counts by name. forks sequences were made from others since the iteration before.
+    counts by name. forks sequences were made from others since the iteration before. windows: what decodes read in
+    layers with a window, for each size that the cost model names in `windows`.
     """
 
     decode_seqs: int = 0
     decode_context: int = 0
-    decode_longest: int = 0
+    decode_max_context: int = 0
     decode_repeated: int = 0
     prefill: tuple[tuple[int, int], ...] = ()
     num_requests: int = 0
@@ -40,11 +54,42 @@ class Work(NamedTuple):
     moves: tuple[Moved, ...] = ()
     extra: tuple[tuple[str, int], ...] = ()
     forks: int = 0
+    windows: tuple[WindowReads, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         """Tokens that pass through the linear layers."""
         return self.decode_seqs + sum(new for new, _ in self.prefill)
+
+
+UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
+PREFIX = "work_"
+WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
+CAME_LATER = {"forks": 0, "windows": "[]"}  # what a row of an engine that did not write it yet means: none was counted
+ALWAYS = tuple(PREFIX + name for name in Work._fields if name not in CAME_LATER)
+LISTS = ("prefill", "copies", "moves", "extra", "windows")
+
+
+def work_cells(work: Work) -> list[Any]:
+    """The cells of WORK_COLUMNS: numbers, and lists as JSON."""
+    return [
+        json.dumps(value, separators=(",", ":")) if name in LISTS else value
+        for name, value in zip(Work._fields, work, strict=True)
+    ]
+
+
+def read_work(row: Mapping[str, Any]) -> Work:
+    """The work of a row, whose cells may be texts or numbers."""
+    values: dict[str, Any] = {}
+    for name in Work._fields:
+        try:
+            cell = row.get(PREFIX + name, CAME_LATER[name]) if name in CAME_LATER else row[PREFIX + name]
+            values[name] = tuple(tuple(one) for one in json.loads(cell)) if name in LISTS else int(cell)
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?") from None
+    values["moves"] = tuple(Moved(*one) for one in values["moves"])
+    values["windows"] = tuple(WindowReads(*one) for one in values["windows"])
+    return Work(**values)
 
 
 class Affine(NamedTuple):
@@ -69,58 +114,37 @@ class Affine(NamedTuple):
         return steps if self.total_ps(steps) >= elapsed_ps else steps + 1
 
 
-UNBOUNDED = 1 << 62
-MAX_PENDING = 1024  # copies that the driver takes before a call waits; kernels/results/h200-overlap.csv measures it
-
-
-def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: int) -> int:
-    """Time of an iteration whose swaps, num_copies calls that take moving_ps by themselves, hide behind computing.
-
-    The 2023 system swaps on a stream of its own, and a layer waits for no blocks but its own: layer by layer, the
-    slower of the two sets the pace, and the other is felt in one layer only. But the host launches no layer before the
-    driver has taken every copy, and it takes MAX_PENDING at a time. `python -m kernels.measure.overlap` measures this.
-    """
-    waiting_ps = moving_ps * (num_copies - MAX_PENDING) // num_copies if num_copies > MAX_PENDING else 0
-    moving_ps -= waiting_ps
-    return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
-
-
-def transfers(moves: tuple[Moved, ...]) -> dict[tuple[str, int], int]:
-    """How many transfers of each length leave the device for the host ("out") and come back ("in").
-
-    The built-in cost models know this link only.
-    """
-    counts = dict[tuple[str, int], int]()
-    for source, target, length, count in moves:
-        if {source, target} != {DEVICE, HOST}:
-            raise InputError(f"the cost model has no price for transfers from {source} to {target}")
-        key = ("out" if source == DEVICE else "in", length)
-        counts[key] = counts.get(key, 0) + count
-    return counts
-
-
-def extra_ps(extra: tuple[tuple[str, int], ...], prices_s: Mapping[str, float]) -> int:
-    """Picoseconds of what a policy counts by name, at so many seconds each; a name without a price is refused."""
+def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -> int:
+    """Picoseconds of what a policy counts by name, at so many seconds each; a name without a cost is refused."""
     total = 0
     for name, count in extra:
-        if name not in prices_s:
-            known = ", ".join(prices_s) or "none"
-            raise InputError(f"the policy counts {name!r}, which the cost model has no price for (it knows {known})")
-        total += count * round(prices_s[name] * PS)
+        if name not in costs_s:
+            known = ", ".join(costs_s) or "none"
+            raise InputError(f"the policy counts {name!r}, for which the cost model has no cost (it knows {known})")
+        total += count * round(costs_s[name] * PS)
     return total
 
 
 class CostModel(ABC):
-    """Prices iterations. A plug-in needs only `iteration`; `decode` makes it fast."""
+    """Computes the time of iterations. Only `iteration` is needed; `decode` makes it fast, `transfer` is for tiers.
+
+    windows: the sizes of sliding windows for which `Work.windows` counts what decodes read.
+    """
+
+    windows: tuple[int, ...] = ()
 
     @abstractmethod
     def iteration(self, work: Work) -> int:
         """Picoseconds of one iteration, a whole number above 0."""
 
     def decode(self, work: Work) -> Affine:
-        """Prices of the next decode iterations, the first of which is `work` (no prompts, copies, moves, extra, forks).
+        """Times of the next decode iterations, the first of which is `work` (no prompts, copies, moves, extra, forks).
 
         In each later one every sequence reads one token more; all other counts stay. Must equal `iteration` step by
         step, as far as it says. By default it says one step only.
         """
         return Affine(self.iteration(work), 0, 1)
+
+    def transfer(self, moves: tuple[Moved, ...]) -> int:
+        """Picoseconds of one transfer in the background that has its link to itself."""
+        raise InputError(f"{type(self).__name__}: has no time for transfers between tiers (define transfer())")

@@ -1,33 +1,35 @@
-"""Prices measured on a GPU, as a profile holds them: the JSON that `testbed calibrate` and `import-profile` write."""
+"""Costs measured on a GPU, as in a profile: the JSON that `testbed calibrate` and `import-profile` write."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.records import record
+from testbed.core.request import PS
+from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.attention_prices import Attention
-from testbed.cost.choices import Choices
-from testbed.cost.layer_prices import Layers
-from testbed.cost.model import Affine, CostModel, Work, extra_ps, transfers, with_swaps
-from testbed.cost.move_tables import HostLink, SizedTable
-from testbed.cost.sections import PROFILES, Rows, has, read_profile, table
-from testbed.cost.software import Software
+from testbed.cost.attention import Attention
+from testbed.cost.layers import Layers
+from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
+from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
+from testbed.cost.tier_links import TierLinks
+from testbed.cost.transfers import SizedTable, host_link, ring_stand_in, transfers, with_swaps
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 SwapTime = Callable[[int, int], int]
+ENGINE = "engine"
+TIER_STAND_IN = "not measured: latency, bytes over bandwidth and a time for each extent, as server.tiers has them"
 SWAP_STAND_IN = "not measured: bytes over the data sheet's link to the host"
 
 
 class ProfileCost(CostModel):
-    """Measured prices of one model's shard on one GPU; tensor-parallel GPUs work in step.
+    """Measured costs of one model's shard on one GPU; tensor-parallel GPUs work in step.
 
     A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
     fast-forwarding equals stepping bit for bit. All-reduces are measured ones if the profile has them, else a ring
-    over the server's links, and so are swaps; with server None the shard is priced by itself, without either. Any other
-    section that the profile has not is named when a price needs it.
+    over the server's links, and so are swaps; with server None the shard is taken by itself, without either. Any other
+    section that the profile has not is named when a cost needs it.
     """
 
     def __init__(
@@ -42,53 +44,62 @@ class ProfileCost(CostModel):
         _check_shape(profile, model, num_gpus)
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
-        self._model = model
+        self._num_layers = model.num_layers
         self._layers = Layers(profile, model, server, choices)
         self._attention = Attention(profile, choices, model.num_layers)
         self._copy = table(profile, "block_copy", SizedTable)
-        link = HostLink(model, server) if server and not has(profile, "swap") else None
-        self._out: SwapTime = link or _swaps(profile, choices.swap, "out")
-        self._in: SwapTime = link or _swaps(profile, choices.swap, "in")
+        link = host_link(model, server) if server and not has(profile, "swap") else None
+        self._swap: dict[str, SwapTime] = {way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")}
         if link:
             self.fingerprint = {**self.fingerprint, "swap": SWAP_STAND_IN}
+        if server and server.num_gpus > 1 and not has(profile, "all_reduce"):
+            self.fingerprint = {**self.fingerprint, "all_reduce": ring_stand_in(server)}
+        self._tiers = TierLinks(model, server)
+        if server and server.tiers:
+            self.fingerprint = {**self.fingerprint, "tiers": TIER_STAND_IN}
         self._software = Software(profile, choices, num_gpus)
+        self.software = self._software.system
+        self.fit: Mapping[str, Any] | None = profile.get("fit")
 
     def iteration(self, work: Work) -> int:
-        num_tokens, price = work.num_tokens, 0
+        num_tokens, time_ps = work.num_tokens, 0
         if num_tokens:
-            price += self._layers.price(num_tokens, work.decode_seqs + len(work.prefill))
-            price += self._layers.singly(num_tokens) if work.prefill else self._layers.together(num_tokens)
-            price += self._software.running(num_tokens)
-        price += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
+            time_ps += self._layers.time_ps(num_tokens, work.decode_seqs + len(work.prefill))
+            time_ps += self._layers.eager(num_tokens) if work.prefill else self._layers.graph(num_tokens)
+            time_ps += self._software.running(num_tokens)
+        time_ps += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:
-            price = self._with_swaps(price, work)
-        price += extra_ps(work.extra, self.choices.extra_s) if work.extra else 0
-        return price + self._software.serving(work)
+            time_ps = self._with_swaps(time_ps, work)
+            time_ps = self._tiers.behind(time_ps, work.moves, self._num_layers)
+        time_ps += extra_ps(work.extra, self.choices.extra_s) if work.extra else 0
+        return time_ps + self._software.serving(work)
 
     def decode(self, work: Work) -> Affine:
         num_seqs = work.decode_seqs
         attention = self._attention.span(work)
-        first = self._layers.price(num_seqs, num_seqs) + self._software.running(num_seqs)
-        first += self._software.serving(work) + attention.first_ps + self._layers.together(num_seqs)
+        first = self._layers.time_ps(num_seqs, num_seqs) + self._software.running(num_seqs)
+        first += self._software.serving(work) + attention.first_ps + self._layers.graph(num_seqs)
         return record(Affine, (first, attention.growth_ps, attention.steps))
+
+    def transfer(self, moves: tuple[Moved, ...]) -> int:
+        return self._tiers(moves)
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
         """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""
-        layers, tables = self._model.num_layers, {"out": self._out, "in": self._in}
-        counts = transfers(work.moves)
-        moving_ps = sum(tables[way](length, count) for (way, length), count in counts.items())
+        counts, moving_ps = transfers(work.moves), {"out": 0, "in": 0}
+        for (way, length), count in counts.items():
+            moving_ps[way] += self._swap[way](length, count)
         if self.choices.swap_waits == "all in":
-            coming_ps = sum(self._in(length, count) for (way, length), count in counts.items() if way == "in")
-            return max(computing_ps + coming_ps, moving_ps)
-        per_block = 2 * layers if self.choices.swap == "per block" else 1
-        return with_swaps(computing_ps, moving_ps, per_block * sum(counts.values()), layers)
+            return max(computing_ps + moving_ps["in"], sum(moving_ps.values()))
+        per_block = 2 * self._num_layers if self.choices.swap == "per block" else 1
+        return with_swaps(computing_ps, sum(moving_ps.values()), per_block * sum(counts.values()), self._num_layers)
 
 
 def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
-    """A profile prices the model and the number of GPUs that it was measured for; max_len is not part of a shape."""
-    if ModelSpec(**{**profile["model"], "max_len": model.max_len}) != model or profile["num_gpus"] != num_gpus:
+    """A profile is for the shape of model and the number of GPUs that it was measured for."""
+    if not model.is_shaped_like(ModelSpec(**profile["model"])) or profile["num_gpus"] != num_gpus:
         name, degree = profile["model"]["name"], profile["num_gpus"]
-        raise InputError(f"the profile is of {name} on {degree} GPU(s), asked for {model.name} on {num_gpus}")
+        raise InputError(f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on {num_gpus}")
 
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
@@ -96,3 +107,36 @@ def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
         return SizedTable((key[2:], ps) for key, ps in points if key[:2] == (method, way))
 
     return table(profile, "swap", of_way)
+
+
+class Software:
+    """An overhead set in the choices overrides the profile's; if neither gives one it is zero.
+
+    system: the name of the system whose software this is: the choices', else this project's engine, where `testbed
+    calibrate` measured it; None where the times are the user's own, fitted on a log, or none.
+    """
+
+    def __init__(self, profile: Mapping[str, Any], choices: Choices, num_gpus: int) -> None:
+        known = {key[0]: ps for key, ps in rows(profile, "overhead")} if has(profile, "overhead") else {}
+        is_own = choices.overhead_s is not None or "software_fitted_on" in profile["fingerprint"] or not known
+        self.system = choices.software or (None if is_own else ENGINE)
+
+        def ps(what: str, configured_s: float | None) -> int:
+            return known.get(what, 0) if configured_s is None else round(configured_s * PS)
+
+        workers_ps = num_gpus * round(choices.overhead_per_worker_s * PS)
+        self.iteration_ps = ps("iteration", choices.overhead_s) + workers_ps
+        inputs_ps = num_gpus * round(choices.overhead_per_input_s * PS)
+        self.request_ps = ps("request", choices.overhead_per_request_s) + inputs_ps
+        self.token_ps = ps("token", choices.overhead_per_token_s)
+        self.sequence_ps = round(choices.overhead_per_sequence_s * PS)
+        self.fork_ps = round(choices.sequences_per_fork * choices.overhead_per_sequence_s * PS)
+
+    def running(self, num_tokens: int) -> int:
+        """Picoseconds of an iteration over so many tokens, of whatever sequences; swaps hide behind it."""
+        return self.iteration_ps + num_tokens * self.token_ps if num_tokens else 0
+
+    def serving(self, work: Work) -> int:
+        """Picoseconds more for its requests, their sequences and forks."""
+        num_seqs = work.decode_seqs + len(work.prefill)
+        return work.num_requests * self.request_ps + num_seqs * self.sequence_ps + work.forks * self.fork_ps

@@ -1,18 +1,33 @@
-"""A profile's file and its sections of measured points; PROFILE_FORMAT.md describes both."""
+"""A profile's file and its sections of measured points (see PROFILE_FORMAT.md), and which of them are used."""
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from testbed.core.errors import InputError
+from testbed.cost.profile_check import check_profile, check_sizes
 
 PROFILES = Path(__file__).parent / "profiles"
 FORMAT = 1
 BETWEEN = ("line", "next")
 PS_PER_US = 10**6
+DECODES = {  # the section of each decode kernel
+    "paged": "decode_attention",
+    "paper": "decode_attention_paper_kernel",
+    "contiguous": "contiguous_attention",
+}
+KNOWN = {
+    "kernel": tuple(DECODES),
+    "spread": ("ragged", "equal"),
+    "swap": ("fused", "per block"),
+    "swap_waits": ("by layer", "all in"),
+}
 Rows = list[tuple[tuple[Any, ...], int]]
 T = TypeVar("T")
+INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 
 def read_profile(path: str | Path) -> dict[str, Any]:
@@ -25,13 +40,20 @@ def read_profile(path: str | Path) -> dict[str, Any]:
         raise InputError(f"no profile {path}: neither a file nor one of {known}")
     try:
         profile: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a profile, which is a JSON file ({error})") from error
     if not isinstance(profile, dict):
         raise InputError(f"{file}: not a profile, which is a JSON object with 'format': {FORMAT}")
     if profile.get("format") != FORMAT:
         raise InputError(f"{file.name}: profile format {profile.get('format')}, this version reads {FORMAT}")
+    check_profile(profile, file.name)
     return profile
+
+
+def dump(profile: Mapping[str, Any]) -> str:
+    """A profile as JSON with one measured point a line."""
+    text = json.dumps(profile, indent=1)
+    return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
 def has(profile: Mapping[str, Any], section: str) -> bool:
@@ -49,7 +71,7 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
 
 
 def missing(profile: Mapping[str, Any], section: str) -> NoReturn:
-    """Name the section that a price needs and the profile has not."""
+    """Name the section that a cost needs and the profile has not."""
     name, there = profile["model"]["name"], ", ".join(profile["sections"])
     raise InputError(f"the profile of {name} has no section {section}, which this run needs; it has {there}")
 
@@ -69,7 +91,61 @@ def jumps(profile: Mapping[str, Any], section: str) -> bool:
 
 
 def table(profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]) -> T | Callable[..., NoReturn]:
-    """The table of a section; of one that is not there, a stand-in that says so once a price is asked of it."""
+    """The table of a section; of one that is not there, a stand-in that raises InputError when it is used."""
     if has(profile, section):
         return make(rows(profile, section))
-    return lambda *asked: missing(profile, section)
+    return lambda *requested: missing(profile, section)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Which of the measured alternatives is used.
+
+    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
+    "equal"; swap: "fused" or "per block"; swap_waits: "by layer" (the 2023 system's, see with_swaps) or "all in" (no
+    layer runs before everything has come in; what goes out hides behind computing);
+    overhead_s: software time of an iteration, None for the profile's (one graph launch, inputs in, tokens out),
+    overhead_per_worker_s more for each GPU, whose worker gets its input in turn, overhead_per_request_s more for each
+    running request and overhead_per_token_s for each scheduled token, None for the profile's, where it has them;
+    overhead_per_input_s for each running request
+    on each GPU, to whose worker its input is handed; overhead_per_sequence_s for each sequence that takes a step or is
+    prefilled, and as much as for sequences_per_fork of them for each fork; software: the name of the system whose times
+    these are, None where they are the profile's or the user's own;
+    parallel_layer_s: what a layer takes on so many GPUs beyond its kernels and all-reduces (launches that wait for the
+    slowest GPU), by number of GPUs; one GPU needs no entry, and an empty table gives nothing;
+    attention_scale: decode attention takes that many times as long;
+    repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
+    (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
+    extra_s: seconds of each thing that a policy counts by name. cuda_graph_sizes: batches are padded to the next of
+    them, None for the profile's; none of them for a server that launches eagerly.
+    """
+
+    block_size: int = 16
+    kernel: str = "paged"
+    spread: str = "ragged"
+    swap: str = "fused"
+    swap_waits: str = "by layer"
+    overhead_s: float | None = None
+    overhead_per_worker_s: float = 0.0
+    overhead_per_request_s: float | None = None
+    overhead_per_token_s: float | None = None
+    overhead_per_input_s: float = 0.0
+    overhead_per_sequence_s: float = 0.0
+    sequences_per_fork: float = 0.0
+    software: str | None = None
+    parallel_layer_s: Mapping[int, float] = field(default_factory=dict)
+    attention_scale: float = 1.0
+    repeated_read: float = 0.5
+    extra_s: Mapping[str, float] = field(default_factory=dict)
+    cuda_graph_sizes: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in KNOWN.items():
+            if getattr(self, name) not in known:
+                raise InputError(f"{name}: {getattr(self, name)} is not one of {', '.join(known)}")
+        check_sizes(self.cuda_graph_sizes, "cuda_graph_sizes")
+
+    @property
+    def decode_section(self) -> str:
+        """The profile section of the chosen decode kernel."""
+        return DECODES[self.kernel]

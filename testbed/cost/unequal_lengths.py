@@ -2,28 +2,20 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from testbed.cost.model import UNBOUNDED
+from testbed.cost.model import UNBOUNDED, Work
 
-AXES = ("prefill_tokens", "past_tokens", "num_seqs", "mean_percent", "longest")
-
-
-class Lengths(NamedTuple):
-    """Decode contexts in counts: num_seqs of them, their sum, the longest."""
-
-    num_seqs: int
-    context: int
-    longest: int
+AXES = ("prefill_tokens", "past_tokens", "num_seqs", "mean_percent", "max_context")
 
 
 class UnequalLengths:
-    """A price is t(mean) + share * (t(longest) - t(mean)), where t is that of equal lengths.
+    """A cost is t(mean) + share * (t(longest) - t(mean)), where t is that of equal lengths.
 
     Prefill tokens, past tokens and num_seqs are points that were measured: shares are linear between them, and beyond
-    the last one its share holds. Decodes alone, prefill_tokens 0, are kernels of their own and not blended with the
+    the last one its share is used. Decodes alone, prefill_tokens 0, are separate kernels and not blended with the
     rest. mean_percent (the mean context in percent of the longest) and longest are bins, named by their upper edges;
-    beyond the last edge the last bin goes on. What was not measured has the section's `default`.
+    beyond the last edge the last bin is used. What was not measured has the section's `default`.
     """
 
     def __init__(self, section: Mapping[str, Any]) -> None:
@@ -32,26 +24,26 @@ class UnequalLengths:
         self._edges = [sorted({key[axis] for key in self._shares}) for axis in range(5)]
         self._prefills = [count for count in self._edges[0] if count]
 
-    def share(self, prefill_tokens: int, past_tokens: int, lengths: Lengths) -> float:
-        """The share for a batch of these decodes beside so many prompt tokens with so many stored ones."""
+    def share(self, prefill_tokens: int, past_tokens: int, work: Work) -> float:
+        """The share for a batch of the work's decodes together with so many prompt tokens with so many stored ones."""
         _, pasts, seqs, percents, longests = self._edges
-        percent = percents[self._percent_bin(percents, lengths)]
-        longest = longests[min(bisect_left(longests, lengths.longest), len(longests) - 1)]
+        percent = percents[self._percent_bin(percents, work)]
+        longest = longests[min(bisect_left(longests, work.decode_max_context), len(longests) - 1)]
 
         def decodes(prefill: int, past: int) -> float:
             known, default = self._shares, self._default
-            return _between(seqs, lengths.num_seqs, lambda n: known.get((prefill, past, n, percent, longest), default))
+            return _between(seqs, work.decode_seqs, lambda n: known.get((prefill, past, n, percent, longest), default))
 
         if not (prefill_tokens and self._prefills):
             return decodes(0, 0)
         return _between(self._prefills, prefill_tokens,
                         lambda new: _between(pasts, past_tokens, lambda past: decodes(new, past)))  # fmt: skip
 
-    def steps(self, lengths: Lengths) -> int:
+    def steps(self, work: Work) -> int:
         """For how many decode iterations in a row, the first of which is this one, no bin changes."""
-        num_seqs, context, longest = lengths
+        num_seqs, context, longest = work[:3]
         percents, longests = self._edges[3], self._edges[4]
-        place, steps = self._percent_bin(percents, lengths), UNBOUNDED
+        place, steps = self._percent_bin(percents, work), UNBOUNDED
         if place < len(percents) - 1:  # 100 (context + k n) <= percent n (longest + k) holds up to some k
             percent = percents[place]
             left = percent * num_seqs * longest - 100 * context
@@ -61,8 +53,8 @@ class UnequalLengths:
             steps = min(steps, longests[i] - longest + 1)
         return steps
 
-    def _percent_bin(self, percents: list[int], lengths: Lengths) -> int:
-        num_seqs, context, longest = lengths
+    def _percent_bin(self, percents: list[int], work: Work) -> int:
+        num_seqs, context, longest = work[:3]
         place = bisect_left(percents, 100 * context, key=lambda percent: percent * num_seqs * longest)
         return min(place, len(percents) - 1)
 

@@ -5,18 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from testbed.core.batch import Batch
 from testbed.core.errors import UnsupportedError as UnsupportedError
-from testbed.core.foresight import Foresight
-from testbed.core.sequence import Sequence
+from testbed.core.layers import KvGroup
+from testbed.core.request import Foresight
+from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import (
+    GRANTED,
     HOST,
+    NO_OPS,
     Answer,
     Answers,
     Extent,
     Footprint,
+    GroupTable,
+    NonSequenceSlots,
     Ops,
-    Unowned,
     Usage,
     copies_between,
 )
@@ -25,11 +28,16 @@ UNBOUNDED_LEN = 1 << 62
 
 
 class Tier(NamedTuple):
-    """A pool below the device: its name, its slots, and bytes/s each way between it and one GPU."""
+    """A pool below the device: its name, its slots, and bytes/s each way: of `host` to one GPU, else to all together.
+
+    write_bandwidth 0.0: the same as `bandwidth`, which is that of reading. latency_s: seconds before the first byte.
+    """
 
     name: str
     num_slots: int
     bandwidth: float = 0.0
+    write_bandwidth: float = 0.0
+    latency_s: float = 0.0
 
 
 def host(num_slots: int, bandwidth: float = 0.0) -> tuple[Tier, ...]:
@@ -42,7 +50,7 @@ class PoolSpec:
     """The pools that a policy manages, in slots, and the longest sequence in tokens.
 
     num_slots is the device's, tiers lists the pools below it. A slot is one token's K and V: layer_bytes bytes in each
-    of num_layers layers, over num_gpus GPUs together.
+    of num_layers layers, over num_gpus GPUs together. groups: the model's layers by the form of their cache.
     """
 
     num_slots: int
@@ -51,25 +59,32 @@ class PoolSpec:
     layer_bytes: int = 1
     num_layers: int = 1
     num_gpus: int = 1
+    groups: tuple[KvGroup, ...] = ()
 
     def slots_of(self, tier: str) -> int:
         """Slots of a tier below the device; 0 where there is none of that name."""
         return next((t.num_slots for t in self.tiers if t.name == tier), 0)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "PoolSpec":
+        """The same value, which never changes; the compiler's frozen classes cannot be copied field by field."""
+        return self
 
 
 class MemoryPolicy(Foresight, ABC):
     """Answers "may these sequences have room, and where?"
 
     A policy has no clock, queue, random numbers, GPU or logger; what must physically happen it returns as `Ops`.
-    Refusals are values and change nothing. A call sees `room` and `stored` of its sequences as they were before it;
-    the caller moves them by the answer. The clauses that every policy must keep are in testbed.contract.
+    Refusals are values and change nothing. A call sees `num_slots` and `num_stored` of its sequences as they were
+    before it; the caller moves them by the answer. The clauses that every policy must keep are in testbed.contract.
     The constructor takes a PoolSpec first, then the policy's own parameters by name.
     """
 
     shares: ClassVar[bool] = False
     caches_prefixes: ClassVar[bool] = False
     moves_tiers: ClassVar[bool] = False
+    moves_in_background: ClassVar[bool] = False
     drops_tokens: ClassVar[bool] = False
+    returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
 
     @abstractmethod
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
@@ -81,8 +96,12 @@ class MemoryPolicy(Foresight, ABC):
         """
 
     @abstractmethod
-    def extend(self, batch: Batch, num_tokens: int) -> Answer:
-        """num_tokens more slots for each member, all or none; after a span: so many steps have happened."""
+    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
+        """num_tokens more slots for each member, all or none: a decode step, or a prompt's next chunk."""
+
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        """num_steps steps of those that `guaranteed_steps` promised were taken; never refused, without ops."""
+        return self.extend(batch, num_steps)
 
     @abstractmethod
     def release(self, seq: Sequence) -> None:
@@ -92,21 +111,37 @@ class MemoryPolicy(Foresight, ABC):
     def table(self, seq: Sequence) -> list[Extent]:
         """Where the tokens of `seq` lie, in order, with the room that it holds for more."""
 
+    def group_tables(self, seq: Sequence) -> list[GroupTable]:
+        """The table by KV group. `table` contains the extents of all of them."""
+        dropped = seq.num_slots - self.num_stored(seq.num_slots)
+        return [GroupTable(0, self.table(seq), dropped, 1)]
+
     @abstractmethod
     def usage(self) -> Usage:
         """The device pool in slots."""
 
-    def computed(self, seq: Sequence, num_tokens: int) -> None:
+    def find(self, seq: Sequence, num_tokens: int) -> int:
+        """Leading tokens of `seq` that an admission for num_tokens tokens would find; changes nothing."""
+        return 0
+
+    def fits(self, seq: Sequence, num_tokens: int) -> bool:
+        """Whether `seq` would be admitted for num_tokens tokens now; changes nothing. False also where nobody knows.
+
+        A scheduler that admits with less than it has looked for asks this; where the answer is False it asks `admit`.
+        """
+        return False
+
+    def publish(self, seq: Sequence, num_tokens: int) -> None:
         """Once this iteration has run, the first num_tokens tokens of `seq` are stored: others may find them.
 
         Said while planning, right after a chunk is placed and before the next admission, and again after a move to the
         device. What was declared is not preempted in the same plan.
         """
 
-    def horizon(self, batch: Batch) -> int:
+    def guaranteed_steps(self, batch: Batch) -> int:
         """Promise: extend(batch, k) succeeds without ops for every k up to the answer; 0: step one by one.
 
-        It takes free slots first, then cached ones. The answer comes from these and max_len alone.
+        It takes free slots or cached ones, in the policy's order. The answer comes from these and max_len alone.
         """
         return 0
 
@@ -114,11 +149,11 @@ class MemoryPolicy(Foresight, ABC):
         """The slots that `seq` holds as a function of the tokens that it stores; None: tables are walked each step."""
         return None
 
-    def longest(self, prompt_len: int, num_seqs: int) -> int:
+    def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """Tokens of the longest sequences of such a request that the pool, less registered prefixes, could hold."""
         return UNBOUNDED_LEN
 
-    def stored(self, num_tokens: int) -> int:
+    def num_stored(self, num_tokens: int) -> int:
         """Tokens in the pool of a sequence that has num_tokens of them; fewer only where the policy drops tokens."""
         return num_tokens
 
@@ -132,21 +167,38 @@ class MemoryPolicy(Foresight, ABC):
         Where the policy shares, a new child is admitted by this; one that is resident gives up what it has (a beam
         candidate that did not survive, Fig. 9). Where it does not, the child has its own room and gets a copy.
         """
-        return Ops(copies_between(self.table(parent), self.table(child), self.stored(parent.stored)))
+        return Ops(copies_between(self.table(parent), self.table(child), self.num_stored(parent.num_stored)))
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         """Take a whole group to the tier of that name; shared blocks move once."""
         raise UnsupportedError(f"{type(self).__name__} does not move sequences between tiers")
 
+    def load(self, seq: Sequence, num_tokens: int) -> Answer:
+        """Begin to bring what lower tiers have of `seq` to the device, for an admission with num_tokens tokens.
+
+        The transfers are the grant's ops.background; none where there is nothing to load. LATER: the pool has no slots
+        for them now. While they are on their way, `admit` answers LOADING.
+        """
+        return GRANTED
+
+    def background(self) -> Ops:
+        """Transfers to lower tiers that begin now; asked once at the start of every plan."""
+        return NO_OPS
+
+    def landed(self, move_id: int) -> None:
+        """A transfer of ops.background has ended: its slots are no longer pinned, what it brought may be found."""
+        raise UnsupportedError(f"{type(self).__name__} moves nothing in the background")
+
     def register_prefix(self, num_tokens: int) -> None:
         """Pin a provider's prefix of num_tokens tokens in the pool (section 4.4)."""
         raise UnsupportedError(f"{type(self).__name__} does not share prefixes")
 
-    def unowned(self) -> Unowned:
+    def non_sequence_slots(self) -> NonSequenceSlots:
         """Where the slots lie that are not free though no table need point at them; only pictures ask."""
-        return Unowned()
+        return NonSequenceSlots()
 
     def check(self) -> None:
         """Raise AssertionError where an invariant of the policy's own state is broken."""
         used = self.usage()
-        assert used.allocated + used.cached + used.free == used.total, f"slots were lost or counted twice: {used}"
+        accounted = used.allocated + used.cached + used.in_transit + used.free
+        assert accounted == used.total, f"slots were lost or counted twice: {used}"

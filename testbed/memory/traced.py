@@ -1,14 +1,19 @@
 """A policy that is watched: where every sequence lies, and a call before anything changes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from testbed.core.batch import Batch
-from testbed.core.sequence import Sequence
-from testbed.core.slots import DEVICE, Answer, Answers, Extent, Footprint, Grant, Move, Ops, Unowned, Usage
+from testbed.core.sequence import Batch, Sequence
+from testbed.core.slots import DEVICE, Answer, Answers, Extent, Footprint, Grant, Move, Ops, Usage
 from testbed.memory.policy import MemoryPolicy
 
-TRAITS = ("reads_output_len", "shares", "caches_prefixes", "moves_tiers", "drops_tokens")
+TRAITS = (
+    "reads_output_len", "shares", "caches_prefixes", "moves_tiers", "moves_in_background", "drops_tokens",
+    "returns_slots",
+)  # fmt: skip
+UNWATCHED = (
+    "find", "group_tables", "fits", "max_seq_len", "num_stored", "counters", "non_sequence_slots", "check", "foresee",
+)  # fmt: skip
 
 
 class Held(NamedTuple):
@@ -33,8 +38,8 @@ class Traced(MemoryPolicy):
         self._sequences: dict[int, Sequence] = {}
         self._swapped: dict[int, Held] = {}
         self._extents: dict[Extent, Extent] = {}
-        for trait in TRAITS:
-            setattr(self, trait, getattr(policy, trait))
+        for name in (*TRAITS, *UNWATCHED):
+            setattr(self, name, getattr(policy, name))
 
     def __getattr__(self, name: str) -> Any:
         """What only this policy has."""
@@ -43,7 +48,7 @@ class Traced(MemoryPolicy):
     def held(self) -> dict[int, Held]:
         """What every sequence holds now, by sequence id, in order of admission."""
         return {
-            seq_id: self._swapped.get(seq_id) or Held(seq.request_id, seq.room, self._table(seq))
+            seq_id: self._swapped.get(seq_id) or Held(seq.request_id, seq.num_slots, self._table(seq))
             for seq_id, seq in self._sequences.items()
         }
 
@@ -55,15 +60,20 @@ class Traced(MemoryPolicy):
             self._sequences.update((seq.seq_id, seq) for seq in seqs)
         return answers
 
-    def extend(self, batch: Batch, num_tokens: int) -> Answer:
+    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         """Pass on."""
         self._before_change()
         return self.policy.extend(batch, num_tokens)
 
-    def computed(self, seq: Sequence, num_tokens: int) -> None:
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
         """Pass on."""
         self._before_change()
-        self.policy.computed(seq, num_tokens)
+        return self.policy.advance(batch, num_steps)
+
+    def publish(self, seq: Sequence, num_tokens: int) -> None:
+        """Pass on."""
+        self._before_change()
+        self.policy.publish(seq, num_tokens)
 
     def release(self, seq: Sequence) -> None:
         """Pass on, and forget the sequence."""
@@ -91,24 +101,35 @@ class Traced(MemoryPolicy):
                 del self._swapped[seq.seq_id]
         for seq, table in zip(seqs, tables, strict=False):
             kept, moved = parted(table, answer.ops.moves)
-            self._swapped[seq.seq_id] = Held(seq.request_id, seq.room, kept, moved)
+            self._swapped[seq.seq_id] = Held(seq.request_id, seq.num_slots, kept, moved)
         return answer
+
+    def load(self, seq: Sequence, num_tokens: int) -> Answer:
+        """Pass on."""
+        self._before_change()
+        return self.policy.load(seq, num_tokens)
+
+    def background(self) -> Ops:
+        """Pass on."""
+        self._before_change()
+        return self.policy.background()
+
+    def landed(self, move_id: int) -> None:
+        """Pass on."""
+        self._before_change()
+        self.policy.landed(move_id)
 
     def register_prefix(self, num_tokens: int) -> None:
         """Pass on."""
         self._before_change()
         self.policy.register_prefix(num_tokens)
 
-    def horizon(self, batch: Batch) -> int:
+    def guaranteed_steps(self, batch: Batch) -> int:
         """The policy's promise, or none while stepwise."""
-        return 0 if self.stepwise else self.policy.horizon(batch)
-
-    def foresee(self, output_len: Mapping[int, int]) -> None:
-        """Pass on."""
-        self.policy.foresee(output_len)
+        return 0 if self.stepwise else self.policy.guaranteed_steps(batch)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        """The policy's answer, as are all below."""
+        """The policy's answer, as in what follows."""
         return self.policy.table(seq)
 
     def usage(self) -> Usage:
@@ -116,21 +137,6 @@ class Traced(MemoryPolicy):
 
     def footprint(self, seq: Sequence) -> Footprint | None:
         return self.policy.footprint(seq)
-
-    def longest(self, prompt_len: int, num_seqs: int) -> int:
-        return self.policy.longest(prompt_len, num_seqs)
-
-    def stored(self, num_tokens: int) -> int:
-        return self.policy.stored(num_tokens)
-
-    def counters(self) -> Mapping[str, float]:
-        return self.policy.counters()
-
-    def unowned(self) -> Unowned:
-        return self.policy.unowned()
-
-    def check(self) -> None:
-        self.policy.check()
 
     def _table(self, seq: Sequence) -> tuple[Extent, ...]:
         """Its extents; equal ones are one object, because thousands of frames repeat them."""

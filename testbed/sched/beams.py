@@ -1,7 +1,8 @@
-"""Beam search (section 4.4, Fig. 9): which candidates survive a step, and which of them go on in two."""
+"""Beam search (section 4.4, Fig. 9): which candidates survive a step, and which of them continue in two."""
 
+import csv
 from abc import ABC, abstractmethod
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,8 @@ Ints: TypeAlias = NDArray[np.int64]
 NUM_SEARCHES, NUM_STEPS = 128, 1024
 STRIDE = 97_003  # between the places of consecutive requests; prime
 EXTRA_TOKENS = 4  # a stick is broken into k pieces and these: few of the best k are missed
+COLUMNS = ["request", "step", "parent", "child"]
+FIRST_STEP = 2  # output tokens that a candidate has when parents are chosen for the first time
 
 
 class BeamModel(ABC):
@@ -26,8 +29,8 @@ class BeamModel(ABC):
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
         """(parent, child) pairs, by candidate, once each has num_generated output tokens, at least 2.
 
-        Each child is a candidate that did not survive and goes on from the parent's tokens. Candidates that are not
-        named as a child go on from their own.
+        Each child is a candidate that did not survive and continues from the parent's tokens. Candidates that are not
+        named as a child continue from their tokens.
         """
 
 
@@ -37,8 +40,8 @@ class SyntheticBeams(BeamModel):
     At every step each of the k candidates draws a distribution over next tokens by breaking a stick (a Dirichlet
     process): token j takes a share 1 - u^(1/concentration) of what the tokens before it left. Log-probabilities add
     up along a candidate, and the best k of all continuations survive. The larger the concentration, the less sure
-    each candidate is of its next token, and the more often parents change. Requests follow one long search at places
-    of their own, which depend on seed and request only: every memory policy sees the same beams.
+    each candidate is of its next token, and the more often parents change. Requests follow one long search at
+    different places, which depend on seed and request only: every memory policy sees the same beams.
     """
 
     def __init__(self, concentration: float = 0.6, seed: int = 0) -> None:
@@ -67,7 +70,7 @@ def search(k: int, concentration: float, seed: int) -> list[tuple[Replacement, .
 
 
 def survivors(totals: Floats, ahead: Floats) -> tuple[Ints, Floats]:
-    """One step of many searches at once: the parent of each candidate that goes on, and its new total.
+    """One step of many searches at once: the parent of each candidate that continues, and its new total.
 
     totals: [search, candidate]; ahead: [search, candidate, token], log-probabilities. A parent's first continuation
     stays in its place; the others take the places of candidates that did not survive, as in `pairs`. Totals are
@@ -96,3 +99,59 @@ def pairs(parents: tuple[int, ...]) -> tuple[Replacement, ...]:
     free = [child for child in range(len(parents)) if child not in parents]
     again = [parent for i, parent in enumerate(parents) if i and parents[i - 1] == parent]
     return tuple(zip(again, free, strict=True))
+
+
+class RecordedBeams(BeamModel):
+    """A CSV with a line for each candidate that did not survive: request, step, parent, child.
+
+    step counts the output tokens that each candidate then has, from 2 on; at a step without lines all survive, and
+    a line without parent and child says so, which a record needs where a search ends (the engine writes them).
+    Requests follow the recorded searches in turn, whatever their numbers in the file; an output that is longer than
+    its search, which ends with its last line, goes through it again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = str(path)
+
+    @cached_property
+    def searches(self) -> list[dict[int, tuple[Replacement, ...]]]:
+        """Replacements by step, a search after another."""
+        searches = dict[int, dict[int, tuple[Replacement, ...]]]()
+        with open(self.path, newline="") as file:
+            lines = csv.reader(file)
+            if next(lines, None) != COLUMNS:
+                raise InputError(f"{self.path}: its first line must be {','.join(COLUMNS)}")
+            for cells in lines:
+                request, step, pair = self._row(lines.line_num, cells)
+                steps = searches.setdefault(request, {})
+                known = steps.setdefault(step, ())
+                if pair is not None:
+                    steps[step] = self._with(known, pair, lines.line_num)
+        if not searches:
+            raise InputError(f"{self.path}: it has no lines; a record of searches needs some")
+        return list(searches.values())
+
+    def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
+        search = self.searches[request.request_id % len(self.searches)]
+        step = (num_generated - FIRST_STEP) % (max(search) - FIRST_STEP + 1) + FIRST_STEP
+        pairs = search.get(step, ())
+        if any(max(pair) >= request.num_seqs for pair in pairs):
+            raise InputError(f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}")
+        return pairs
+
+    def _row(self, line: int, cells: list[str]) -> tuple[int, int, Replacement | None]:
+        """Request, step and pair of a line, None where all survive."""
+        numbers = cells[:2] if cells[2:] == ["", ""] else cells
+        if len(cells) != len(COLUMNS) or not all(cell.isdecimal() for cell in numbers) or int(cells[1]) < FIRST_STEP:
+            wanted = f"{len(COLUMNS)} whole numbers, the step at least {FIRST_STEP}"
+            raise InputError(f"{self.path}, line {line}: {','.join(cells)!r}; a line has {wanted}")
+        pair = None if numbers != cells else (int(cells[2]), int(cells[3]))
+        return int(cells[0]), int(cells[1]), pair
+
+    def _with(self, pairs: tuple[Replacement, ...], pair: Replacement, line: int) -> tuple[Replacement, ...]:
+        """The pairs of a step with one more: no candidate is a child twice, and no parent is a child."""
+        pairs = (*pairs, pair)
+        children = {child for _, child in pairs}
+        if len(children) < len(pairs) or children & {parent for parent, _ in pairs}:
+            raise InputError(f"{self.path}, line {line}: candidate {pair[1]} replaces, or is replaced, twice in a step")
+        return pairs

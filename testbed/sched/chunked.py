@@ -1,32 +1,24 @@
 """Chunked prefill (Sarathi): decodes first; what is left of the token budget goes to chunks of prompts."""
 
-from testbed.memory.policy import MemoryPolicy
-from testbed.sched.decoding import decode, resume
+from typing import ClassVar
+
 from testbed.sched.plan import Plan
-from testbed.sched.preemption import PreemptionRule
-from testbed.sched.prompts import PromptChunks
-from testbed.sched.scheduler import Scheduler
+from testbed.sched.prefill import PrefillChunks, Prefills
+from testbed.sched.scheduler import IterationLevel
 
 
-class ChunkedPrefill(Scheduler):
-    """At most max_num_batched_tokens tokens and max_num_seqs resident sequences in an iteration.
+class ChunkedPrefill(IterationLevel):
+    """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
     One prompt at a time is unfinished.
     """
 
-    def __init__(
-        self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_num_batched_tokens: int, max_num_seqs: int
-    ) -> None:
-        super().__init__(policy, preemption)
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.prompts = PromptChunks(self.residents, max_num_seqs)
+    prefills: ClassVar[type[Prefills]] = PrefillChunks
 
     def plan(self) -> Plan:
-        plan = self.residents.new_plan()
-        self.choose_order(self.residents.waiting)
-        decode(self.residents, plan)
-        resume(self.residents, plan)
-        if not plan.took_room:
-            self.prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
-        self.offer(plan, self.prompts)
+        plan = self.new_plan()
+        self.decode(plan)
+        self.swap_in(plan)
+        self.prompts.schedule_prefills(plan)
+        self.enable_fast_forward(plan)
         return plan

@@ -1,40 +1,40 @@
 """The 2023 system's scheduling (section 4.3): decodes and whole prompts share an iteration."""
 
-from testbed.memory.policy import MemoryPolicy
-from testbed.sched.decoding import decode, resume
+from typing import ClassVar
+
+from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
-from testbed.sched.preemption import PreemptionRule
-from testbed.sched.prompts import WholePrompts
-from testbed.sched.scheduler import Scheduler
+from testbed.sched.prefill import Prefills, WholePrefills
+from testbed.sched.scheduler import IterationLevel
 
 
-class MixedPrefill(Scheduler):
-    """At most max_num_batched_tokens tokens and max_num_seqs resident sequences in an iteration.
+class MixedPrefill(IterationLevel):
+    """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
     An item larger than the token budget runs alone, ahead of the decodes.
     """
 
-    def __init__(
-        self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_num_batched_tokens: int, max_num_seqs: int
-    ) -> None:
-        super().__init__(policy, preemption)
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.prompts = WholePrompts(self.residents, max_num_seqs)
-
     def plan(self) -> Plan:
-        residents, prompts = self.residents, self.prompts
-        plan = residents.new_plan()
-        item = 0
-        if residents.waiting or prompts.partial is not None:
-            self.choose_order(residents.waiting)
-            item = prompts.next_item()
-            if item > self.max_num_batched_tokens:
-                prompts.fill(plan, self.max_num_batched_tokens)
+        plan = self.new_plan()
+        if self.prompts.next_exceeds_budget():
+            self.prompts.schedule_prefills(plan)
         if not plan.chunks:
-            decode(residents, plan)
-            if residents.swapped:
-                resume(residents, plan)
-            if item and not plan.took_room:
-                prompts.fill(plan, self.max_num_batched_tokens - plan.decode_seqs)
-        self.offer(plan, prompts)
+            self.decode(plan)
+            self.swap_in(plan)
+            self.prompts.schedule_prefills(plan)
+        self.enable_fast_forward(plan)
         return plan
+
+
+class GroupLimit(WholePrefills):
+    """The running groups and the sequences of the next one together stay within the limit."""
+
+    def is_full_with(self, group: SequenceGroup) -> bool:
+        running = self.state.running
+        return bool(running) and len(running) + len(group.sequences) > self.limits.max_num_seqs
+
+
+class Mixed2023(MixedPrefill):
+    """As MixedPrefill, but max_num_seqs limits the sum of the number of groups and the sequences of the next one."""
+
+    prefills: ClassVar[type[Prefills]] = GroupLimit

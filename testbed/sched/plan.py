@@ -1,12 +1,11 @@
 """What a scheduler hands to an engine, and what it gets back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
-from testbed.core.records import record
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.core.slots import GRANTED, Grant, Ops
+from testbed.core.slots import GRANTED, Grant, Ops, record
 from testbed.cost.model import Moved, Work
 from testbed.sched.beams import Replacement
 
@@ -14,15 +13,15 @@ Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[
 
 
 class Chunk(NamedTuple):
-    """`new` tokens of a group's sequence `seq` behind `stored` ones; `last` completes the group's prompt phase.
+    """`new` tokens of a group's sequence `seq` behind `num_stored` ones; `last` completes the group's prefill.
 
-    padding tokens are computed and thrown away.
+    padding tokens are computed and discarded.
     """
 
     group: SequenceGroup
     seq: Sequence
     new: int
-    stored: int
+    num_stored: int
     last: bool
     padding: int = 0
 
@@ -30,39 +29,42 @@ class Chunk(NamedTuple):
 class Plan:
     """One iteration, and how often it may be repeated.
 
-    decode_seqs sequences take a step and read decode_context tokens, the longest of them decode_longest, padding
-    included; those of resumed groups, which come back from the host, are among them where there is room for it.
-    horizon is how many further identical steps the policy has promised; while `open`, an arrival would end them.
-    rejected groups could never run. forks sequences were made from others since the plan before. short says that groups
-    which have ended had to give their room back before their results were in, as if they were preempted.
+    decode_seqs sequences take a step and read decode_context tokens, the longest of them decode_max_context, padding
+    included. Sequences of swapped_in groups are among them where they have a slot for the next token.
+    guaranteed_steps: how many further identical steps the policy has promised; ends_on_arrival: an arrival ends them.
+    rejected: groups that could never run. forks: sequences forked from others since the plan before. ended_early:
+    groups that have ended, and were preempted before their results were in.
     """
 
     __slots__ = (
         "chunks",
         "decode_context",
-        "decode_longest",
+        "decode_max_context",
         "decode_seqs",
+        "ended_early",
+        "ends_on_arrival",
         "forks",
-        "horizon",
-        "open",
+        "guaranteed_steps",
         "ops",
         "preempted",
         "rejected",
-        "resumed",
-        "short",
+        "swapped_in",
     )
 
     def __init__(self) -> None:
-        self.decode_seqs = self.decode_context = self.decode_longest = self.horizon = self.forks = 0
-        self.open = self.short = False
+        self.decode_seqs = self.decode_context = self.decode_max_context = self.guaranteed_steps = self.forks = 0
+        self.ends_on_arrival = False
+        self.ended_early: list[SequenceGroup] = []
         self.chunks: list[Chunk] = []
         self.ops: list[Ops] = []
-        self.resumed: list[SequenceGroup] = []
+        self.swapped_in: list[SequenceGroup] = []
         self.preempted: list[SequenceGroup] = []
         self.rejected: list[SequenceGroup] = []
 
     def __bool__(self) -> bool:
-        return bool(self.decode_seqs or self.chunks or self.resumed)
+        return bool(self.decode_seqs or self.chunks or self.swapped_in) or any(
+            ops.copies or ops.moves for ops in self.ops
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -70,18 +72,18 @@ class Plan:
         return not (self.decode_seqs or self.chunks)
 
     @property
-    def took_room(self) -> bool:
-        """Whether room had to be taken back: nobody is let in by this plan."""
-        return self.short or bool(self.preempted)
+    def preempted_any(self) -> bool:
+        """Whether a group was preempted: this plan admits no request."""
+        return bool(self.preempted or self.ended_early)
 
     @property
     def repeats(self) -> bool:
-        """Whether the iteration is a plain decode step, which may be priced as one of many."""
-        return bool(self.decode_seqs) and not (self.chunks or self.ops or self.resumed or self.forks)
+        """Whether the iteration is a plain decode step, whose cost may be computed as one of many."""
+        return bool(self.decode_seqs) and not (self.chunks or self.ops or self.swapped_in or self.forks)
 
 
 class Results(NamedTuple):
-    """What the model said in the iterations of a plan; an engine knows it only when they have run.
+    """What the model generated in the iterations of a plan; an engine knows it only when they have run.
 
     ended: the requests that have their whole output now, in order. parents: of each beam request that took a step, the
     candidates that did not survive, as (parent, child).
@@ -103,13 +105,23 @@ NOTHING: Summed = ((), (), ())
 
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
-    """The counts by which a plan is priced; repeated counts shared slots, num_requests resident requests."""
+    """The counts from which a plan's cost is computed; repeated: shared slots, num_requests: running requests."""
     context = plan.decode_context
     repeated = min(repeated, context) if repeated else 0
-    prefill = tuple([(chunk.new + chunk.padding, chunk.stored) for chunk in plan.chunks]) if plan.chunks else ()
+    prefill = tuple([(chunk.new + chunk.padding, chunk.num_stored) for chunk in plan.chunks]) if plan.chunks else ()
     copies, moves, extra = summed(plan.ops) if plan.ops else NOTHING
-    decodes = plan.decode_seqs, context, plan.decode_longest, repeated
-    return record(Work, (*decodes, prefill, num_requests, copies, moves, extra, plan.forks))
+    decodes, longest, forks = plan.decode_seqs, plan.decode_max_context, plan.forks
+    return record(Work, (decodes, context, longest, repeated, prefill, num_requests, copies, moves, extra, forks, ()))
+
+
+def _less_than_nothing(copies: Iterable[int], moves: Iterable[tuple[str, str, int]], extra: Mapping[str, int]) -> str:
+    """The first of these that is."""
+    reported = [
+        *(f"copy {length} slots" for length in copies if length < 1),
+        *(f"move {length} slots from {source} to {target}" for source, target, length in moves if length < 1),
+        *(f"count {count} {name}" for name, count in extra.items() if count < 0),
+    ]
+    return reported[0]
 
 
 def summed(ops: list[Ops]) -> Summed:
@@ -125,6 +137,6 @@ def summed(ops: list[Ops]) -> Summed:
         for name, count in one.extra:
             extra[name] = extra.get(name, 0) + count
     if min((*copies, *(key[-1] for key in moves), *(count + 1 for count in extra.values())), default=1) < 1:
-        raise PlugInError(f"a policy's ops copy, move or count less than nothing: {copies}, {moves}, {extra}")
+        raise PlugInError(f"a policy's ops {_less_than_nothing(copies, moves, extra)}: less than nothing")
     moved = tuple(Moved(*key, count) for key, count in sorted(moves.items()))
     return tuple(sorted(copies.items())), moved, tuple(sorted(extra.items()))

@@ -3,10 +3,12 @@
 from abc import ABC, abstractmethod
 from enum import Enum
 
-from testbed.core.batch import Batch
-from testbed.core.foresight import Foresight
-from testbed.core.sequence import SequenceGroup
+from testbed.core.request import Foresight
+from testbed.core.sequence import Batch, SequenceGroup
 from testbed.cost.model import CostModel
+from testbed.sched.answers import wrong_answer
+from testbed.sched.plan import Plan
+from testbed.sched.state import SchedulerState
 
 
 class Recovery(Enum):
@@ -19,16 +21,16 @@ class Recovery(Enum):
 class PreemptionRule(Foresight, ABC):
     """Victim order and recovery; always the whole group or nothing of it (gang scheduling of a request's sequences).
 
-    `cost` is the run's cost model, for a rule that compares prices.
+    `cost` is the run's cost model, for a rule that compares costs.
     """
 
     def __init__(self, cost: CostModel | None = None) -> None:
         self.cost = cost
 
     def victim(self, running: dict[int, SequenceGroup], batch: Batch) -> SequenceGroup:
-        """The resident group to preempt, from their live counts. First come, first served: the last that came.
+        """The running group to preempt, from their live counts. First come, first served: the last that came.
 
-        `running` holds the resident groups by request id, in order of admission; `batch` those that decode.
+        `running` has the groups by request id, in order of admission; `batch` those that decode.
         """
         return next(reversed(running.values()))
 
@@ -56,3 +58,31 @@ class RecomputeSingleSwapGroup(PreemptionRule):
 
     def recovery(self, group: SequenceGroup) -> Recovery:
         return Recovery.RECOMPUTE if len(group.sequences) == 1 else Recovery.SWAP
+
+
+def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> None:
+    """Take slots back from the rule's victim, or from the last that was admitted if it has ended."""
+    if state.ended and state.end_early(plan):
+        return
+    running = state.running
+    if state.ended:
+        running = {key: group for key, group in running.items() if group not in state.ended}
+    group = rule.victim(running, state.batch)
+    if not isinstance(group, SequenceGroup) or state.running.get(group.request.request_id) is not group:
+        raise wrong_answer(rule, group, "victim() gives a running group")
+    preempt_group(state, rule, group, plan)
+
+
+def preempt_group(state: SchedulerState, rule: PreemptionRule, group: SequenceGroup, plan: Plan) -> None:
+    """Preempt a group. A partly computed prompt is lost; for any other group the rule decides how it returns."""
+    swaps = False
+    plan.preempted.append(group)
+    if group.batch is not None:
+        state.leave_batch(group)
+        recovery = rule.recovery(group)
+        if not isinstance(recovery, Recovery):
+            raise wrong_answer(rule, recovery, "recovery() gives a Recovery")
+        swaps = recovery is Recovery.SWAP and state.policy.moves_tiers
+    if not (swaps and state.swap_out(group, plan)):
+        state.preempt_by_recompute(group)
+    state.memory_released()

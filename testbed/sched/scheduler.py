@@ -1,128 +1,196 @@
-"""The plug-in API for schedulers."""
+"""The plug-in API for schedulers, and the parts of an iteration that they put together."""
 
 from abc import ABC, abstractmethod
 from collections import deque
 from itertools import count
+from typing import ClassVar
 
-from testbed.core.errors import PlugInError
-from testbed.core.foresight import Foresight
-from testbed.core.records import record
-from testbed.core.request import Incoming
+from testbed.core.request import Foresight, Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import GRANTED
+from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.answers import one_answer
 from testbed.sched.plan import Outcome, Plan, Results
-from testbed.sched.preemption import PreemptionRule
-from testbed.sched.prompts import Prompts
-from testbed.sched.residents import Residents
+from testbed.sched.preemption import PreemptionRule, preempt_victim
+from testbed.sched.prefill import Limits, Prefills, WholePrefills
+from testbed.sched.state import SchedulerState
 
 
 class Scheduler(Foresight, ABC):
     """Decides what the next iteration does; an engine does it and calls `commit`.
 
-    It has `residents`, the moves of groups, and need only say in `plan` which of them happen, and in which order.
+    It has `state`, the moves of groups, and need only say in `plan` which of them happen, and in which order.
     """
 
+    state_class: ClassVar[type[SchedulerState]] = SchedulerState
+
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
-        self.residents = Residents(policy, preemption)
+        self.state = self.state_class(policy)
+        self.preemption = preemption
         self._seq_ids = count()
         self._keeps_order = type(self).choose_order is Scheduler.choose_order
 
     @property
     def policy(self) -> MemoryPolicy:
-        """The memory policy that it asks."""
-        return self.residents.policy
+        """The memory policy of this scheduler."""
+        return self.state.policy
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived."""
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
-        self.residents.waiting.append(group)
+        self.state.waiting.append(group)
         return group
 
-    def end(self, group: SequenceGroup) -> None:
-        """The group has its whole output: it gives place and room back."""
+    def finish(self, group: SequenceGroup) -> None:
+        """The group has its whole output: remove it and release its slots."""
         if group.batch is not None:
-            self.residents.leave(group)
-        self.residents.release(group, SequenceStatus.FINISHED)
+            self.state.leave_batch(group)
+        self.state.release(group, SequenceStatus.FINISHED)
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
         """Put the queue into the order of service before a plan; first come, first served leaves it as it is.
 
-        The order comes from who is in the queue, not from how often it was asked for: in a span nobody asks.
+        The order depends on the requests in the queue alone, not on the number of calls: a span makes none.
         """
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Ask the policy for room, pick victims, and say what the next iteration does; a false plan means: nothing."""
+        """Request slots from the policy, choose victims, and return the next iteration's plan; a false plan is idle."""
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """The plan was carried out `steps` times, at most 1 + plan.horizon, with these results."""
-        residents, ended = self.residents, results.ended
+        """The plan was carried out `steps` times, at most 1 + plan.guaranteed_steps, with these results."""
+        state, ended = self.state, results.ended
         grown = GRANTED
         finished: list[SequenceGroup] = []
         if plan.decode_seqs:
             if steps > 1:
-                grown = residents.extend_promised(steps - 1)
-            residents.batch.advance(steps)
+                grown = state.extend_promised(steps - 1)
+            state.batch.advance(steps)
             for request_id in ended:
-                group = residents.running[request_id]
+                group = state.running[request_id]
                 if group.batch is not None:
-                    self.end(group)
+                    self.finish(group)
                     finished.append(group)
-            if residents.beams:
-                for request_id, group in residents.beams.items():
-                    residents.choose_parents(group, results.parents[request_id])
+            if state.beams:
+                for request_id, group in state.beams.items():
+                    state.choose_parents(group, results.parents[request_id])
         first_tokens = []
-        for group, seq, new, stored, last, _ in plan.chunks:
-            if stored + new > seq.stored_offset:  # at rest
-                seq.stored_offset = stored + new
+        for group, seq, new, num_stored, last, _ in plan.chunks:
+            if num_stored + new > seq.stored_offset:  # at rest
+                seq.stored_offset = num_stored + new
             if last:
                 first_tokens.append(group)
                 self._prefilled(group, ended, finished)
-        for group in plan.resumed:
-            self._resumed(group, results, finished)
+        for group in plan.swapped_in:
+            self._swapped_in(group, results, finished)
         return record(Outcome, (first_tokens, finished, grown))
 
-    def offer(self, plan: Plan, prompts: Prompts) -> None:
+    def new_plan(self) -> Plan:
+        """A plan without any work, after the queue was put in order."""
+        if self.state.waiting:
+            self.choose_order(self.state.waiting)
+        return self.state.new_plan()
+
+    def decode(self, plan: Plan) -> None:
+        """Extend the batch by one step, preempting until it fits."""
+        state, policy = self.state, self.state.policy
+        batch = state.batch
+        while num_seqs := len(batch.sequences):
+            answer = policy.extend(batch, 1)
+            if isinstance(answer, Grant):
+                batch.extend(1)
+                plan.decode_seqs = num_seqs
+                plan.decode_context, plan.decode_max_context = batch.context, batch.max_context_len
+                if policy.drops_tokens:
+                    kept = [policy.num_stored(seq.num_slots) for seq in batch]
+                    plan.decode_context, plan.decode_max_context = sum(kept), max(kept)
+                if answer.ops is not NO_OPS:
+                    state.order(answer.ops, plan)
+                if policy.returns_slots:
+                    state.memory_released()
+                return
+            one_answer(policy, answer)
+            preempt_victim(state, self.preemption, plan)
+
+    def swap_in(self, plan: Plan) -> None:
+        """Swap groups in, the earliest first, as far as they fit; none right after a preemption.
+
+        They step with the batch at once; a group without a slot for its next token only joins.
+        """
+        state, policy = self.state, self.state.policy
+        while state.swapped and not plan.preempted_any and not state.swap_in_refused:
+            group = state.swapped[0]
+            answer = one_answer(policy, policy.move(group.sequences, DEVICE))
+            if isinstance(answer, Refusal):
+                state.swap_in_refused = True
+                return
+            state.swapped.popleft()
+            state.add_running(group, SequenceStatus.RUNNING)
+            state.order(answer.ops, plan)
+            plan.swapped_in.append(group)
+            for seq in group.sequences:
+                policy.publish(seq, seq.num_stored)
+            if policy.caches_prefixes:
+                state.memory_released()
+            if state.ensure_slots(group.sequences, group.sequences[0].num_slots + 1, plan):
+                read = policy.num_stored(group.sequences[0].num_slots)
+                plan.decode_seqs += len(group.sequences)
+                plan.decode_context += len(group.sequences) * read
+                plan.decode_max_context = max(plan.decode_max_context, read)
+
+    def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
+        """The group's prefill is complete, and has generated its next output token."""
+        group.generate()
+        if group.request.request_id in ended:
+            self.finish(group)
+            finished.append(group)
+            return
+        if len(group.sequences) > 1 and group.num_generated == 1:
+            self.state.fork(group)
+        self.state.join_batch(group)
+
+    def _swapped_in(self, group: SequenceGroup, results: Results, finished: list[SequenceGroup]) -> None:
+        """The group is back from the host, and has taken this step if it had a slot for its newest token."""
+        if group.sequences[0].num_slots > group.sequences[0].num_stored:
+            group.generate()
+            for seq in group.sequences:
+                seq.num_stored = seq.num_slots
+            if group.request.request_id in results.ended:
+                self.finish(group)
+                finished.append(group)
+                return
+            if group.request.beam:
+                self.state.choose_parents(group, results.parents[group.request.request_id])
+        self.state.join_batch(group)
+
+
+class IterationLevel(Scheduler):
+    """Decides anew in every iteration (Orca), of at most max_num_batched_tokens tokens and max_num_seqs sequences.
+
+    prompt_phases is the class of `prompts`, which puts prompts into a plan.
+    """
+
+    prefills: ClassVar[type[Prefills]] = WholePrefills
+
+    def __init__(
+        self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_num_batched_tokens: int, max_num_seqs: int
+    ) -> None:
+        super().__init__(policy, preemption)
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.prompts = self.prefills(self.state, Limits(max_num_batched_tokens, max_num_seqs))
+
+    def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters.
 
         An arrival matters where the queue is empty, or where it might come to stand at its head.
         """
-        r = self.residents
-        if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted or plan.short:
+        r = self.state
+        if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted_any:
             return
         if not plan.repeats:
             return
         waiting, swapped = r.waiting, r.swapped
-        plan.open = not swapped and not (waiting and self._keeps_order)
-        if not waiting or swapped or waiting[0] is r.refused or prompts.is_full_with(waiting[0]):
-            plan.horizon = horizon = r.policy.horizon(r.batch)
-            if horizon < 0:
-                name = type(r.policy).__name__
-                raise PlugInError(f"{name} promises {horizon} steps by horizon(), which is at least 0")
-
-    def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
-        """The prompt phase of the group is over, and has brought its next output token."""
-        group.generate()
-        if group.request.request_id in ended:
-            self.end(group)
-            finished.append(group)
-            return
-        if len(group.sequences) > 1 and group.num_generated == 1:
-            self.residents.fork(group)
-        self.residents.join(group)
-
-    def _resumed(self, group: SequenceGroup, results: Results, finished: list[SequenceGroup]) -> None:
-        """The group is back from the host, and has taken this step if it had room for its newest token."""
-        if group.sequences[0].room > group.sequences[0].stored:
-            group.generate()
-            for seq in group.sequences:
-                seq.stored = seq.room
-            if group.request.request_id in results.ended:
-                self.end(group)
-                finished.append(group)
-                return
-            if group.request.beam:
-                self.residents.choose_parents(group, results.parents[group.request.request_id])
-        self.residents.join(group)
+        plan.ends_on_arrival = not swapped and not (waiting and self._keeps_order)
+        if not waiting or swapped or waiting[0] is r.refused or self.prompts.is_full_with(waiting[0]):
+            plan.guaranteed_steps = r.policy.guaranteed_steps(r.batch)

@@ -1,28 +1,33 @@
 """The scheduler of vLLM V1 (release 0.19): one token budget, for running requests first, then for waiting ones."""
 
+from collections import deque
+from typing import Any, ClassVar
+
 from testbed.core.errors import InputError
-from testbed.core.sequence import SequenceGroup
+from testbed.core.request import Incoming
+from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.slots import Granular, ceil_div
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.concurrent_prompts import ConcurrentPrompts, WholeConcurrentPrompts
-from testbed.sched.decoding import decode, resume
-from testbed.sched.plan import Plan
-from testbed.sched.planned_ahead import PlannedAhead
-from testbed.sched.preemption import PreemptionRule
-from testbed.sched.scheduler import Scheduler
+from testbed.sched.concurrent_prefills import ConcurrentPrefills
+from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
+from testbed.sched.prefill import Limits
+from testbed.sched.scheduler import IterationLevel
+from testbed.sched.state import SchedulerState
 
 
-class VllmV1(Scheduler):
-    """At most max_num_batched_tokens tokens and max_num_seqs resident sequences in an iteration.
+class VllmV1(IterationLevel):
+    """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
-    Running requests are served in order of admission, decodes and prompts under way alike; who lacks room takes it
-    from the last one. An iteration that had to take room back admits nobody. Long prompts are cut by the token
-    budget, and by long_prefill_token_threshold tokens where that is above 0. scheduler_reserve_full_isl says that a
-    request is admitted only with room for its whole prompt, not just for its first chunk. The release only looks
-    whether that room is there, and takes it chunk by chunk; here it is held from admission on, so decodes that would
-    have used it up preempt that prompt some iterations sooner.
+    Running requests are served in order of admission, decodes and prompts in prefill alike; one that lacks slots
+    preempts the last one. An iteration that has preempted admits no request. Long prompts are cut by the token
+    budget, unless enable_chunked_prefill is off, and by long_prefill_token_threshold tokens where that is above 0.
+    scheduler_reserve_full_isl: a request is admitted only if its whole prompt would fit, though it gets slots chunk by
+    chunk. cuts_lone_prompt: the threshold applies to a request that is alone, too (0.19; no longer in 0.33).
 
-    Without a threshold at most one prompt is under way, the last that was admitted, so decodes come first. With one,
-    decodes come first too: prompts that were admitted before them get what is left of the budget.
+    Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is the same as their
+    common order: whatever was scheduled behind a prompt when it was admitted fits behind it again, because no chunk
+    grows but that of the last request. Memory is another matter: see `_preempt_in_order`.
     """
 
     def __init__(
@@ -34,59 +39,186 @@ class VllmV1(Scheduler):
         max_num_seqs: int,
         long_prefill_token_threshold: int,
         scheduler_reserve_full_isl: bool,
+        enable_chunked_prefill: bool = True,
+        cuts_lone_prompt: bool = True,
     ) -> None:
-        super().__init__(policy, preemption)
+        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
         if max_num_batched_tokens < max_num_seqs:
             raise InputError(
                 f"max_num_batched_tokens is {max_num_batched_tokens}; every running sequence gets a token, so it must "
                 f"be at least max_num_seqs, which is {max_num_seqs}"
             )
-        prompts = WholeConcurrentPrompts if scheduler_reserve_full_isl else ConcurrentPrompts
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.prompts = prompts(self.residents, max_num_seqs, long_prefill_token_threshold or max_num_batched_tokens)
+        self.threshold = long_prefill_token_threshold or max_num_batched_tokens
+        self.cuts_lone_prompt = cuts_lone_prompt
+        limits = Limits(max_num_batched_tokens, max_num_seqs)
+        self.prompts = self.chunks = ConcurrentPrefills(
+            self.state, limits, fits_whole=scheduler_reserve_full_isl, cuts=enable_chunked_prefill
+        )
 
     def plan(self) -> Plan:
-        residents, prompts = self.residents, self.prompts
-        plan = residents.new_plan()
-        self.choose_order(residents.waiting)
-        decode(residents, plan)
-        resume(residents, plan)
-        budget = prompts.go_on(plan, self.max_num_batched_tokens - plan.decode_seqs)
-        if not plan.took_room:
-            prompts.fill(plan, budget)
-        self.offer(plan, prompts)
+        plan = self.new_plan()
+        self._limit_chunks()
+        self._preempt_in_order(plan)
+        self.decode(plan)
+        self.swap_in(plan)
+        self.continue_prefills(plan)
+        self.prompts.schedule_prefills(plan)
+        self.enable_fast_forward(plan)
         return plan
 
+    def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
+        outcome = super().commit(plan, steps, results)
+        self.results_in()
+        return outcome
 
-class AsyncVllmV1(PlannedAhead, VllmV1):
-    """The same with asynchronous scheduling, the release's default.
+    def finish(self, group: SequenceGroup) -> None:
+        """The group is answered; its slots come back with those of all that end in this iteration."""
+        if group.batch is not None:
+            self.state.leave_batch(group)
+        group.status = SequenceStatus.FINISHED
+        self.state.ended.append(group)
 
-    ignore_eos says that outputs end at the length that was asked for, as in benchmarks: the plan made ahead knows it
-    and leaves them out. Otherwise they end at a token that only the results show, and have taken one step more by then.
+    def results_in(self) -> None:
+        """The results of an iteration are known as soon as it is over."""
+        self.state.finish_ended()
+
+    def _limit_chunks(self) -> None:
+        state = self.state
+        is_alone = len(state.running) + len(state.waiting) == 1 and not self.cuts_lone_prompt
+        self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
+
+    def _preempt_in_order(self, plan: Plan) -> None:
+        """Where a decode was admitted behind a prompt in prefill: preempt the last until all that run have slots.
+
+        Elsewhere `decode` and then `continue_prefills` preempt the same ones. No request is scheduled and preempted in
+        one iteration, and the preempted one is always the last: so those are left whose needs fit what the others free.
+        """
+        state = self.state
+        if len(state.batch.sequences) == state.num_seqs:
+            return
+        prefilling = [bool(group.todo) for group in state.running.values()]
+        if prefilling != sorted(prefilling):
+            while self._lacks_slots():
+                preempt_victim(state, self.preemption, plan)
+
+    def _lacks_slots(self) -> bool:
+        """Whether the next tokens of all running requests need more slots than are free or cached."""
+        policy, budget, needed = self.state.policy, self.max_num_batched_tokens, 0
+        for group in self.state.running.values():
+            seq = group.sequences[0]
+            footprint = policy.footprint(seq)
+            if not isinstance(footprint, Granular):
+                return False
+            size, num_slots = footprint.size, seq.num_slots
+            tokens = num_slots
+            if group.todo:
+                new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
+                tokens, budget = max(group.todo[0].num_stored + new, num_slots), budget - new
+            elif group.batch is not None:
+                tokens, budget = num_slots + 1, budget - 1
+            needed += (ceil_div(tokens, size) - ceil_div(num_slots, size)) * size
+        used = policy.usage()
+        return needed > used.total - used.held
+
+    def continue_prefills(self, plan: Plan) -> None:
+        """The next chunks of the prompts in prefill, within the token budget.
+
+        A prompt that lacks slots preempts the last one in prefill, which may be itself. Those that decode have
+        their step in this plan already, so they are no victims.
+        """
+        state, prompts = self.state, self.prompts
+        if len(state.batch.sequences) == state.num_seqs:
+            return
+        budget = prompts.budget_left(plan)
+        in_prefill = deque(group for group in state.running.values() if group.todo)
+        while in_prefill and budget > 0:
+            group = in_prefill.popleft()
+            while not self._ensure_chunk_slots(group, budget, plan):
+                if state.ended and state.end_early(plan):
+                    continue
+                victim = in_prefill.pop() if in_prefill else group
+                preempt_group(state, self.preemption, victim, plan)
+                if victim is group:
+                    return
+            budget = prompts.schedule_chunks(group, plan, budget)
+
+    def _ensure_chunk_slots(self, group: SequenceGroup, budget: int, plan: Plan) -> bool:
+        """Whether the next chunk has its slots, or gets them."""
+        seq, left, num_stored = group.todo[0]
+        return self.state.ensure_slots([seq], num_stored + min(left, self.chunks.max_chunk_tokens, budget), plan)
+
+
+class StaleState(SchedulerState):
+    """What is known of the groups while an iteration runs: `prefilled` have computed the end of their prompt in it."""
+
+    def __init__(self, policy: MemoryPolicy) -> None:
+        super().__init__(policy)
+        self.prefilled: list[SequenceGroup] = []
+
+    def before_preemption(self, group: SequenceGroup) -> None:
+        """The token that a decode has computed last is unknown, so the block that it fills is not published."""
+        if not group.todo and group not in self.prefilled:
+            for seq in group.sequences:
+                seq.stored_offset -= 1  # at rest
+
+
+class AsyncVllmV1(VllmV1):
+    """The same with asynchronous scheduling, the release's default: planned while the iteration before still runs.
+
+    The plan of an iteration is made when the one before it begins. It knows how many tokens each request will have, but
+    neither which requests end nor which arrive meanwhile. Here it is made when that one is over, from a state that
+    hides what has changed: an ended group keeps its place and its slots, and takes one more step if it is still in the
+    batch, until the plan is made; an arrival is seen by the plan after that.
+
+    ignore_eos says that outputs end at the requested length, as in benchmarks: the plan made ahead knows it and leaves
+    them out. Otherwise they end at a token that only the results show, and have taken one step more by then.
+
+    Fast equals slow, though a plan that ends a span does not see what has arrived since the one before: a span that
+    arrivals do not end is one whose next plan admits no request, because slots and places are released by results only.
     """
 
-    def __init__(
-        self,
-        policy: MemoryPolicy,
-        preemption: PreemptionRule,
-        *,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
-        long_prefill_token_threshold: int,
-        scheduler_reserve_full_isl: bool,
-        ignore_eos: bool,
-    ) -> None:
-        super().__init__(
-            policy,
-            preemption,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            long_prefill_token_threshold=long_prefill_token_threshold,
-            scheduler_reserve_full_isl=scheduler_reserve_full_isl,
-        )
+    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule, *, ignore_eos: bool, **release: Any) -> None:
+        super().__init__(policy, preemption, **release)
         self.ignore_eos = ignore_eos
 
-    def end(self, group: SequenceGroup) -> None:
-        if self.ignore_eos and group.sequences[0].batch is not None:
-            self.residents.leave(group)
-        super().end(group)
+    state_class: ClassVar[type[SchedulerState]] = StaleState
+
+    def add(self, request: Incoming) -> SequenceGroup:
+        group = super().add(request)
+        self.state.arriving.append(self.state.waiting.pop())
+        return group
+
+    def finish(self, group: SequenceGroup) -> None:
+        """The group is answered, but its results are not in."""
+        if self.ignore_eos:
+            super().finish(group)
+            return
+        if group.batch is None and len(group.sequences) == 1:
+            self.state.join_batch(group)
+        group.status = SequenceStatus.FINISHED
+        self.state.ended.append(group)
+
+    def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
+        outcome = super().commit(plan, steps, results)
+        assert isinstance(self.state, StaleState), "made by state_class"
+        self.state.prefilled = outcome.first_tokens
+        return outcome
+
+    def results_in(self) -> None:
+        """The plan of the next iteration does not know them."""
+
+    def plan(self) -> Plan:
+        """A plan from the stale state. Where it is empty there was nothing to run ahead of, and it is made again."""
+        stale = super().plan()
+        has_changed = self.state.settle()
+        if not has_changed:
+            return stale
+        if stale or stale.rejected:
+            stale.guaranteed_steps = 0
+            return stale
+        plan = super().plan()
+        plan.ops[:0], plan.forks = stale.ops, plan.forks + stale.forks  # what it moved and copied has happened
+        if stale.preempted_any:
+            plan.guaranteed_steps = 0
+            plan.preempted[:0], plan.ended_early[:0] = stale.preempted, stale.ended_early
+        return plan

@@ -1,17 +1,19 @@
 """When requests arrive: time stamps for a trace's rows."""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 from typing import ClassVar
 
 import numpy as np
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Column, Rows
-from testbed.core.sessions import SessionWorkload, in_likely_order
+from testbed.core.request import PS, Column, Rows, Turns, Workload
 
 SLOTS_AT_ONCE = 1 << 20
 MAX_SLOTS = 10**9
+MAX_BURST = 3_000_000
 
 
 class ArrivalProcess(ABC):
@@ -43,13 +45,12 @@ class Poisson(ArrivalProcess):
         return renewal_times(np.random.default_rng([seed, 1]), 1.0, self.rate, self.duration_s)
 
 
-class Gamma(ArrivalProcess):
+class Gamma(Poisson):
     """Gaps from a gamma distribution; burstiness is their squared coefficient of variation (1: Poisson)."""
 
     def __init__(self, rate: float, duration_s: float, burstiness: float) -> None:
-        positive(rate=rate, duration_s=duration_s, burstiness=burstiness)
-        self.rate = rate
-        self.duration_s = duration_s
+        super().__init__(rate, duration_s)
+        positive(burstiness=burstiness)
         self.burstiness = burstiness
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
@@ -65,6 +66,10 @@ class Slotted(ArrivalProcess):
             raise InputError(
                 f"arrivals.slot_s is {slot_s}; it must be at least 1e-12 (1 ps), and arrivals.duration_s at most "
                 f"{MAX_SLOTS:,} slots"
+            )
+        if abs(round(duration_s / slot_s) * slot_s - duration_s) > duration_s / MAX_SLOTS:
+            raise InputError(
+                f"arrivals.duration_s is {duration_s} and arrivals.slot_s {slot_s}; it must be a whole number of slots"
             )
         self.rate = rate
         self.duration_s = duration_s
@@ -98,6 +103,24 @@ class Replay(ArrivalProcess):
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class SessionWorkload(Workload):
+    """Rows that go out as their turns say, with `at_once` sessions open at any time while there are more.
+
+    The first sessions start gap_ps apart, each later one when another has ended. arrival_ps is not known beforehand,
+    and 0 everywhere.
+    """
+
+    at_once: int = 1
+    gap_ps: int = 0
+
+    @property
+    def turns(self) -> Turns:
+        """Which rows wait for which."""
+        assert self.rows.turns is not None
+        return self.rows.turns
+
+
 class Sessions(ArrivalProcess):
     """A closed loop: the next request of a session goes out its think time after the last answer has ended.
 
@@ -115,7 +138,7 @@ class Sessions(ArrivalProcess):
         self.max_think_s = max_think_s
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        raise InputError("arrivals=sessions has no times of its own; they depend on when answers end")
+        raise InputError("arrivals=sessions: has no arrival times (each depends on when an answer ends)")
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool) -> SessionWorkload:
         """The rows of a whole trace that says which of them wait for others."""
@@ -132,10 +155,49 @@ class Sessions(ArrivalProcess):
 
 def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_s: float) -> Column:
     """Arrivals before duration_s of a renewal process with gamma gaps of mean 1 / rate."""
-    times, start = [np.empty(0)], 0.0
+    times, start, drawn = [np.empty(0)], 0.0, 0
     while start < duration_s:
+        drawn += len(times[-1])
+        if drawn > 10 * rate * duration_s + MAX_BURST:
+            raise InputError(
+                f"arrivals.burstiness is {1 / shape:g}: of {rate * duration_s:,.0f} requests that are expected in "
+                f"{duration_s:g} s, {drawn:,} come at once; choose less"
+            )
         gaps = rng.gamma(shape, 1 / (rate * shape), size=int(rate * duration_s * 1.1) + 64)
         times.append(start + np.cumsum(gaps))
         start = times[-1][-1]
     seconds = np.concatenate(times)
     return np.rint(seconds[seconds < duration_s] * PS).astype(np.int64)
+
+
+def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
+    """The rows in the order in which they would go out if every answer took as long as its record says.
+
+    What looks at a trace beforehand (Belady's order of eviction) sees it in this order; the run's own may differ.
+    """
+    sent_s = np.zeros(len(turns))
+    ends_s = np.zeros(turns.num_sessions)
+    for row, before in enumerate(turns.after):
+        ready = max((sent_s[one] + turns.answer_s[one] for one in before), default=0.0)
+        sent_s[row] = ready + turns.wait_s[row]
+        session = turns.session[row]
+        ends_s[session] = max(ends_s[session], sent_s[row] + turns.answer_s[row])
+    starts_s = np.fromiter(_starts(ends_s.tolist(), at_once, gap_s), np.float64, len(ends_s))
+    return np.argsort(sent_s + starts_s[turns.session], kind="stable")
+
+
+def _starts(lasting_s: Sequence[float], at_once: int, gap_s: float) -> Iterator[float]:
+    """When each session starts: the first ones gap_s apart, then one whenever another ends."""
+    ends = [slot * gap_s + lasting for slot, lasting in enumerate(lasting_s[:at_once])]
+    yield from (slot * gap_s for slot in range(len(ends)))
+    heapify(ends)
+    for lasting in lasting_s[at_once:]:
+        yield ends[0]
+        heapreplace(ends, ends[0] + lasting)
+
+
+def in_likely_order(rows: Rows, at_once: int, gap_s: float) -> Rows:
+    """Rows with turns, in the order in which they are likely to go out."""
+    assert rows.turns is not None
+    order = likely_order(rows.turns, at_once, gap_s)
+    return replace(rows.take(order), turns=rows.turns.take(order))

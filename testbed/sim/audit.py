@@ -7,16 +7,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from testbed.contract import clauses
 from testbed.core.errors import PlugInError
-from testbed.core.slots import Grant, Usage
+from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.state import SchedulerState
 from testbed.sim.totals import Measures, Totals
 
 
 class Samples:
-    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at next to no price."""
+    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at almost no cost."""
 
     def __init__(self) -> None:
         self._times = 0
@@ -29,36 +31,82 @@ class Samples:
 
 def check_stored(policy: MemoryPolicy, max_len: int) -> None:
     """Only a policy that declares it may drop tokens."""
-    kept = policy.stored(max_len)
+    kept = policy.num_stored(max_len)
     if kept != max_len and not policy.drops_tokens:
         name = type(policy).__name__
         raise PlugInError(f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True")
 
 
-def check_prices(cost: CostModel, prices: Affine) -> None:
-    """Time is whole picoseconds, and every iteration takes some."""
-    first_ps, growth_ps, steps = prices
-    if not (type(first_ps) is type(growth_ps) is int and first_ps > 0 <= growth_ps and steps > 0):
+def check_pool(policy: MemoryPolicy, pool: PoolSpec | None) -> None:
+    """A policy has no more slots than it was given."""
+    total = policy.usage().total
+    if pool and total > pool.num_slots:
+        raise PlugInError(f"{type(policy).__name__} has {total} slots by usage(); {pool.num_slots} were given")
+
+
+def check_moves(policy: MemoryPolicy, ops: Ops, pool: PoolSpec) -> None:
+    """Nothing moves beyond what the policy was given of a tier."""
+    for source, target, copies in (*ops.moves, *(transfer.move for transfer in ops.background)):
+        read = max((copy.src + copy.length for copy in copies), default=0)
+        written = max((copy.dst + copy.length for copy in copies), default=0)
+        for tier, end in ((source, read), (target, written)):
+            given = pool.num_slots if tier == DEVICE else pool.slots_of(tier)
+            if end > given:
+                raise PlugInError(f"{type(policy).__name__} moves slots up to {end} of the {tier}; {given} were given")
+
+
+def check_tables(state: SchedulerState, used: Usage) -> None:
+    """Clauses 4 and 11 of the contract, in a run: usage(), tables and footprints go together."""
+    policy, seqs = state.policy, [seq for group in state.running.values() for seq in group.resident]
+    tables = [policy.table(seq) for seq in seqs]
+    pinned = policy.non_sequence_slots().pinned
+    try:
+        for seq, table in zip(seqs, tables, strict=True):
+            clauses.check_footprint(policy, seq, table)
+        if not (pinned and policy.moves_tiers):  # who is on the host may have kept the prefix here
+            held = sum(extent.length for extent in chain(pinned, *tables)) - used.saved
+            clauses.require(4, held == used.held, f"usage() reports {used.held} held slots, the tables have {held}")
+    except clauses.ClauseBroken as error:
+        whose = f"{type(policy).__name__}: usage() does not go with its tables or footprints"
+        raise PlugInError(f"{whose}, {error}, with the tables of {seqs}; testbed check shows the calls") from error
+
+
+def check_guaranteed_steps(scheduler: Scheduler, guaranteed_steps: object) -> None:
+    """A plan promises a whole number of steps; an object of another class would hear when the next output ends."""
+    if type(guaranteed_steps) is not int or guaranteed_steps < 0:
+        name = type(scheduler.policy).__name__
         raise PlugInError(
-            f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
-            f"for {steps!r} iterations; prices are whole numbers above 0"
+            f"{name} promises {guaranteed_steps!r} steps by guaranteed_steps(), which is an int of at least 0"
         )
 
 
-def check_decode(cost: CostModel, work: Work, prices: Affine) -> None:
-    """The prices of decode iterations in a row begin as those of the iterations one by one."""
+def check_durations(cost: CostModel, durations: Affine) -> None:
+    """Time is whole picoseconds, and every iteration takes some."""
+    if type(durations) is not Affine:
+        raise PlugInError(f"{type(cost).__name__} answered {durations!r} by decode(), which gives an Affine")
+    first_ps, growth_ps, steps = durations
+    if not (type(first_ps) is type(growth_ps) is type(steps) is int and first_ps > 0 <= growth_ps and steps > 0):
+        raise PlugInError(
+            f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
+            f"for {steps!r} iterations; costs are whole numbers above 0"
+        )
+
+
+def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
+    """The costs of decode iterations in a row begin as those of the iterations one by one."""
     if type(cost).decode is CostModel.decode:
         return
-    context, longest = work.decode_context + work.decode_seqs, work.decode_longest + 1
-    later = work._replace(decode_context=context, decode_longest=longest)
-    single = [cost.iteration(one) for one in (work, later)[: prices.steps]]
-    row = [prices.first_ps, prices.first_ps + prices.growth_ps][: prices.steps]
+    context, longest = work.decode_context + work.decode_seqs, work.decode_max_context + 1
+    windows = tuple(one._replace(tokens=one.tokens + one.growing, steps=one.steps - 1) for one in work.windows)
+    later = work._replace(decode_context=context, decode_max_context=longest, windows=windows)
+    single = [cost.iteration(one) for one in (work, later)[: durations.steps]]
+    row = [durations.first_ps, durations.first_ps + durations.growth_ps][: durations.steps]
     if row != single:
         raise PlugInError(f"{type(cost).__name__} says {row} ps by decode(), {single} ps by iteration(), of {work}")
 
 
 def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
-    """What a policy said by growth that it has taken in a span is what it holds more."""
+    """The slots that a policy reports as taken in a span are those that its tables have more."""
     taken = policy.usage().held - before.held
     if taken != grown.growth.slots:
         name = type(policy).__name__
@@ -67,7 +115,7 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
     """Every request is somewhere."""
-    r = scheduler.residents
+    r = scheduler.state
     waiting, running = len(r.waiting) + len(r.arriving), len(r.running) - len(r.ended)
     if totals.arrived - totals.finished - totals.rejected != waiting + running + len(r.swapped):
         raise PlugInError(
@@ -82,8 +130,8 @@ def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -
     if not isinstance(sum(chain.from_iterable(accounts)), Integral):
         part = next(account for account in accounts if not isinstance(sum(account), Integral))
         raise PlugInError(f"{policy} counts parts of slots: {part}")
-    total, _, _, allocated, cached, free, largest_free, _ = used
-    wrong = (allocated + cached + free != total) | (free < 0) | (largest_free < 0)
+    total, _, _, allocated, cached, free, largest_free, _, in_transit = used
+    wrong = (allocated + cached + in_transit + free != total) | (free < 0) | (largest_free < 0) | (total != total[0])
     if wrong.any():
         raise PlugInError(f"{policy} miscounts its slots: {accounts[int(wrong.argmax())]}")
 
@@ -93,6 +141,6 @@ def check_measures(sums: NDArray[Any], policy: str) -> None:
     if (sums < 0).any():
         span = int((sums < 0).any(axis=0).argmax())
         raise PlugInError(
-            f"{policy}: usage() does not go with its tables or footprints: summed over the iterations of a span, "
-            f"{Measures(*sums[:, span].tolist())}"
+            f"{policy}: usage() does not go with its tables or footprints (clause 4 or 11; testbed check shows the "
+            f"calls): summed over the iterations of a span, {Measures(*sums[:, span].tolist())}"
         )

@@ -1,20 +1,23 @@
 """The SimPy process: plan, wait, commit."""
 
 from collections.abc import Callable, Generator, Iterable
-from math import inf
 from typing import Any
 
 import simpy
 
 from testbed.core.errors import PlugInError
-from testbed.core.records import record
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
-from testbed.core.slots import Usage
+from testbed.core.slots import Ops, Transfer, Usage, record
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
+from testbed.memory.policy import PoolSpec
+from testbed.sched.answers import whole
 from testbed.sched.plan import Outcome, Plan, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.audit import Samples, check_balance, check_decode, check_growth, check_prices
+from testbed.sched.window_reads import windows_of
+from testbed.sim import audit
+from testbed.sim.calendar import Calendar
+from testbed.sim.links import Links
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
@@ -26,9 +29,10 @@ class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
     It may carry out many identical iterations at once, at most max_steps, but ends a span where a request ends, at the
-    first iteration boundary at or after the next mark and, where an arrival could change the next decision, the next
-    event of anybody else. With max_steps 1 it goes step by step; both give the same, bit for bit. Whoever sends
-    requests may set `ended`, which is called with each that was answered or turned away, at that time.
+    first iteration boundary at or after the next mark or the next landing of a transfer and, where an arrival could
+    change the next decision, the next event for which `expect` was called; events of other engines on the same clock do
+    not end it. With max_steps 1 it goes step by step; both give the same, bit for bit. A client may set `ended`, which
+    is called with each that was answered or turned away, at that time.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Engine:
         marks_ps: Iterable[int] = (),
         stop_ps: int = UNBOUNDED,
         max_steps: int = UNBOUNDED,
+        pool: PoolSpec | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -52,111 +57,169 @@ class Engine:
         recorder.policy = type(scheduler.policy).__name__
         self.max_len = max_len
         self.max_steps = max_steps
-        self._stop_ps = stop_ps
-        self._marks = sorted({*marks_ps, stop_ps} - {UNBOUNDED}, reverse=True)
-        self._decodes, self._spans = Samples(), Samples()
+        self._pool = pool
+        self.calendar = Calendar(env, marks_ps, stop_ps)
+        self.links = Links(env, cost, self.calendar.rouse)
+        self._decodes, self._spans, self._tables = audit.Samples(), audit.Samples(), audit.Samples()
         self._closed = False
-        self._wake: simpy.Event | None = None
         self.ended: Callable[[Request], None] | None = None
+
+    def expect(self, at_ps: int) -> None:
+        """Announce an event addressed to this engine, such as a `submit`, before the span begins that it could end."""
+        self.calendar.expect(at_ps)
 
     def submit(self, request: Request) -> None:
         """A request arrives now; one that could never run is turned away at once."""
+        self.calendar.happened(f"request {request.request_id}")
         self.recorder.totals.arrived += 1
         final_len = request.final_len
         if final_len > self.max_len:
             reason = f"{final_len} tokens are more than the longest sequence of {self.max_len}"
-        elif final_len > self.scheduler.policy.longest(request.prompt_len, request.num_seqs):
+        elif final_len > self._longest(request):
             reason = f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         else:
             self.outputs.arrived(request)
             self.scheduler.add(request.incoming)
-            self._rouse()
+            self.calendar.rouse()
             return
         self.recorder.rejected(request, reason)
         if self.ended is not None:
             self.ended(request)
 
+    def _longest(self, request: Request) -> int:
+        """The most tokens that the policy could ever hold of each sequence of the request."""
+        policy = self.scheduler.policy
+        return whole(policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs))
+
     def close(self) -> None:
         """No more requests will come."""
         self._closed = True
-        self._rouse()
+        self.calendar.rouse()
 
     def serve(self) -> ProcessGenerator:
         """The process to hand to SimPy."""
-        env, scheduler, residents = self.env, self.scheduler, self.scheduler.residents
-        policy, meter, outputs, recorder = residents.policy, self.meter, self.outputs, self.recorder
-        waiting, running, swapped = residents.waiting, residents.running, residents.swapped
+        scheduler, calendar, links = self.scheduler, self.calendar, self.links
+        state, meter, outputs, recorder = scheduler.state, self.meter, self.outputs, self.recorder
+        waiting, running, swapped = state.waiting, state.running, state.swapped
         start_ps = self._now_ps()
-        while start_ps < self._stop_ps:
-            if self._marks:
-                self._pass_marks()
+        while start_ps < calendar.stop_ps:
+            if calendar.mark_ps <= start_ps or links.landed:
+                self._catch_up(start_ps)
             plan = scheduler.plan()
             if plan.rejected:
                 self._turn_away(plan)
-            if plan.decode_seqs or plan:
-                used = policy.usage()
-                meter.open(plan, used)
-                prices, steps = self._price(plan, used, start_ps)
-                duration_ps = prices.total_ps(steps) if steps > 1 else prices.first_ps
-                num_waiting, num_swapped = len(waiting), len(swapped)
-                yield env.timeout(duration_ps)
-                outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
-                if plan.chunks or plan.resumed:
-                    outputs.follow(plan, outcome)
-                seen = meter.close(plan, prices, steps, duration_ps, outcome)
-                recorder.span(start_ps, duration_ps, steps, plan, num_waiting, num_swapped, seen)
-                start_ps += duration_ps
-                if outcome.finished or outcome.first_tokens or plan.ops or plan.preempted:
-                    self._record(plan, outcome, start_ps)
-                elif steps > 1 and self._spans.due():
-                    check_growth(policy, used, outcome.grown)
-                if len(outputs.requests) != len(waiting) + len(running) + len(swapped):
-                    check_balance(scheduler, recorder.totals)
-            elif plan.rejected:
-                continue
-            elif waiting or swapped:
-                raise PlugInError(f"{type(policy).__name__} refuses {self._stuck()} though nothing runs")
-            elif self._closed:
-                break
-            else:
-                self._wake = env.event()
-                yield self._wake
+            if not plan.decode_seqs and not plan:
+                if not (yield from self._idle(plan)):
+                    break
                 start_ps = self._now_ps()
-        recorder.end_ps = start_ps
-        recorder.settle()
-        self._pass_marks()
+                continue
+            used, durations, steps = self._begin(plan, start_ps)
+            duration_ps = durations.total_ps(steps) if steps > 1 else durations.first_ps
+            num_waiting, num_swapped = len(waiting), len(swapped)
+            late = self._begin_transfers(plan.ops) if plan.ops else ()
+            calendar.is_in_span = steps > 1 and plan.ends_on_arrival
+            yield self.env.timeout(duration_ps)
+            calendar.is_in_span = False
+            if late:
+                links.begin(late)
+            outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
+            if plan.chunks or plan.swapped_in:
+                outputs.follow(plan, outcome)
+            seen = meter.close(plan, durations, steps, duration_ps, outcome)
+            recorder.span(start_ps, duration_ps, steps, plan, num_waiting, num_swapped, seen)
+            start_ps += duration_ps
+            if outcome.finished or outcome.first_tokens or plan.ops or plan.preempted:
+                self._record(plan, outcome, start_ps)
+            elif steps > 1 and self._spans.due():
+                audit.check_growth(state.policy, used, outcome.grown)
+            if len(outputs.requests) != len(waiting) + len(running) + len(swapped):
+                audit.check_balance(scheduler, recorder.totals)
+        self._stop(start_ps)
 
-    def _price(self, plan: Plan, used: Usage, start_ps: int) -> tuple[Affine, int]:
-        """The prices of the iterations that the plan allows, and how many of them to take at once."""
-        residents, cost = self.scheduler.residents, self.cost
-        work = work_of(plan, used.saved, len(residents.running))
-        if not (plan.horizon and plan.repeats):
-            if work.prefill and residents.policy.drops_tokens:
-                stored = residents.policy.stored
-                work = work._replace(prefill=tuple((new, stored(before)) for new, before in work.prefill))
-            prices = record(Affine, (cost.iteration(work), 0, 1))
-            check_prices(cost, prices)
-            return prices, 1
-        prices = cost.decode(work)
-        check_prices(cost, prices)
+    def _begin(self, plan: Plan, start_ps: int) -> tuple[Usage, Affine, int]:
+        """The pool as the plan's first iteration sees it, the iterations' durations, and how many to take at once."""
+        state, cost = self.scheduler.state, self.cost
+        used = state.policy.usage()
+        if plan.chunks and self._tables.due():
+            audit.check_tables(state, used)
+        self.meter.open(plan, used)
+        work = work_of(plan, used.saved, len(state.running))
+        if cost.windows and plan.decode_seqs:
+            work = work._replace(windows=windows_of(plan, state.batch, cost.windows))
+        if not (plan.guaranteed_steps and plan.repeats):
+            if work.prefill and state.policy.drops_tokens:
+                num_stored = state.policy.num_stored
+                work = work._replace(prefill=tuple((new, num_stored(before)) for new, before in work.prefill))
+            durations = record(Affine, (cost.iteration(work), 0, 1))
+            audit.check_durations(cost, durations)
+            return used, durations, 1
+        durations = cost.decode(work)
+        audit.check_durations(cost, durations)
+        audit.check_guaranteed_steps(self.scheduler, plan.guaranteed_steps)
         if self._decodes.due():
-            check_decode(cost, work, prices)
-        steps = min(1 + plan.horizon, prices.steps, self.max_steps, self.outputs.steps_to_end())
+            audit.check_decode(cost, work, durations)
+        steps = min(1 + plan.guaranteed_steps, durations.steps, self.max_steps, self.outputs.steps_to_end())
         if steps > 1 and used.saved:
             steps = min(steps, self.meter.max_steps(used))
-        if steps == 1:
-            return prices, 1
-        bound: float = self._marks[-1] if self._marks else inf
-        if plan.open:
-            bound = min(bound, self.env.peek())
-        if bound < inf:
-            steps = min(steps, prices.steps_to_reach(int(bound) - start_ps) or 1)
-        return prices, steps
+        if steps > 1:
+            end_ps = min(self.calendar.mark_ps, self.links.next_ps)
+            if plan.ends_on_arrival:
+                end_ps = min(end_ps, self.calendar.expected_ps)
+            steps = min(steps, durations.steps_to_reach(end_ps - start_ps) or 1)
+        return used, durations, steps
+
+    def _idle(self, plan: Plan) -> Generator[simpy.Event, Any, bool]:
+        """The plan computes nothing: wait until another plan may; False if none will."""
+        state = self.scheduler.state
+        if plan.ops or plan.preempted:
+            self._without_tokens(plan)
+        if plan.rejected or self.links.landed:
+            return True
+        if (state.waiting or state.swapped) and not self.links.num_pending:
+            group = (state.swapped or state.waiting)[0]
+            stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"
+            raise PlugInError(f"{type(state.policy).__name__} refuses {stuck} though nothing runs")
+        if self._closed and not (state.waiting or state.swapped):
+            return False
+        yield self.calendar.awake()
+        for mark_ps in self.calendar.take_marks(self._now_ps() - 1):  # as they would be at their own time
+            self.recorder.mark(mark_ps, mark_ps)
+        return True
+
+    def _catch_up(self, now_ps: int) -> None:
+        """What has happened by now: marks were passed, transfers have landed."""
+        for mark_ps in self.calendar.take_marks(now_ps):
+            self.recorder.mark(mark_ps, now_ps)
+        if self.links.landed:  # what they brought may be found, what they read may be evicted
+            for move_id in self.links.take_landed():
+                self.scheduler.policy.landed(move_id)
+            self.scheduler.state.memory_released()
+
+    def _stop(self, now_ps: int) -> None:
+        """Nothing will happen any more, or it is time to stop."""
+        self.recorder.end_ps = now_ps
+        self.recorder.settle()
+        for mark_ps in self.calendar.take_marks(now_ps):
+            self.recorder.mark(mark_ps, now_ps)
+
+    def _begin_transfers(self, ordered: list[Ops]) -> tuple[Transfer, ...]:
+        """Begin the transfers in the background; returns those that wait for the moves of this iteration."""
+        transfers = tuple(transfer for ops in ordered for transfer in ops.background)
+        if any(ops.moves or ops.copies for ops in ordered):
+            return transfers
+        self.links.begin(transfers)
+        return ()
+
+    def _without_tokens(self, plan: Plan) -> None:
+        """The plan has begun transfers, or preempted groups that wait for one; it takes no time."""
+        self._begin_transfers(plan.ops)
+        self.meter.open(plan, self.scheduler.policy.usage())
+        self._record(plan, self.scheduler.commit(plan, 0, self.outputs.results(plan, 0)), self._now_ps())
 
     def _turn_away(self, plan: Plan) -> None:
         """Groups of the plan that the policy could never hold."""
         for group in plan.rejected:
-            request = self.outputs.left(group.request.request_id)
+            request = self.outputs.removed(group.request.request_id)
             self.recorder.rejected(request, "the memory policy can never hold it")
             if self.ended is not None:
                 self.ended(request)
@@ -167,7 +230,7 @@ class Engine:
         for group in outcome.first_tokens:
             self.recorder.first_token(group.request.request_id, now_ps)
         for group in outcome.finished:
-            request = self.outputs.left(group.request.request_id)
+            request = self.outputs.removed(group.request.request_id)
             totals.finished += 1
             totals.generated += request.output_len * request.num_seqs
             self.recorder.served(request, group, now_ps)
@@ -179,20 +242,8 @@ class Engine:
             totals.recomputes += not swapped
         for ops in plan.ops:
             totals.copies += len(ops.copies)
+            if ops.moves and self._pool:
+                audit.check_moves(self.scheduler.policy, ops, self._pool)
 
     def _now_ps(self) -> int:
         return int(self.env.now)  # whole already, because every delay is; SimPy's type allows for floats
-
-    def _rouse(self) -> None:
-        if self._wake is not None:
-            self._wake.succeed()
-            self._wake = None
-
-    def _pass_marks(self) -> None:
-        while self._marks and self._marks[-1] <= self.env.now:
-            self.recorder.mark(self._marks.pop(), self._now_ps())
-
-    def _stuck(self) -> str:
-        residents = self.scheduler.residents
-        group = (residents.swapped or residents.waiting)[0]
-        return f"request {group.request.request_id} ({group.prefill_len} tokens)"

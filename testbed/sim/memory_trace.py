@@ -7,7 +7,7 @@ from typing import NamedTuple
 import simpy
 
 from testbed.core.request import Request
-from testbed.core.slots import Unowned
+from testbed.core.slots import NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.memory.policy import MemoryPolicy
 from testbed.memory.traced import Held, Traced
@@ -26,7 +26,7 @@ class Frame(NamedTuple):
     start_ps: int
     end_ps: int
     held: dict[int, Held]
-    unowned: Unowned
+    non_sequence_slots: NonSequenceSlots
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Tracer:
         """The run is over."""
         end = min(end_ps, self._stop_ps)
         self._take(self._since_ps, end)
-        self.trace.end_ps = max(end, self.trace.start_ps)
+        self.trace.end_ps = max(end, self.trace.start_ps) if self.trace.frames else end
         shown = {held.request_id for frame in self.trace.frames for held in frame.held.values()}
         self.trace.requests = {key: request for key, request in self.trace.requests.items() if key in shown}
 
@@ -92,7 +92,7 @@ class Tracer:
             return
         self.trace.num_states += 1
         if covers_grid_point(self.trace, self.gap_ps, start, end):
-            self.trace.frames.append(Frame(start, end, self.policy.held(), self.policy.unowned()))
+            self.trace.frames.append(Frame(start, end, self.policy.held(), self.policy.non_sequence_slots()))
         while len(self.trace.frames) > self.max_frames:
             self.gap_ps *= 2
             self.trace.frames = thinned(self.trace, self.gap_ps)
@@ -131,7 +131,7 @@ def trace_memory(
     trace = MemoryTrace(scheduler.policy.usage().total, picture_block_size(scheduler.policy), start_ps)
     tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
     fast_forward = fast_forward and says_footprints(scheduler.policy)
-    scheduler.residents.policy = tracer.policy
+    scheduler.state.policy = tracer.policy
     recorder = simulate(
         tracer.noted(requests), scheduler, cost, max_len,
         marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, beams=beams, recorder=Recorder(), env=env,

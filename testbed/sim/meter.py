@@ -1,19 +1,17 @@
 """Splits the pool as section 3.1 does. A meter knows the true lengths; a policy need not."""
 
-import heapq
 from abc import ABC, abstractmethod
-from itertools import count
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from testbed.core.errors import PlugInError
-from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, growth_of
+from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.slots import Extent, Usage
 from testbed.cost.model import UNBOUNDED, Affine
+from testbed.sched.answers import whole, wrong_answer
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
-from testbed.sim.sharing import NO_SHARED, Shared, shared_once, shared_over, taken_from_now
-from testbed.sim.spans import Span, after, at, ramp
-from testbed.sim.totals import NO_CHANGE, Changes, Seen
+from testbed.sim.totals import Seen, shared_once
 
 
 class Meter(ABC):
@@ -21,7 +19,7 @@ class Meter(ABC):
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         self.policy = scheduler.policy
-        self.residents = scheduler.residents
+        self.state = scheduler.state
         self.outputs = outputs
 
     @abstractmethod
@@ -29,7 +27,7 @@ class Meter(ABC):
         """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own account of it."""
 
     @abstractmethod
-    def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
+    def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         """What the `steps` iterations saw that were carried out, in duration_ps."""
 
     def max_steps(self, used: Usage) -> int:
@@ -41,184 +39,41 @@ class Meter(ABC):
         final_len = self.outputs.requests[group.request.request_id].final_len
         pieces = set[tuple[int, int]]()
         for seq in group.resident:
-            left = final_len - (seq.room - self.policy.stored(seq.room))  # what was dropped is in no table
-            for start, length in self.policy.table(seq):
-                if length > left:
-                    pieces.add((start + left, length - left))
-                left = max(left - length, 0)
+            for _, extents, first, slots_per_token in self.policy.group_tables(seq):
+                left = (final_len - whole(self.policy, "num_stored()", first)) * slots_per_token
+                for start, length in self._whole(seq, extents if slots_per_token else ()):
+                    if length > left:
+                        pieces.add((start + left, length - left))
+                    left = max(left - length, 0)
         return sum(length for _, length in pieces)
 
     def copies(self, group: SequenceGroup) -> int:
         """Slots that the prompt of a group would take on top if each of its sequences had one already."""
         unforked = len(group.sequences) - len(group.resident)
-        return unforked * sum(extent.length for extent in self.policy.table(group.sequences[0])) if unforked else 0
+        return unforked * sum(length for _, length in self._table(group.sequences[0])) if unforked else 0
+
+    def _table(self, seq: Sequence) -> Iterator[tuple[int, int]]:
+        """Start and length of every extent of a table."""
+        return self._whole(seq, self.policy.table(seq))
+
+    def _whole(self, seq: Sequence, extents: Iterable[Any]) -> Iterator[tuple[int, int]]:
+        """The extents, whose type is Any because the compiler would make a plain int of every other number."""
+        for start, length in extents:
+            if not type(start) is type(length) is int:
+                raise wrong_answer(self.policy, Extent(start, length), f"the table of {seq} has whole numbers (int)")
+            yield start, length
 
 
 class PlainMeter(Meter):
     """Walks every table before every iteration: slow, obvious, right for any policy."""
 
     def open(self, plan: Plan, used: Usage) -> None:
-        running = self.residents.running
+        running = self.state.running
         internal, copies = (sum(map(count, running.values())) for count in (self.unused, self.copies))
-        self._first = len(running), used, internal, copies
+        self._first = Seen(len(running), used, internal, copies)
 
-    def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
+    def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
-        _, used, _, copies = self._first
-        return *self._first, NO_CHANGE, shared_once(used.held, used.saved + copies, duration_ps)
-
-
-class Tracked:
-    """A resident group's never-used slots: `active` ones by now, and (from_len, slots) of those to come.
-
-    They count until the group leaves: `alive` is false then.
-    """
-
-    __slots__ = ("active", "alive", "later")
-
-    def __init__(self, footprint: Footprint, final_len: int, num_seqs: int, num_tokens: int) -> None:
-        self.active = 0
-        self.later: list[tuple[int, int]] = []
-        self.alive = True
-        for from_len, slots in footprint.waste(final_len):
-            if from_len <= num_tokens:
-                self.active += slots * num_seqs
-            elif from_len < final_len:  # the last token is never stored
-                self.later.append((from_len, slots * num_seqs))
-
-
-class SpanMeter(Meter):
-    """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say their footprints.
-
-    The never-used slots of a decoding group start to count at known steps of the batch; `_starts` orders these steps.
-    `_forked` holds groups whose sequences may share their last block, as they do from a fork to their next step.
-    """
-
-    def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
-        super().__init__(scheduler, outputs)
-        self._tracked: dict[int, Tracked] = {}
-        self._starts: list[tuple[int, int, int, Tracked]] = []
-        self._forked: dict[int, SequenceGroup] = {}
-        self._serial = count()
-        self._internal = self._repeated = 0
-        self._copies = 0
-        self._taken: list[int] = []
-
-    def open(self, plan: Plan, used: Usage) -> None:
-        for group in plan.preempted:
-            self._forget(group)
-        for chunk in plan.chunks:
-            self._track(chunk.group)
-        for group in plan.resumed:
-            self._track(group)
-        self._repeated = 0
-        if plan.resumed or (self._forked and not plan.decode_seqs):
-            forked = () if plan.decode_seqs else self._forked.values()
-            self._repeated = sum(map(self._counted_again, (*forked, *plan.resumed)))
-        residents = self.residents
-        running, decoding, num_seqs = len(residents.running), len(residents.batch.sequences), residents.num_seqs
-        self._used, self._running, self._growing = used, running, decoding
-        in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
-        self._copies = sum(map(self.copies, residents.running.values())) if in_prompts else 0
-        if used.saved and plan.horizon and (size := self._block_size()):
-            self._taken = taken_from_now(residents.batch, size)
-
-    def close(self, plan: Plan, prices: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
-        residents, starts, used, started = self.residents, self._starts, self._used, NO_GROWTH
-        if plan.decode_seqs and starts and starts[0][0] < residents.batch.steps:
-            started = self._start(residents.batch.steps, steps)
-        internal, changes, shared = self._internal, NO_CHANGE, NO_SHARED
-        if steps == 1:
-            internal += started.slots - self._repeated
-            if saved := used.saved + self._copies:
-                shared = shared_once(used.held, saved, duration_ps)
-        else:
-            span = steps, duration_ps, prices.first_ps, prices.growth_ps
-            changes = self._changes(span, started, outcome.grown)
-            if used.saved:
-                shared = self._shared(span, outcome.grown)
-        self._internal += started.slots
-        if plan.decode_seqs and (self._forked or residents.beams):
-            self._forked = dict(residents.beams)
-        for group in outcome.finished:
-            self._forget(group)
-        if plan.chunks or plan.resumed:
-            for group in (*outcome.first_tokens, *plan.resumed):
-                if group.status is SequenceStatus.RUNNING:
-                    self._joined(group)
-        return self._running, used, internal, self._copies, changes, shared
-
-    def max_steps(self, used: Usage) -> int:
-        """While slots are shared it must know when each step takes some, which whole blocks alone tell it."""
-        return UNBOUNDED if not used.saved or self._block_size() else 1
-
-    def _block_size(self) -> int:
-        """The size of the blocks in which the batch's members grow; 0 where they do not grow in blocks."""
-        footprint = self.policy.footprint(next(iter(self.residents.batch)))
-        return footprint.size if isinstance(footprint, Granular) else 0
-
-    def _shared(self, span: Span, grown: Grant) -> tuple[Shared, ...]:
-        """Every iteration of a span in which slots are shared; nothing is shared or copied within one."""
-        rows = shared_over(span, self._used.held, self._used.saved, self._taken)
-        if (whole := rows[-1].held - self._used.held) != grown.growth.slots:
-            name = type(self.policy).__name__
-            raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
-        return rows
-
-    def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
-        """What the second and later iterations see that the first did not."""
-        live, live_time = ramp(self._growing, span)
-        held, held_time = after(grown.growth, span) if grown.growth.slots else (0, 0)
-        internal, internal_time = at(started, span) if started.slots else (0, 0)
-        evicted, evicted_time = after(grown.evicted, span) if grown.evicted.slots else (0, 0)
-        reserved, reserved_time = held - live - internal, held_time - live_time - internal_time
-        return live, reserved, internal, -evicted, live_time, reserved_time, internal_time, -evicted_time
-
-    def _track(self, group: SequenceGroup) -> Tracked:
-        """Count what the group holds now and will never use."""
-        request_id, first = group.request.request_id, group.sequences[0]
-        if request_id in self._tracked:
-            self._forget(group)
-        footprint = self.policy.footprint(first)
-        if footprint is None:
-            name = type(self.policy).__name__
-            raise PlugInError(f"{name} has no footprint for {first}: answer for all, or leave footprint() out")
-        final_len = self.outputs.requests[request_id].final_len
-        tracked = Tracked(footprint, final_len, len(group.resident), first.room)
-        self._tracked[request_id] = tracked
-        self._internal += tracked.active
-        return tracked
-
-    def _joined(self, group: SequenceGroup) -> None:
-        """The group decodes from the next step on, with all its sequences."""
-        tracked = self._tracked[group.request.request_id]
-        if len(group.sequences) > 1:
-            tracked = self._track(group)
-            self._forked[group.request.request_id] = group
-        joined_at, num_tokens = self.residents.batch.steps, group.sequences[0].room
-        for from_len, slots in tracked.later:
-            heapq.heappush(self._starts, (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked))
-
-    def _counted_again(self, group: SequenceGroup) -> int:
-        """Never-used slots that are counted for each of the sequences that share them, but for the first."""
-        tracked = self._tracked.get(group.request.request_id)
-        return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
-
-    def _forget(self, group: SequenceGroup) -> None:
-        tracked = self._tracked.pop(group.request.request_id, None)
-        if tracked is not None:
-            self._forked.pop(group.request.request_id, None)
-            tracked.alive = False
-            self._internal -= tracked.active
-
-    def _start(self, end: int, steps: int) -> Growth:
-        """What begins to count in the `steps` steps before batch step `end`, by step of the span."""
-        starts = self._starts
-        events: list[tuple[int, int]] = []
-        while starts and starts[0][0] < end:
-            step, _, slots, tracked = heapq.heappop(starts)
-            if tracked.alive:
-                tracked.active += slots
-                events.append((step - (end - steps), slots))
-        return growth_of(events) if events else NO_GROWTH
+        used, saved = self._first.used, self._first.used.saved + self._first.copies
+        return self._first._replace(shared=shared_once(used.held, saved, duration_ps))

@@ -1,12 +1,14 @@
 """What the model will say: how long every output is, and which beams survive. The future, known to the engine alone."""
 
 import heapq
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.sched.beams import BeamModel, Replacement
 from testbed.sched.plan import Outcome, Plan, Results
-from testbed.sched.residents import Residents
+from testbed.sched.state import SchedulerState
 
 NOTHING = Results()
 
@@ -14,14 +16,16 @@ NOTHING = Results()
 class Outputs:
     """The requests that are being served, and when each decoding group ends.
 
-    `lengths` is what oracles may read: true output lengths in tokens by request id. An entry of the heap counts while
-    `_end_step` says the same of its request: a group that was preempted has left its entry behind.
+    `lengths` is what oracles may read, and no part may write: true output lengths in tokens by request id. An entry of
+    the heap counts while `_end_step` says the same of its request: a group that was preempted has left its entry
+    behind.
     """
 
-    def __init__(self, residents: Residents, beams: BeamModel) -> None:
+    def __init__(self, state: SchedulerState, beams: BeamModel) -> None:
         self.requests: dict[int, Request] = {}
-        self.lengths: dict[int, int] = {}
-        self._residents = residents
+        self._lengths: dict[int, int] = {}
+        self.lengths: Mapping[int, int] = MappingProxyType(self._lengths)
+        self._state = state
         self._beams = beams
         self._end_step: dict[int, int] = {}
         self._ends: list[tuple[int, int]] = []
@@ -29,11 +33,11 @@ class Outputs:
     def arrived(self, request: Request) -> None:
         """The request is to be served."""
         self.requests[request.request_id] = request
-        self.lengths[request.request_id] = request.output_len
+        self._lengths[request.request_id] = request.output_len
 
-    def left(self, request_id: int) -> Request:
+    def removed(self, request_id: int) -> Request:
         """The request has its answer, or was rejected."""
-        del self.lengths[request_id]
+        del self._lengths[request_id]
         return self.requests.pop(request_id)
 
     def steps_to_end(self) -> int:
@@ -41,37 +45,37 @@ class Outputs:
         ends, end_step = self._ends, self._end_step
         while end_step.get(ends[0][1]) != ends[0][0]:
             heapq.heappop(ends)
-        return ends[0][0] - self._residents.batch.steps
+        return ends[0][0] - self._state.batch.steps
 
     def results(self, plan: Plan, steps: int) -> Results:
-        """What the plan's iterations bring; asked before they are committed."""
+        """What the plan's iterations bring; called before they are committed."""
         for group in plan.preempted:
             self._end_step.pop(group.request.request_id, None)
-        residents = self._residents
+        state = self._state
         ended: list[int] = []
         if plan.decode_seqs and self._ends:
-            step = residents.batch.steps + steps
+            step = state.batch.steps + steps
             if self._ends[0][0] <= step:
                 ended = self._pop_ended(step)
-        if not (plan.chunks or plan.resumed or residents.beams):
+        if not (plan.chunks or plan.swapped_in or state.beams):
             return Results(tuple(ended)) if ended else NOTHING
-        stepping = [group for group in plan.resumed if group.sequences[0].room > group.sequences[0].stored]
+        stepping = [group for group in plan.swapped_in if group.sequences[0].num_slots > group.sequences[0].num_stored]
         for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
-            if group.num_generated + 1 == self.lengths[group.request.request_id]:
+            if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
-        if not residents.beams and not stepping:
+        if not state.beams and not stepping:
             return Results(tuple(ended)) if ended else NOTHING
         searching = [group for group in stepping if group.request.beam]
         if plan.decode_seqs:
-            searching = [*residents.beams.values(), *searching]
+            searching = [*state.beams.values(), *searching]
         return Results(tuple(ended), {g.request.request_id: self._parents(g, steps) for g in searching})
 
     def follow(self, plan: Plan, outcome: Outcome) -> None:
         """The plan was committed: note who decodes from now on."""
-        for group in (*outcome.first_tokens, *plan.resumed):
+        for group in (*outcome.first_tokens, *plan.swapped_in):
             if group.status is SequenceStatus.RUNNING:
                 request_id = group.request.request_id
-                step = self._residents.batch.steps + self.lengths[request_id] - group.num_generated
+                step = self._state.batch.steps + self._lengths[request_id] - group.num_generated
                 self._end_step[request_id] = step
                 heapq.heappush(self._ends, (step, request_id))
 

@@ -1,24 +1,27 @@
-"""Requests and iteration spans as rows, and exact totals; experiments make data frames of them."""
+"""What a run leaves behind: requests and iteration spans as rows, exact totals, and columns in seconds of them."""
 
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import mul
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from testbed.core.request import Request
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Request
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Usage
 from testbed.sched.plan import Plan
 from testbed.sim.audit import check_accounts, check_measures
-from testbed.sim.rows import BATCH, PackedRows
-from testbed.sim.sharing import with_shared
-from testbed.sim.totals import CHANGING, Measures, Seen, Totals, plus
+from testbed.sim.totals import CHANGING, Measures, Seen, Totals, plus, with_shared
 
 Counts: TypeAlias = NDArray[np.int64]
 
+Columns = dict[str, NDArray[Any]]
+
 NOT_YET = -1
+BATCH = 512  # what waits to be packed fits the caches, and stays young for the garbage collector
 SHAPE = (
     "start_ps",
     "duration_ps",
@@ -32,8 +35,45 @@ SHAPE = (
 SLOTS = Measures._fields[1:]
 
 
+class PackedRows:
+    """An append-only table of 64-bit columns, packed a batch at a time; `floats` names those of no whole numbers."""
+
+    def __init__(self, *names: str, floats: Sequence[str] = ()) -> None:
+        self._types = {name: np.dtype(np.float64 if name in floats else np.int64) for name in names}
+        self._blocks: list[list[NDArray[Any]]] = []
+        self._pending: list[tuple[float, ...]] = []
+        self._packed = 0
+
+    def append(self, row: tuple[float, ...]) -> None:
+        """Add a row; the values in the order of the columns."""
+        self._pending.append(row)
+        if len(self._pending) == BATCH:
+            self._pack()
+
+    def extend(self, columns: Sequence[ArrayLike]) -> None:
+        """Add many rows, column by column."""
+        self._pack()
+        block = [compact(column, kind) for column, kind in zip(columns, self._types.values(), strict=True)]
+        self._blocks.append(block)
+        self._packed += len(block[0])
+
+    def __len__(self) -> int:
+        return self._packed + len(self._pending)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """A copy of every column by name, in order of appending."""
+        self._pack()
+        blocks = [[np.empty(0, kind) for kind in self._types.values()], *self._blocks]
+        return dict(zip(self._types, map(np.concatenate, zip(*blocks, strict=True)), strict=True))
+
+    def _pack(self) -> None:
+        if self._pending:
+            rows, self._pending = self._pending, []
+            self.extend(list(zip(*rows, strict=True)))
+
+
 class Mark(NamedTuple):
-    """The totals at the first iteration boundary at or after an asked-for time."""
+    """The totals at the first iteration boundary at or after a requested time."""
 
     time_ps: int
     totals: Totals
@@ -43,7 +83,7 @@ class Recorder:
     """Everything that a run leaves behind.
 
     requests: one row a request that has ended, in order of ending; a rejected one has times of NOT_YET and a reason in
-    `rejections`. spans: one row a span of identical iterations, its slots as means over them. marks: by asked-for time.
+    `rejections`. spans: one row a span of identical iterations, its slots as means over them. marks: by requested time.
     The spans, and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once. `policy`
     names whose memory it is, for complaints.
     """
@@ -124,16 +164,76 @@ class Recorder:
         """The Measures of the first iteration of each span, column by column."""
         used = [packed(column) for column in zip(*accounts, strict=True)]
         check_accounts(used, accounts, self.policy)
-        _, live, held, allocated, cached, free, largest_free, saved = used
-        reserved, rounding, scattered = held - live - internal, allocated - held, free + cached - largest_free
-        return [running, live, reserved, internal, saved + copies, cached, rounding, scattered]
+        _, live, held, allocated, cached, free, largest_free, saved, _ = used
+        reserved, rounding, external_fragmentation = (
+            held - live - internal,
+            allocated - held,
+            free + cached - largest_free,
+        )
+        return [running, live, reserved, internal, saved + copies, cached, rounding, external_fragmentation]
 
-    def mark(self, asked_ps: int, now_ps: int) -> None:
+    def mark(self, requested_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
         self.settle()
-        self.marks[asked_ps] = Mark(now_ps, self.totals.copy())
+        self.marks[requested_ps] = Mark(now_ps, self.totals.copy())
 
 
 def packed(column: tuple[int, ...]) -> Counts:
     """A column of numbers that 64 bits hold."""
-    return np.fromiter(column, np.int64, len(column))
+    try:
+        return np.fromiter(column, np.int64, len(column))
+    except OverflowError as error:
+        raise beyond_64_bits(max(column, key=abs)) from error
+
+
+def beyond_64_bits(number: float) -> InputError:
+    """Time is counted in picoseconds, and nothing else comes near: the run lasts too long."""
+    return InputError(
+        f"the run reaches {number / PS:,.6g} s, and 64 bits count picoseconds up to {(1 << 63) / PS:,.0f} s: shorten "
+        "the trace, or check costs and hardware"
+    )
+
+
+def compact(column: ArrayLike, kind: np.dtype[Any]) -> NDArray[Any]:
+    """A copy of a column; where all its values are the same one, it takes the memory of one."""
+    try:
+        values = np.array(column, kind)
+    except OverflowError as error:
+        raise beyond_64_bits(max(column, key=abs)) from error  # type: ignore[arg-type]
+    same = len(values) > 0 and bool((values == values[0]).all())
+    return np.broadcast_to(values[:1].copy(), len(values)) if same else values
+
+
+def request_columns(recorder: Recorder) -> Columns:
+    """One row a request that has ended, in order of arrival; a rejected one has a reason and no times.
+
+    ttft_s, tpot_s (where there is more than one output token) and e2e_s are in seconds.
+    """
+    table = in_seconds(recorder.requests.columns())
+    reasons = [recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()]
+    table["rejected"] = np.array(reasons, dtype=object)
+    order = np.argsort(table["request_id"], kind="stable")
+    table = {name: column[order] for name, column in table.items()}
+    arrival, first, finish = (table[name] for name in ("arrival_s", "first_token_s", "finish_s"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
+        table |= {"ttft_s": first - arrival, "tpot_s": (finish - first) / later, "e2e_s": finish - arrival}
+    return table
+
+
+def span_columns(recorder: Recorder) -> Columns:
+    """One row a span of identical iterations, in order of time; slots are means over its iterations."""
+    return in_seconds(recorder.spans.columns())
+
+
+def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
+    """Columns that end in _ps become columns that end in _s; what has not happened becomes missing."""
+    table = {}
+    for name, column in columns.items():
+        if name.endswith("_ps"):
+            known = column != NOT_YET
+            seconds = column / PS
+            table[f"{name[:-3]}_s"] = seconds if known.all() else np.where(known, seconds, np.nan)
+        else:
+            table[name] = column
+    return table

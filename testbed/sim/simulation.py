@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable
 
-import simpy
+from simpy import Environment as Environment
 
 from testbed.core.request import Request
-from testbed.core.sessions import SessionWorkload
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.audit import check_stored
-from testbed.sim.closed_loop import ClosedLoop
+from testbed.sim.arrivals import SessionWorkload
+from testbed.sim.audit import check_pool, check_stored
+from testbed.sim.clients import ClosedLoop, open_loop
 from testbed.sim.engine import Engine
-from testbed.sim.meter import Meter, PlainMeter, SpanMeter
-from testbed.sim.open_loop import open_loop
+from testbed.sim.meter import Meter, PlainMeter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
+from testbed.sim.span_meter import SpanMeter
 
 
 def simulate(
@@ -27,29 +27,31 @@ def simulate(
     *,
     marks_ps: Iterable[int] = (),
     stop_ps: int = UNBOUNDED,
+    pool: PoolSpec | None = None,
     fast_forward: bool = True,
     beams: BeamModel | None = None,
     recorder: Recorder | None = None,
-    env: simpy.Environment | None = None,
+    env: Environment | None = None,
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
     Those of a SessionWorkload arrive when the answers that they wait for have come, whatever their arrival_ps says.
     `beams` says which candidates of a beam survive; by default SyntheticBeams(). Without fast_forward every iteration
-    is one event and the pool is measured by walking every table; the result is the same. A recorder or an environment
-    given from outside can be watched while the run goes on.
+    is one event and the pool is measured by walking every table; the result is the same. The policy is checked with
+    `pool`, its configured pool, where that is given. A caller's recorder or environment can be observed during the run.
     """
     check_stored(scheduler.policy, max_len)
-    env = env or simpy.Environment(0)
+    check_pool(scheduler.policy, pool)
+    env = env or Environment(0)
     recorder = recorder or Recorder()
-    outputs = Outputs(scheduler.residents, beams or SyntheticBeams())
-    for reader in (scheduler, scheduler.policy, scheduler.residents.preemption):
+    outputs = Outputs(scheduler.state, beams or SyntheticBeams())
+    for reader in (scheduler, scheduler.policy, scheduler.preemption):
         if reader.reads_output_len:
             reader.foresee(outputs.lengths)
     spans = fast_forward and says_footprints(scheduler.policy)
     meter: Meter = SpanMeter(scheduler, outputs) if spans else PlainMeter(scheduler, outputs)
     max_steps = UNBOUNDED if spans else 1
-    engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, max_steps)
+    engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, max_steps, pool)
     if isinstance(requests, SessionWorkload):
         ClosedLoop(env, engine, requests).start()
     else:

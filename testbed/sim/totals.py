@@ -1,21 +1,22 @@
-"""Exact sums over iterations and over time, from which every average comes."""
+"""Exact sums over iterations and over time, from which every average comes; those of a span in closed form."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import fsum
 from typing import NamedTuple, TypeAlias
 
-from testbed.core.slots import Usage
-from testbed.sim.sharing import Shared, Sharing, without
+from testbed.core.slots import Growth, Usage
+from testbed.cost.model import Affine
 
 
 class Measures(NamedTuple):
     """What an iteration sees; a new measure is one line here and one in the meter.
 
-    running: resident requests. The rest is in slots. live ones store K and V (token states), reserved ones are held
+    running: admitted requests. The rest is in slots. live ones store K and V (token states), reserved ones are held
     and will be used by the same request, internal ones are held and never used (section 3.1); what is left of the pool
-    is external fragmentation and others. saved: slots that would be held on top without sharing, also while a
-    prompt is computed once for several sequences. cached: unreferenced
-    but findable. rounding: not held, yet unusable, by an allocator's rounding. scattered: free or cached, but outside
-    the largest run that one sequence could get.
+    is external fragmentation and others. saved: slots that would be held on top without sharing, also while a prompt
+    is computed once for several sequences. cached: unreferenced but findable. rounding: not held, yet unusable, by an
+    allocator's rounding. external_fragmentation: free or cached, but outside the largest free extent.
     """
 
     running: int = 0
@@ -25,19 +26,81 @@ class Measures(NamedTuple):
     saved: int = 0
     cached: int = 0
     rounding: int = 0
-    scattered: int = 0
+    external_fragmentation: int = 0
 
 
-CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "internal", "cached")]
+class Span:
+    """Iterations in a row, whose durations are affine: the first takes first_ps, each later one growth_ps more."""
 
-# What changes in a span after its first iteration, twice in the order of CHANGING: summed over the iterations, and
-# integrated over picoseconds.
-Changes: TypeAlias = tuple[int, ...]
-NO_CHANGE: Changes = (0,) * (2 * len(CHANGING))
+    __slots__ = ("duration_ps", "first_ps", "growth_ps", "steps")
 
-# What the iterations of a span see: the first one's resident requests, its Usage, slots of it that will never be used,
-# slots of prompts that are computed once for several sequences; its Changes; each iteration that saved any slots.
-Seen: TypeAlias = tuple[int, Usage, int, int, Changes, tuple[Shared, ...]]
+    def __init__(self, steps: int, duration_ps: int, durations: Affine) -> None:
+        self.steps, self.duration_ps = steps, duration_ps
+        self.first_ps, self.growth_ps, _ = durations
+
+    def ramp(self, slope: int) -> tuple[int, int]:
+        """Summed over the iterations, and integrated over their time: a count that grows by `slope` with each."""
+        steps = self.steps
+        pairs = steps * (steps - 1) // 2
+        return slope * pairs, slope * (self.first_ps * pairs + self.growth_ps * (pairs * (2 * steps - 1) // 3))
+
+    def at(self, growth: Growth) -> tuple[int, int]:
+        """The same of a count that grows from the iteration of each event on."""
+        w0, w1, w2 = growth
+        return w0 * self.steps - w1, w0 * self.duration_ps - w1 * self.first_ps - self.growth_ps * ((w2 - w1) // 2)
+
+    def after(self, growth: Growth) -> tuple[int, int]:
+        """The same of a count that grows from the iteration after each event on."""
+        w0, w1, w2 = growth
+        time = w0 * self.duration_ps - (w0 + w1) * self.first_ps - self.growth_ps * ((w2 + w1) // 2)
+        return w0 * self.steps - w0 - w1, time
+
+
+class Changes(NamedTuple):
+    """What changes in a span after its first iteration: summed over the iterations, and integrated over picoseconds."""
+
+    live: int = 0
+    reserved: int = 0
+    internal: int = 0
+    cached: int = 0
+    live_time: int = 0
+    reserved_time: int = 0
+    internal_time: int = 0
+    cached_time: int = 0
+
+
+NO_CHANGE = Changes()
+CHANGING = [Measures._fields.index(name) for name in Changes._fields[:4]]
+
+
+class Shared(NamedTuple):
+    """An iteration that held `held` slots and saved `saved`; saved_ps: the same times its picoseconds."""
+
+    held: int
+    saved: int
+    saved_ps: int
+
+
+NO_SHARED: tuple[Shared, ...] = ()
+
+# By slots held, the slots saved: summed over iterations, and integrated over picoseconds. Whole numbers, so that spans
+# and single steps give the same sums; the ratio is taken once, at the end.
+Sharing: TypeAlias = Mapping[int, tuple[int, int]]
+
+
+class Seen(NamedTuple):
+    """What the iterations of a span see.
+
+    The first one's running requests, its Usage, slots of it that will never be used, slots of prompts that are
+    computed once for several sequences; what changes after it; each iteration that saved any slots.
+    """
+
+    running: int
+    used: Usage
+    internal: int
+    copies: int
+    changes: Changes = NO_CHANGE
+    shared: tuple[Shared, ...] = NO_SHARED
 
 
 def plus(a: Measures, b: Measures) -> Measures:
@@ -81,3 +144,38 @@ class Totals:
         over_time = minus(self.over_time, earlier.over_time)
         sharing = without(self.sharing, earlier.sharing)
         return Totals(**later, per_iteration=per_iteration, over_time=over_time, sharing=sharing)
+
+
+def with_shared(sharing: Sharing, rows: Iterable[Shared]) -> Sharing:
+    """The sums with these iterations."""
+    sums = dict(sharing)
+    for held, saved, saved_ps in rows:
+        count, time = sums.get(held, (0, 0))
+        sums[held] = count + saved, time + saved_ps
+    return sums
+
+
+def without(later: Sharing, earlier: Sharing) -> Sharing:
+    """What was added since `earlier`."""
+    pairs = ((held, sums, earlier.get(held, (0, 0))) for held, sums in later.items())
+    return {held: (a - c, b - d) for held, (a, b), (c, d) in pairs if (a, b) != (c, d)}
+
+
+def mean_ratio(sharing: Sharing, which: int, whole: int) -> float:
+    """The mean of (held + saved) / held, over iterations (which = 0) or over time (which = 1)."""
+    return 1 + fsum(sums[which] / held for held, sums in sorted(sharing.items())) / whole
+
+
+def shared_once(held: int, saved: int, duration_ps: int) -> tuple[Shared, ...]:
+    """One iteration, if it saved anything."""
+    return (Shared(held, saved, saved * duration_ps),) if saved else NO_SHARED
+
+
+def shared_over(span: Span, held: int, saved: int, taken: Sequence[int]) -> tuple[Shared, ...]:
+    """Every iteration of a span; `taken` slots more are held after each, in turn, and all save the same."""
+    step_ps = span.first_ps
+    rows = [Shared(held, saved, saved * step_ps)]
+    for step in range(span.steps - 1):
+        held, step_ps = held + taken[step % len(taken)], step_ps + span.growth_ps
+        rows.append(Shared(held, saved, saved * step_ps))
+    return tuple(rows)

@@ -1,13 +1,19 @@
-"""The command line, called in this process, in an empty folder."""
+"""The command line, called in this process, in an empty folder; or in a process of its own."""
 
+import json
+import shlex
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import yaml
 
-from experiments.commands.cli import dispatch
+from testbed import experiments
+from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.runs import progress
 
-HERE = Path(__file__).parent
+EXAMPLES = Path(experiments.__file__).parent / "examples"
 
 
 @pytest.fixture
@@ -15,11 +21,49 @@ def testbed(tmp_path, monkeypatch, capsys):
     """Call `testbed ARGUMENTS`: the exit code, and what went to standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; taken back afterwards
+    monkeypatch.delenv("COLUMNS", raising=False)  # tables are as wide as in a pipe
+    monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine hears no more than a fast one
 
     def call(*arguments):
-        code = dispatch(list(arguments))
+        try:
+            code = dispatch(list(arguments))
+        except SystemExit as end:  # help leaves by itself
+            code = end.code or 0
         return code, *capsys.readouterr()
 
+    yield call
+    for name, module in list(sys.modules.items()):  # another test's plug-in may have the same name
+        if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}/"):
+            del sys.modules[name]
+
+
+class FinishedRun(NamedTuple):
+    """A run that went well: its folder, what it printed, and what it wrote."""
+
+    folder: Path
+    output: str
+    config: dict
+    summary: dict
+
+
+@pytest.fixture
+def run(testbed, tmp_path):
+    """Call `testbed run LINE` for a folder, without plots and tables unless the line asks for them."""
+
+    def call(line, folder="out"):
+        outputs = [] if "outputs=" in line else ["outputs=summary"]
+        code, output, error = testbed("run", "--again", *shlex.split(line), *outputs, f"hydra.run.dir={folder}")
+        assert (code, error) == (0, "")
+        path = tmp_path / folder
+        config = yaml.safe_load((path / "config.yaml").read_text())
+        return FinishedRun(path, output, config, json.loads((path / "summary.json").read_text()))
+
     return call
+
+
+@pytest.fixture(scope="session")
+def command():
+    """The words that start `testbed` in a process of its own."""
+    return [sys.executable, "-m", "testbed.experiments.commands.cli"]

@@ -5,8 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from experiments.paper.figures import agent_sessions
-from experiments.runs.lab import composed
+from testbed.experiments.paper.figures import prefix_caches
+from testbed.experiments.runs.compose import composed, configured
 
 MACHINE = ["model=llama-3-8b", "policy=prefix_caching", "policy.block_size=64", "outputs=summary"]
 
@@ -26,7 +26,7 @@ def sessions(tmp_path):
     return ["trace=agent_sessions", "trace.path=sessions.jsonl", "arrivals=sessions", "arrivals.at_once=2"]
 
 
-def test_a_closed_loop_finds_what_the_session_has_said(testbed, tmp_path, sessions):
+def test_closed_loop_hits_earlier_turns_of_the_session(testbed, tmp_path, sessions):
     code, output, error = testbed("run", *MACHINE, *sessions, "hydra.run.dir=out")
     assert (code, error) == (0, "")
     summary = json.loads((tmp_path / "out/summary.json").read_text())
@@ -47,7 +47,7 @@ def test_a_closed_loop_finds_what_the_session_has_said(testbed, tmp_path, sessio
         (["trace.num_sessions=0"], "num_sessions"),
     ],
 )
-def test_what_does_not_go_together_is_said(testbed, tmp_path, sessions, more, culprit):
+def test_conflicting_session_options_are_refused(testbed, tmp_path, sessions, more, culprit):
     arguments = [one for one in sessions if one.partition("=")[0] not in {two.partition("=")[0] for two in more}]
     if "trace=sharegpt" in more:
         arguments, more = ["arrivals=sessions"], more[:1]
@@ -59,28 +59,21 @@ def test_what_does_not_go_together_is_said(testbed, tmp_path, sessions, more, cu
     assert not (tmp_path / "out").exists()
 
 
-def test_the_study_needs_its_file(testbed):
+def test_study_without_its_trace_file_is_refused(testbed):
     code, _, error = testbed("reproduce", "agent_sessions", "--jobs", "1")
     assert code == 2
     assert error.strip().count("\n") == 0, error
     assert "--lengths agent_sessions=FILE" in error
 
 
-def test_the_studys_config_composes_and_its_table_is_drawn():
+def test_study_config_composes_and_its_figure_is_drawn():
     common = composed("figure/agent_sessions", ()).figure.common
-    config = composed("run", (*common, "eviction@policy.eviction=arc"))
-    assert config.arrivals.at_once == 24
+    config = configured((*common, "eviction@policy.eviction=arc"), {"trace.path": "sessions.jsonl"})
+    assert config.arrivals.parameters["at_once"] == 24
     rows = [
-        {
-            "order": order,
-            "num_blocks": blocks,
-            "block_size": 256,
-            "hit_rate": 0.5,
-            "mean_ttft_s": 1.0,
-            "p90_ttft_s": 2.0,
-        }
+        {"order": order, "num_blocks": blocks, "block_size": 256, "hit_rate": 0.5, "mean_ttft_s": 1, "p90_ttft_s": 2}
         for order in ("lru", "belady")
         for blocks in (100, 200, 400)
     ]
-    figure = agent_sessions.draw(pd.DataFrame(rows))
+    figure = prefix_caches.agent_sessions(pd.DataFrame(rows))
     assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2]

@@ -1,6 +1,7 @@
 """`testbed compare`: finished runs side by side."""
 
 import json
+import re
 import shutil
 import sys
 from unittest import mock
@@ -9,25 +10,28 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.commands.cli import dispatch
-from experiments.compare.comparison import compare
-from experiments.compare.finished_run import read_run, read_runs
-from experiments.compare.quantities import LATENCIES
-from experiments.compare.terms import SOFTWARE, cost_models, kind_of, terms
 from testbed.core.errors import InputError
 from testbed.core.request import PS
-from testbed.cost.model import Moved, Work
-from testbed.cost.work_table import WORK_COLUMNS
+from testbed.cost.model import WORK_COLUMNS, Moved, Work
+from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.compare.comparison import compare
+from testbed.experiments.compare.finished_run import read_run, read_runs
+from testbed.experiments.compare.quantities import LATENCIES
+from testbed.experiments.compare.terms import SOFTWARE, cost_models, kind_of, terms
 
 SHORT = ("arrivals.duration_s=20", "arrivals.rate=4")
 RUNS = {"paged": (), "max": ("policy=contiguous_max",), "short": ("outputs=summary",)}
 WORKS = [
-    Work(decode_seqs=8, decode_context=4000, decode_longest=900, num_requests=8),
-    Work(decode_seqs=9, decode_context=4100, decode_longest=901, num_requests=9),
+    Work(decode_seqs=8, decode_context=4000, decode_max_context=900, num_requests=8),
+    Work(decode_seqs=9, decode_context=4100, decode_max_context=901, num_requests=9),
     Work(prefill=((300, 0), (40, 100)), num_requests=2),
-    Work(decode_seqs=2, decode_context=600, decode_longest=400, prefill=((64, 0),), num_requests=3),
+    Work(decode_seqs=2, decode_context=600, decode_max_context=400, prefill=((64, 0),), num_requests=3),
     Work(
-        decode_seqs=2, decode_context=600, decode_longest=400, num_requests=3, moves=(Moved("device", "host", 16, 5),)
+        decode_seqs=2,
+        decode_context=600,
+        decode_max_context=400,
+        num_requests=3,
+        moves=(Moved("device", "host", 16, 5),),
     ),
 ]
 
@@ -53,7 +57,7 @@ def rows(comparison, group):
     return {one.name: one for one in comparison.numbers if one.group == group}
 
 
-def test_percentiles_are_the_summary_s_where_it_has_them(pair):
+def test_percentiles_equal_those_of_the_summary(pair):
     run = read_run("a", pair / "paged")
     found = compare([run, run])
     for group in ("normalized latency", "TTFT", "TPOT"):
@@ -61,11 +65,11 @@ def test_percentiles_are_the_summary_s_where_it_has_them(pair):
         numbers = rows(found, group)
         for name in ("mean", "p50", "p90", "p99"):
             assert numbers[name].values[0] == pytest.approx(run.summary[key][name], rel=1e-9)
-    assert [one.errors for one in found.numbers if one.values[0] is not None] == [(0.0,)] * len(found.numbers)
+    assert [one.changes for one in found.numbers if one.values[0] is not None] == [(0.0,)] * len(found.numbers)
     assert found.differences.empty
 
 
-def test_it_finds_what_differs_and_by_how_much(pair):
+def test_differences_and_changes_are_found(pair):
     found = compare(read_runs([str(pair / "paged"), f"other={pair / 'max'}"]))
     assert list(found.differences.columns) == ["paged", "other"]
     assert list(found.differences.index) == ["policy._target_", "policy.watermark"]
@@ -73,14 +77,14 @@ def test_it_finds_what_differs_and_by_how_much(pair):
     rate = rows(found, "throughput")["requests"]
     a, b = (summary["throughput"]["requests_per_s"] for summary in (first, other))
     assert rate.values == (a, b)
-    assert rate.errors[0] == pytest.approx(100 * (b / a - 1))
+    assert rate.changes[0] == pytest.approx(100 * (b / a - 1))
     internal = rows(found, "memory per iteration")["internal fragmentation"]
-    assert internal.errors[0] == pytest.approx(internal.values[1] - internal.values[0])
-    assert internal.errors[0] > 10
-    assert "all runs were asked for the same requests" in found.remarks
+    assert internal.changes[0] == pytest.approx(internal.values[1] - internal.values[0])
+    assert internal.changes[0] > 10
+    assert "all runs serve the same requests" in found.remarks
 
 
-def test_the_command_prints_and_writes(pair, testbed):
+def test_compare_prints_and_writes_csv_html_and_figure(pair, testbed):
     out = ("--csv", "c.csv", "--html", "c.html", "--figure", "c.png")
     code, output, _ = testbed("compare", "paged", "max", *out)
     assert code == 0
@@ -91,20 +95,21 @@ def test_the_command_prints_and_writes(pair, testbed):
     assert set(table["run"]) == {"paged", "max"}
     page = (pair / "c.html").read_text()
     assert 'name="viewport"' in page
-    assert page.count("data:image/png;base64,") == 1
-    assert page.index("<figure>") < page.index("<table>")
+    assert page.index(">TTFT, p99 (s)<") < page.index('<svg class="chart"') < page.index("all numbers")
+    assert "change" in page
+    assert "error" not in re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
     assert (pair / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_without_tables_is_compared_by_its_summary(pair, testbed):
     found = compare(read_runs(["paged", "short"]))
     assert any("short has no requests.csv: run it again with outputs=full" in remark for remark in found.remarks)
-    assert rows(found, "TTFT")["p50"].errors == (pytest.approx(0),)
+    assert rows(found, "TTFT")["p50"].changes == (pytest.approx(0),)
     assert rows(found, "batched requests")["largest"].values[1] is None
     assert testbed("compare", "paged", "short", "--html", "x.html")[0] == 0
 
 
-def test_other_requests_are_noticed(pair):
+def test_runs_of_different_requests_are_reported(pair):
     table = pd.read_csv(pair / "max" / "requests.csv")
     table.loc[3, "prompt_len"] += 1
     table.to_csv(pair / "max" / "requests.csv", index=False)
@@ -118,12 +123,12 @@ def test_other_requests_are_noticed(pair):
     [
         (lambda folder: (folder / "summary.json").unlink(), "has no summary.json; the run is not finished"),
         (lambda folder: (folder / "summary.json").write_text("{"), "summary.json: cannot be read"),
-        (lambda folder: (folder / "config.yaml").write_text("[]"), "config.yaml: holds no names and values"),
+        (lambda folder: (folder / "config.yaml").write_text("[]"), "config.yaml: contains no names and values"),
         (lambda folder: (folder / "requests.csv").write_text("request_id\n1\n"), "has no column arrival_s; another"),
         (shutil.rmtree, "no such folder"),
     ],
 )
-def test_bad_folders_are_one_line(pair, testbed, spoil, message):
+def test_bad_run_folders_are_refused_in_one_line(pair, testbed, spoil, message):
     spoil(pair / "max")
     code, output, error = testbed("compare", "paged", "max", "--html", "x.html")
     assert (code, output) == (2, "")
@@ -132,14 +137,14 @@ def test_bad_folders_are_one_line(pair, testbed, spoil, message):
     assert not (pair / "x.html").exists()
 
 
-def test_one_run_alone_is_refused(pair):
-    with pytest.raises(InputError, match="one run alone"):
+def test_single_run_and_duplicate_names_are_refused(pair):
+    with pytest.raises(InputError, match="a single run cannot be compared"):
         compare(read_runs(["paged"]))
-    with pytest.raises(InputError, match="two runs are called a"):
+    with pytest.raises(InputError, match="a: is the name of two runs"):
         read_runs(["a=paged", "a=max"])
 
 
-def test_an_old_summary_is_read_and_said_to_be_old(pair):
+def test_summary_of_an_older_version_is_read_and_reported(pair):
     summary = json.loads((pair / "max" / "summary.json").read_text())
     del summary["memory_free"]
     (pair / "max" / "summary.json").write_text(json.dumps(summary))
@@ -172,7 +177,7 @@ def planted_gpu_run(simulated, folder):
     return folder
 
 
-def test_planted_errors_of_the_price_are_found_term_by_term(pair, testbed):
+def test_planted_cost_errors_are_found_term_by_term(pair, testbed):
     real = read_run("real", planted_gpu_run(pair / "paged", pair / "gpu"))
     found = {term.term: term for term in terms(read_run("simulated", pair / "paged"), real)}
     assert set(found) == {
@@ -186,22 +191,28 @@ def test_planted_errors_of_the_price_are_found_term_by_term(pair, testbed):
     assert [term.error_s for term in found.values()] == pytest.approx([0, 0, 0], abs=1e-9)
     errors = [abs(term.error_s) for term in terms(read_run("simulated", pair / "paged"), real)]
     assert errors == sorted(errors, reverse=True)
-    code, output, _ = testbed("compare", "gpu", "paged", "--html", "x.html")
+    code, output, _ = testbed("compare", "gpu", "paged", "max", "--html", "x.html", "--csv", "x.csv")
     assert code == 0
+    table = pd.read_csv(pair / "x.csv").query("run != 'gpu'").groupby("run")["reference"].unique()
+    assert table.map(list).to_dict() == {"paged": ["gpu"], "max": ["paged"]}, "model error and effect are apart"
     assert "Cost terms of paged against gpu, the largest error first" in output
     assert "kernels: prompts" in (pair / "x.html").read_text()
 
 
-def test_rows_of_before_forks_were_counted_are_read(pair):
+def drop_column(folder, name):
+    path = folder / "iterations.csv.gz"
+    pd.read_csv(path).drop(columns=name).to_csv(path, index=False)
+
+
+def test_tables_without_a_forks_column_are_read(pair):
     folder = planted_gpu_run(pair / "paged", pair / "gpu")
     simulated = read_run("simulated", pair / "paged")
     before = terms(simulated, read_run("real", folder))
-    table = pd.read_csv(folder / "iterations.csv.gz").drop(columns="work_forks")
-    table.to_csv(folder / "iterations.csv.gz", index=False)
+    drop_column(folder, "work_forks")
     assert terms(simulated, read_run("real", folder)) == before
 
 
-def test_where_terms_cannot_be_had_the_rest_is_compared(pair, testbed):
+def test_runs_without_cost_terms_are_still_compared(pair, testbed):
     folder = planted_gpu_run(pair / "paged", pair / "gpu")
     config = OmegaConf.to_container(OmegaConf.load(pair / "paged" / "config.yaml"))
     config["cost"] = {"_target_": "testbed.cost.profile.ProfileCost", "path": "gone.json", "choices": None}
@@ -212,9 +223,8 @@ def test_where_terms_cannot_be_had_the_rest_is_compared(pair, testbed):
     assert "Numbers" in output
 
 
-def test_terms_of_a_table_without_gpu_times_are_refused(pair):
+def test_terms_without_gpu_times_are_refused(pair):
     folder = planted_gpu_run(pair / "paged", pair / "gpu")
-    table = pd.read_csv(folder / "iterations.csv.gz").drop(columns="gpu_s")
-    table.to_csv(folder / "iterations.csv.gz", index=False)
+    drop_column(folder, "gpu_s")
     with pytest.raises(InputError, match="has no column gpu_s, so no cost term"):
         terms(read_run("simulated", pair / "paged"), read_run("real", folder))

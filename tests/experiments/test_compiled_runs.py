@@ -1,67 +1,83 @@
-"""A compiled simulator gives what its sources give, extends to plug-ins and worker processes, and names runs alike."""
+"""A compiled build gives what its sources give, to the byte, and refuses what they refuse."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 import testbed
-from testbed.compiled import FOLDER, MANIFEST
-
-ROOT = Path(testbed.__file__).parents[1]
-PROGRAM = """
-import json, multiprocessing, sys
-sys.path.insert(0, "tests/golden")
-import test_golden_runs as golden
-from experiments.runs.identity import simulator_hash
+from testbed.compiled import is_compiled, release
+from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy
-class Mine(Paged):
-    def admit(self, seqs, num_tokens):
-        Mine.asked = True
-        return super().admit(seqs, num_tokens)
+from testbed.sim.arrivals import ArrivalProcess
+
+RUNS = {
+    "swaps": ["preemption=swap", "arrivals.rate=4"],
+    "beams": ["trace=alpaca", "arrivals.rate=20", "workload.num_seqs=4", "workload.beam=true"],
+    "cache": ["trace=chat_histories", "model=llama-3-8b", "policy=prefix_caching", "eviction@policy.eviction=arc"],
+}
+
+
 class Unfinished(MemoryPolicy):
     def release(self, seq):
         pass
-def refusal(kind):
-    try:
-        return str(kind())
-    except TypeError as error:
-        return str(error)
-def origin():
-    import testbed.sim.engine
-    return testbed.sim.engine.__spec__.origin
-if __name__ == "__main__":
-    rows = {name: golden.totals(*golden.CASES[name]) for name in ("paged beam 4", "prefix caching")}
-    rows["plug-in"] = golden.totals(Mine, *golden.CASES["paged chunked"][1:])
-    assert Mine.asked and rows["plug-in"] == golden.totals(*golden.CASES["paged chunked"])
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        origins = [origin(), pool.apply(origin)]
-    told = {"rows": rows, "hash": simulator_hash(), "abstract": [refusal(MemoryPolicy), refusal(Unfinished)]}
-    print(json.dumps([told, [path.endswith((".so", ".pyd")) for path in origins]]))
-"""
 
 
-def told(tree):
-    (tree / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "program.py"]
-    env = {**os.environ, "PYTHONPATH": str(tree)}
-    done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+@pytest.mark.parametrize("kind", [MemoryPolicy, Unfinished])
+def test_class_without_a_required_method_is_refused(kind):
+    with pytest.raises(TypeError, match=r"Can't instantiate abstract class .*admit.*extend"):
+        kind()
 
 
-@pytest.mark.skipif(not Path(FOLDER, MANIFEST).exists(), reason="there is no compiled build: testbed compile")
-def test_compiled_and_plain_runs_are_equal(tmp_path):
-    for name in ("testbed", "traces", "experiments", "tests/golden"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns(".compiled", "__pycache__"))
-    plain, none = told(tmp_path)
-    shutil.copytree(FOLDER, tmp_path / Path(FOLDER).relative_to(ROOT))
-    compiled, both = told(tmp_path)
-    assert (none, both) == ([False, False], [True, True])
+def test_unknown_constructor_argument_is_refused():
+    class UserArrivals(ArrivalProcess):
+        def times_ps(self, count, seed):
+            return ()
+
+    with pytest.raises(TypeError, match="takes no arguments"):
+        UserArrivals(rate=3)
+
+
+def test_subclasses_of_one_base_are_distinguished():
+    class UserPolicy(Paged):
+        pass
+
+    assert issubclass(UserPolicy, Paged)
+    assert not issubclass(UserPolicy, ContiguousMax)
+    assert not issubclass(Unfinished, Paged)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """The package without its extension modules, in a folder to put on the path."""
+    folder = tmp_path_factory.mktemp("sources")
+    extensions = shutil.ignore_patterns("__pycache__", *(f"*{suffix}" for suffix in EXTENSION_SUFFIXES))
+    shutil.copytree(Path(testbed.__file__).parent, folder / "testbed", ignore=extensions)
+    return folder
+
+
+@pytest.mark.skipif(not is_compiled(), reason="this build is not compiled (TESTBED_COMPILE=1 pip install .)")
+@pytest.mark.parametrize("name", RUNS)
+def test_compiled_and_plain_runs_are_equal(name, sources, tmp_path):
+    compiled = run(tmp_path / "compiled", RUNS[name], os.environ)
+    plain = run(tmp_path / "plain", RUNS[name], {**os.environ, "PYTHONPATH": str(sources)})
+    assert compiled.pop("version") == release() == f"{plain.pop('version')} (compiled)"
     assert compiled == plain
-    assert "abstract methods admit" in plain["abstract"][1]
+
+
+def run(folder, options, env):
+    """What a run leaves, by file, apart from how long it took; and its version."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "testbed.experiments.commands.cli", "run", *options]
+    command += ["arrivals.duration_s=60", "hydra.run.dir=out"]
+    subprocess.run(command, cwd=folder, env={**env, "PYTHONSAFEPATH": "1"}, check=True, stdout=subprocess.DEVNULL)
+    found = {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.name != "timing.json"}
+    summary = json.loads(found["summary.json"])
+    version = summary["run"].pop("version")
+    return {**found, "summary.json": summary, "version": version}

@@ -1,17 +1,30 @@
 """How figures look: published numbers beside ours, labels that can be read, one column wide."""
 
+from itertools import combinations
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from overlaps import overlapping_labels
 
-from experiments.paper.figures import fig02_memory_waste, fig12_basic_sampling, fig13_batched_requests
-from experiments.paper.figures.published import published, published_range
-from experiments.paper.style import RC, log_x, new_figure
-from experiments.runs import plots
+from testbed.core.errors import InputError
+from testbed.experiments.commands import plot
+from testbed.experiments.paper.figures import bars, rate_curves
+from testbed.experiments.paper.scorecard import published, published_range
+from testbed.experiments.paper.studies.background import sizes
+from testbed.experiments.runs import plots
+from testbed.experiments.runs.figure_style import KIND_COLORS, RC, log_x, new_figure
+from testbed.experiments.runs.figure_style import SYSTEMS as LOOKS
+from testbed.experiments.runs.run_store import RunStore
 
 SYSTEMS = ("orca-max", "orca-pow2", "orca-oracle", "vllm")
+
+
+def drawn(drawing, rows):
+    with mpl.rc_context(RC):
+        return drawing(pd.DataFrame(rows))
 
 
 def texts(figure):
@@ -28,7 +41,7 @@ def test_overlapping_labels_are_found():
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.02, 0.03), (0.02, 0.15), (0.02, 0.5), (0.001, 5), (1e-6, 1e9), (0, 3)])
-def test_labels_of_latencies_never_overlap(low, high):
+def test_latency_axis_labels_never_overlap(low, high):
     with mpl.rc_context(RC):
         figure = new_figure()
         panels = figure.subplots(1, 2)
@@ -40,21 +53,23 @@ def test_labels_of_latencies_never_overlap(low, high):
 
 
 @pytest.mark.parametrize("factor", [1.5, 40, 3000])
-def test_the_latency_plot_of_a_run_can_be_read(factor):
+def test_latency_plot_labels_never_overlap(factor):
     finish = 10 * np.geomspace(0.02, 0.02 * factor, 50)
     requests = pd.DataFrame({"arrival_s": 0.0, "finish_s": finish, "e2e_s": finish, "output_len": 10})
     with mpl.rc_context(RC):
-        assert not overlapping_labels(plots.draw_latency(requests))
+        figure = plots.one_plot()
+        plots.drawn(plots.latency_chart(requests), figure)
+        assert not overlapping_labels(figure)
 
 
-def test_figure_2_has_the_published_shares_beside_ours():
+def test_figure_2_shows_published_and_simulated_shares():
     kinds = {"token_states": 40.06, "reservation": 30.06, "internal_fragmentation": 20.06}
     kinds |= {"external_fragmentation_and_others": 9.82, "all_waste": 59.94}
     rows = [{"system": s, "quantity": kind, "simulated": v} for s in SYSTEMS for kind, v in kinds.items()]
-    figure = fig02_memory_waste.draw(pd.DataFrame(rows))
+    figure = drawn(bars.fig2, rows)
     shown = texts(figure)
     for value in published("fig2")["published"]:
-        assert value < fig02_memory_waste.SMALLEST_LABEL or f"{value:.1f}" in shown
+        assert value < bars.SMALLEST_LABEL or f"{value:.1f}" in shown
     assert shown.count("40.1") == len(SYSTEMS)
     tops = {round(bar.get_y() + bar.get_height(), 1) for bar in figure.axes[0].patches}
     assert max(tops) == pytest.approx(100, abs=0.2)
@@ -62,34 +77,69 @@ def test_figure_2_has_the_published_shares_beside_ours():
     assert not overlapping_labels(figure)
 
 
-def test_figure_13_has_the_published_bars_beside_ours():
-    rows = [
-        {"setting": s, "system": system, "simulated": 5.55} for s in fig13_batched_requests.PANELS for system in SYSTEMS
-    ]
-    figure = fig13_batched_requests.draw(pd.DataFrame(rows))
+def test_figure_13_shows_published_and_simulated_bars():
+    rows = [{"setting": s, "system": system, "simulated": 5.55} for s in bars.BATCHES for system in SYSTEMS]
+    figure = drawn(bars.fig13, rows)
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == [7.0, 43.24, 72.75, 132.44] + [5.55] * 4
     assert not overlapping_labels(figure)
 
 
-def test_figure_12_is_one_column_wide():
+def test_figures_12_and_14_have_the_paper_s_rows_and_columns():
     rows = [
-        {
-            "setting": setting,
-            "system": system,
-            "quantity": "normalized_latency",
-            "seed": 0,
-            "rate": rate,
-            "simulated": y,
-        }
-        for setting in fig12_basic_sampling.TITLES
+        {"setting": s, "system": system, "quantity": "normalized_latency", "seed": 0, "rate": rate, "simulated": y}
+        for s in (*rate_curves.BASIC, *rate_curves.SAMPLING)
         for system in SYSTEMS
         for rate, y in ((0.1, 0.05), (1.13, 0.3), (2.37, 1.2))
     ]
-    figure = fig12_basic_sampling.draw(pd.DataFrame(rows))
-    assert figure.get_figwidth() == 3.3
-    assert not overlapping_labels(figure)
+    for drawing, first in ((rate_curves.fig12, "(a) OPT-13B"), (rate_curves.fig14, "(a) Parallel sampling, 2")):
+        figure = drawn(drawing, rows)
+        assert not overlapping_labels(figure)
+        shapes = [axes.get_subplotspec().get_geometry()[:2] for axes in figure.axes]
+        assert shapes == [(2, 3)] * 6
+        assert first in figure.axes[0].get_xlabel()
+        assert "OPT-175B" in figure.axes[2].get_xlabel() or "6" in figure.axes[2].get_xlabel()
 
 
-def test_a_published_range_is_read_from_the_reference():
+def luminance(color):
+    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(color))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colors", [list(KIND_COLORS.values()), [color for _, color, _ in LOOKS.values()]])
+def test_colours_differ_in_lightness_or_as_blue_from_orange(colors):
+    """Who sees no red or no green tells lightness and blue from yellow apart."""
+    for one, other in combinations(colors, 2):
+        ratio = (luminance(one) + 0.05) / (luminance(other) + 0.05)
+        blue = [to_rgb(color)[2] - to_rgb(color)[0] for color in (one, other)]
+        assert max(ratio, 1 / ratio) > 1.25 or abs(blue[0] - blue[1]) > 0.5, (one, other)
+
+
+@pytest.mark.parametrize("suffix", ["pdf", "png", "svg"])
+def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
+    rows = [row for model in ("opt-13b", "opt-66b", "opt-175b") for row in sizes(RunStore(tmp_path), model)]
+    pd.DataFrame(rows).to_csv(tmp_path / "table1.csv", index=False)
+    drawn = [tmp_path / f"{name}.{suffix}" for name in ("one", "two")]
+    for path in drawn:
+        plot.main(["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
+    assert drawn[0].read_bytes() == drawn[1].read_bytes()
+    assert str(drawn[1]) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "reported"),
+    [
+        (["fig99", "."], "figure 'fig99': is unknown"),
+        (["fig12", "nowhere"], "nowhere/fig12.csv: no such file"),
+        (["fig12", ".", "--out", "a.doc"], r"cannot be drawn as \.doc"),
+        (["fig12", ".", "--size", "9"], "--size 9: no width and height"),
+        (["fig12", ".", "--size", "0x100"], "--size 0x100: no width and height"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(words, reported):
+    with pytest.raises(InputError, match=reported):
+        plot.main(words)
+
+
+def test_published_range_is_read_from_the_reference_table():
     assert published_range("fig18a", "kernel_overhead") == (20, 26)

@@ -1,23 +1,23 @@
 """AIConfigurator's parquet tables, made by hand: units, shapes off the grid, rows that are there twice."""
 
 import pytest
-from import_fixtures import write_model
+from import_fixtures import write_model, write_tables
 
-from experiments.commands import import_profile
-from experiments.importers.aiconfigurator_attention import decode_points, prefill_points
-from experiments.importers.aiconfigurator_gemm import Gemms
-from experiments.importers.aiconfigurator_links import all_reduce_points
 from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
+from testbed.experiments.commands import import_profile
+from testbed.experiments.importers.aiconfigurator_tables import (
+    Gemms,
+    all_reduce_points,
+    checked_rows,
+    decode_points,
+    prefill_points,
+)
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
 
 GRID = (32, 64, 128, 512, 2048)
-SHEET = """
-gpu: {mem_bw: 2.0e12, mem_capacity: 85899345920, bfloat16_tc_flops: 3.12e14}
-node: {pcie_bw: 3.2e10, intra_node_bw: 3.0e11}
-"""
 
 
 def gemms():
@@ -48,14 +48,28 @@ def prefills():
     return attention([*rows, (1, 4, 2, 256, 0, 3 * 256 * 256 / 1e6), (1, 4, 2, 256, 0, 256 * 256 / 1e6)])
 
 
-def test_products_are_microseconds_of_a_layer_and_linear_between():
+def test_gemm_times_are_summed_per_layer_and_interpolated():
     notes = []
     points = Gemms(gemms()).summed({"up": (128, 64), "down": (64, 96)}, notes)
     assert points == [[1, 2 + 128 + 96], [64, 128 + 128 + 96]]
     assert notes == []
 
 
-def test_gaps_and_reaches_of_the_grid_are_told():
+@pytest.mark.parametrize(("column", "value"), [("latency", float("nan")), ("latency", 0.0), ("n", float("inf"))])
+def test_a_number_that_is_none_is_named(tmp_path, column, value):
+    table = gemms().astype({"n": float})
+    table.loc[3, column] = value
+    with pytest.raises(InputError, match=rf"gemm.parquet, row 3, column {column}: "):
+        checked_rows(table, tmp_path / "gemm.parquet")
+
+
+def test_a_hole_in_the_grid_is_named():
+    holed = gemms().query("not (m == 1 and n == 128 and k == 64)")
+    with pytest.raises(InputError, match="no time at m, n, k of 1, 128, 64"):
+        Gemms(holed).summed({"up": (128, 64)}, [])
+
+
+def test_grid_gaps_and_extrapolation_are_reported():
     notes = []
     Gemms(gemms()).summed({"up": (256, 64), "head": (4096, 16)}, notes)
     assert notes == [
@@ -65,14 +79,14 @@ def test_gaps_and_reaches_of_the_grid_are_told():
     ]
 
 
-def test_a_decode_of_length_step_plus_one():
+def test_decode_context_is_length_step_plus_one():
     notes = []
     points = {tuple(point[:2]): point[2] for point in decode_points(decodes(), 4, 2, 16, notes)}
     assert points[4, 4 * 256] == 4 * 2 * 256
     assert not [note for note in notes if "read as" in note]
 
 
-def test_more_heads_of_k_and_v_than_measured_are_a_larger_batch():
+def test_more_kv_heads_are_read_as_a_larger_batch():
     notes = []
     points = {tuple(point[:2]): point[2] for point in decode_points(decodes(), 8, 8, 16, notes)}
     assert points[1, 16] == 8 * 16  # a batch of 4 with 2 heads each
@@ -80,13 +94,13 @@ def test_more_heads_of_k_and_v_than_measured_are_a_larger_batch():
     assert "decode attention: 8 heads of K and V are read as 2 with 4 x the batch (1 queries each)" in notes
 
 
-def test_prefill_counts_a_row_that_is_there_twice_once():
+def test_prefill_counts_duplicate_rows_once():
     points = {tuple(point[:3]): point[3] for point in prefill_points(prefills(), 4, 2, 16, [])}
     assert points[1, 256, 0] == pytest.approx(256 * 256 / 1000, rel=1e-4)
     assert set(points) == {(1, 16, 0), (32, 16, 0), (1, 256, 0), (4, 256, 0)}
 
 
-def test_all_reduces_are_those_of_cuda_graphs_and_count_elements():
+def test_all_reduce_times_are_those_of_cuda_graphs():
     table = pd.DataFrame(
         [("vllm_graph", 2, 128, 0.005), ("vllm_eager", 2, 128, 0.04), ("vllm_graph", 4, 128, 0.007)],
         columns=["backend", "num_gpus", "message_size", "latency"],
@@ -97,17 +111,12 @@ def test_all_reduces_are_those_of_cuda_graphs_and_count_elements():
     assert notes == ["outside the grid: all-reduce over 8 GPUs, measured were [2, 4]; read as 4"]
 
 
-def test_a_folder_becomes_a_profile(tmp_path, capsys):
-    folder = tmp_path / "systems" / "data" / "toy"
-    for name, table in (
-        ("gemm/vllm/0.14.0/gemm", gemms()),
-        ("attention/vllm/0.14.0/context_attention", prefills()),
-        ("attention/vllm/0.14.0/generation_attention", decodes()),
-    ):
-        path = folder / f"{name}_perf.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table.to_parquet(path)
-    (tmp_path / "systems" / "toy.yaml").write_text(SHEET)
+def test_folder_of_tables_becomes_a_profile(tmp_path, capsys):
+    folder = write_tables(tmp_path, {
+        "gemm/vllm/0.14.0/gemm": gemms(),
+        "attention/vllm/0.14.0/context_attention": prefills(),
+        "attention/vllm/0.14.0/generation_attention": decodes(),
+    })  # fmt: skip
     arguments = [str(folder), "--out", str(tmp_path / "p.json")]
     with pytest.raises(InputError, match="of no one model; name one by --model"):
         import_profile.main(arguments)
@@ -115,6 +124,6 @@ def test_a_folder_becomes_a_profile(tmp_path, capsys):
     profile = read_profile(tmp_path / "p.json")
     assert profile["gpu"]["memory_bandwidth"] == 2e12
     assert profile["sections"]["linear"]["points"][0][0] == 1
-    said = capsys.readouterr().out
-    assert "missing: mixed batches and unequal lengths" in said
-    assert "outside the grid" not in said.replace("outside the grid: contexts", "")
+    reported = capsys.readouterr().out
+    assert "missing: mixed batches and unequal lengths" in reported
+    assert "outside the grid" not in reported.replace("outside the grid: contexts", "")

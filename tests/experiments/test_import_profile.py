@@ -1,30 +1,28 @@
 """import-profile: LLMServingSim's CSVs by hand, our own JSON checked, and a profile that a run can be priced with."""
 
 import json
+import math
 
 import pytest
-from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model
+from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model, write_profile
 
-from experiments.commands import import_profile
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
-from testbed.cost.profile import ProfileCost, read_profile
+from testbed.cost.profile import PROFILES, ProfileCost, read_profile
+from testbed.experiments.commands import import_profile
 
 
 @pytest.fixture
 def imported(tmp_path):
-    here, out = write_llmservingsim(tmp_path), tmp_path / "profile.json"
-    model, gpu = write_model(tmp_path), write_gpu(tmp_path)
-    import_profile.main([str(here), "--out", str(out), "--model", str(model), "--gpu", str(gpu)])
-    return out
+    return write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path)))
 
 
 def points(profile, section):
     return {tuple(row[:-1]): row[-1] for row in profile["sections"][section]["points"]}
 
 
-def test_a_layer_is_the_sum_of_its_kernels(imported):
+def test_layer_time_is_the_sum_of_its_kernels(imported):
     profile = read_profile(imported)
     layer = DENSE["layernorm"] + sum(us for name, us in DENSE.items() if name not in ("embedding", "final_layernorm"))
     assert points(profile, "linear") == {(1,): layer, (64,): 2 * layer}
@@ -32,7 +30,7 @@ def test_a_layer_is_the_sum_of_its_kernels(imported):
     assert points(profile, "output_head") == {(1,): 10.0, (64,): 10.0}
 
 
-def test_batches_are_padded_as_vllm_pads_and_a_coarse_grid_has_no_stairs(imported, tmp_path):
+def test_batches_are_padded_to_graph_sizes_like_vllm(imported, tmp_path):
     profile = read_profile(imported)
     assert profile["cuda_graph_sizes"][:5] == [1, 2, 4, 8, 16]
     assert profile["cuda_graph_sizes"][-2:] == [496, 512]
@@ -45,7 +43,7 @@ def test_batches_are_padded_as_vllm_pads_and_a_coarse_grid_has_no_stairs(importe
     assert read_profile(out)["sections"]["linear"]["between"] == "next"
 
 
-def test_a_decode_reads_the_token_that_it_writes_too(imported):
+def test_decode_context_includes_the_new_token(imported):
     profile = read_profile(imported)
     assert points(profile, "decode_attention")[8, 8 * 16] == 2 + 8 * 15 / 128
     assert points(profile, "mixed_attention")[128, 256, 8, 256] == 2 + 2 + 1 + 8 * 255 / 128
@@ -59,7 +57,7 @@ def test_bins_of_two_lengths_become_bins_of_the_mean(imported):
     assert section["default"] == 0.05
 
 
-def test_an_iteration_is_what_its_parts_are(imported):
+def test_iteration_time_is_the_sum_of_its_sections(imported):
     profile = read_profile(imported)
     cost = ProfileCost(ModelSpec(**profile["model"]), None, profile)
     layer = DENSE["layernorm"] + sum(us for name, us in DENSE.items() if name not in ("embedding", "final_layernorm"))
@@ -67,33 +65,33 @@ def test_an_iteration_is_what_its_parts_are(imported):
     assert cost.iteration(Work(8, 128, 16, 0, ((128, 256),))) > cost.iteration(Work(8, 128, 16))
 
 
-def test_it_says_what_is_missing_and_how_far_it_reached(tmp_path, capsys):
+def test_import_reports_missing_sections_and_extrapolation(tmp_path, capsys):
     here = write_llmservingsim(tmp_path)
     (here / "skew_fit.csv").unlink()
     import_profile.main([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
-    said = capsys.readouterr().out
-    assert "outside the grid: contexts up to the model's 512, 2.0 x as far" in said
-    assert "missing: skew_fit.csv" in said
-    assert "missing: software times" in said
-    assert "missing: the data sheet of Toy GPU" in said
+    reported = capsys.readouterr().out
+    assert "outside the grid: contexts up to the model's 512, 2.0 x as far" in reported
+    assert "missing: skew_fit.csv" in reported
+    assert "missing: software times" in reported
+    assert "missing: the data sheet of Toy GPU" in reported
     assert read_profile(tmp_path / "p.json")["gpu"] is None
 
 
-def test_a_shard_of_two_is_chosen_by_its_degree(tmp_path):
+def test_tensor_parallel_degree_selects_the_shard(tmp_path):
     for degree in (1, 2):
         write_llmservingsim(tmp_path, degree)
     arguments = [str(tmp_path), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))]
-    with pytest.raises(InputError, match="holds the degrees 1, 2; say which by --tensor-parallel"):
+    with pytest.raises(InputError, match=r"has the degrees 1, 2 \(choose one with --tensor-parallel\)"):
         import_profile.main(arguments)
     import_profile.main([*arguments, "--tensor-parallel", "2"])
     assert read_profile(tmp_path / "p.json")["num_gpus"] == 2
 
 
-def test_what_is_no_profile_is_named(tmp_path):
+def test_folder_without_a_profile_is_refused(tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
     with pytest.raises(InputError, match="no such folder"):
         import_profile.main([str(tmp_path / "nowhere"), *out])
-    with pytest.raises(InputError, match="not a profile of LLMServingSim, AIConfigurator, our own JSON"):
+    with pytest.raises(InputError, match=r"not a profile of .*LLMServingSim, AIConfigurator, our own JSON"):
         import_profile.main([str(tmp_path), *out])
     here = write_llmservingsim(tmp_path)
     with pytest.raises(InputError, match=r"no meta\.yaml says which model this is; say it by --model"):
@@ -103,7 +101,7 @@ def test_what_is_no_profile_is_named(tmp_path):
         import_profile.main([str(here), *out, "--model", str(write_model(tmp_path))])
 
 
-def test_our_own_json_is_checked_and_comes_out_the_same(imported, tmp_path):
+def test_profile_json_is_imported_unchanged(imported, tmp_path):
     again = tmp_path / "again.json"
     import_profile.main([str(imported), "--out", str(again)])
     assert json.loads(again.read_text()) == json.loads(imported.read_text())
@@ -116,13 +114,83 @@ def test_our_own_json_is_checked_and_comes_out_the_same(imported, tmp_path):
         (lambda p: p["sections"]["linear"]["points"].append([1]), r"point 3: \[1\] is not 1 axis values and a time"),
         (lambda p: p["sections"].clear(), "has no sections"),
         (lambda p: p.update(format=7), "profile format 7, this version reads 1"),
-        (lambda p: p["model"].pop("ffn_size"), "model must have"),
+        (lambda p: p["model"].pop("ffn_size"), "model: not the values of a ModelSpec: .*'ffn_size'"),
+        (lambda p: p["model"].update(num_layers=0), "num_layers is 0"),
         (lambda p: p.update(num_gpus=0), "num_gpus is 0"),
+        (
+            lambda p: p["sections"]["linear"]["points"].append([2, -9.0]),
+            "section linear, point 3: -9.0 is not a number",
+        ),
+        (lambda p: p["sections"]["linear"]["points"].append([2, None]), "point 3: None is not a number"),
+        (lambda p: p["sections"]["linear"]["points"].append([2, math.inf]), "point 3: inf is not a number"),
+        (lambda p: p["sections"]["linear"]["points"].append([1.5, 1.0]), r"\[1.5\] must be names or whole numbers"),
+        (lambda p: p["sections"]["linear"]["points"].append([64, 1.0]), r"point 3: \[64\] was measured in point 2"),
+        (lambda p: p["sections"]["linear"].update(axes=["num_rows"]), "axes are num_rows; must be num_tokens"),
+        (lambda p: p["sections"].update(linaer=p["sections"]["linear"]), "section linaer: nothing reads it"),
+        (
+            lambda p: p["sections"]["unequal_lengths"]["points"][0].__setitem__(5, 1.5),
+            "1.5 is not a number from 0 to 1",
+        ),
     ],
 )
-def test_a_bad_profile_is_refused_by_name(imported, tmp_path, change, message):
+def test_a_bad_profile_is_refused_by_name_by_whoever_reads_it(imported, tmp_path, change, message):
     profile = json.loads(imported.read_text())
     change(profile)
     imported.write_text(json.dumps(profile))
     with pytest.raises(InputError, match=message):
         import_profile.main([str(imported), "--out", str(tmp_path / "again.json")])
+    with pytest.raises(InputError, match=message):
+        read_profile(imported)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--model=opt-13b", "is of qwen2.5-0.5b, whose shape is not that of --model opt-13b"),
+        ("--gpu=l4", "was measured on NVIDIA H200, which is not --gpu l4"),
+        ("--tensor-parallel=2", r"is of 1 GPU\(s\), not of 2"),
+    ],
+)
+def test_a_profile_keeps_the_label_of_what_was_measured(tmp_path, option, message):
+    shipped = str(PROFILES / "h200-qwen2.5-0.5b-tp1.json")
+    with pytest.raises(InputError, match=message):
+        import_profile.main([shipped, "--out", str(tmp_path / "p.json"), option])
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_a_folder_keeps_the_model_and_the_device_that_it_names(tmp_path):
+    here = write_llmservingsim(tmp_path)
+    out = ["--out", str(tmp_path / "p.json")]
+    (tmp_path / "meta.yaml").write_text("gpu: NVIDIA H200\nmodel: meta-llama/Llama-3.1-8B\n")
+    with pytest.raises(InputError, match=r"is of llama-3\.1-8b, whose shape is not that of --model toy"):
+        import_profile.main([str(here), *out, "--model", str(write_model(tmp_path))])
+    with pytest.raises(InputError, match="was measured on NVIDIA H200, which is not --gpu l4"):
+        import_profile.main([str(here), *out, "--gpu", "l4"])
+    import_profile.main([str(here), *out, "--gpu", "h200"])
+    assert read_profile(tmp_path / "p.json")["model"]["name"] == "llama-3.1-8b"
+
+
+TABLES = {
+    "a time that is none": ("dense", "qkv_proj,64,6.0", "qkv_proj,64,fast", "column time_us: 'fast'"),
+    "an infinite time": ("dense", "qkv_proj,64,6.0", "qkv_proj,64,inf", "column time_us: 'inf'"),
+    "half a token": ("dense", "qkv_proj,64,6.0", "qkv_proj,6.4,6.0", "column tokens: '6.4'"),
+    "two times of one layer": ("dense", "qkv_proj,64,6.0", "qkv_proj,1,6.0", "another time of qkv_proj at 1 tokens"),
+    "a negative number of decodes": ("attention", "16,0,1,15,", "16,0,-1,15,", "column n_decode: '-1'"),
+    "a share that is none": ("skew_fit", "0.3", "nan", "column alpha: 'nan'"),
+    "a file that is missing": ("dense", None, "", "no dense.csv nor dense.csv.gz; the profiler writes one"),
+}
+
+
+@pytest.mark.parametrize(("name", "old", "new", "message"), TABLES.values(), ids=TABLES)
+def test_a_bad_table_is_refused_by_name(tmp_path, name, old, new, message):
+    here = write_llmservingsim(tmp_path)
+    path = here / f"{name}.csv"
+    text = path.read_text()
+    if old is None:
+        path.unlink()
+    else:
+        assert old in text
+        path.write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        import_profile.main([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
+    assert not (tmp_path / "p.json").exists()

@@ -6,10 +6,10 @@ from importlib import resources
 
 import pytest
 
-from experiments.paper.studies import kernel_cost
 from testbed.core.errors import InputError
+from testbed.experiments.paper.studies import block_sizes
 
-KEPT = (resources.files("kernels") / "results" / "h200.csv").read_text(encoding="utf-8")
+KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")
 PAGED = {(8, 64): 5.666, (8, 128): 8.012, (8, 256): 12.654, (32, 64): 13.406, (32, 128): 22.729, (32, 256): 41.207}
 PAPER = {(8, 64): 6.45, (8, 128): 9.385, (8, 256): 15.232, (32, 64): 14.692, (32, 128): 25.749, (32, 256): 47.287}
 
@@ -25,20 +25,20 @@ def without_words(text):
 
 
 @pytest.mark.parametrize("change", [str, without_words])
-def test_it_needs_no_words(tmp_path, monkeypatch, change):
+def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch, change):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text(change(KEPT))
-    monkeypatch.setattr(kernel_cost.resources, "files", lambda package: tmp_path)
-    rows = kernel_cost.measured_kernels(None, "bench.csv")
+    monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
+    rows = block_sizes.measured_kernels(None, "bench.csv")
     times = {(row["system"], row["batch"], row["context"]): row["simulated"] for row in rows}
     assert len(times) == len(rows) == 18
     assert {shape: times["paged", *shape] for shape in PAGED} == PAGED
     assert {shape: times["paper", *shape] for shape in PAPER} == PAPER
 
 
-def test_a_table_without_columns_is_named(tmp_path, monkeypatch):
+def test_table_without_time_columns_is_refused(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text("what,case,measured\npaging cost,8x64,5.7 us paged\n")
-    monkeypatch.setattr(kernel_cost.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
     with pytest.raises(InputError, match=r"results/bench\.csv"):
-        kernel_cost.measured_kernels(None, "bench.csv")
+        block_sizes.measured_kernels(None, "bench.csv")

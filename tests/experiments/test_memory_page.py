@@ -6,14 +6,14 @@ from functools import cache
 import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
-from omegaconf import OmegaConf
+from ticks import OneMillisecond
 from tiny_run import tiny_run
 
-from experiments.commands.show_memory import retrace
-from experiments.memory_map.page import page
-from experiments.memory_map.slot_grid import CACHED, FREE, LIVE, NOBODY, PINNED, RESERVED, SEVERAL, device_slots
 from testbed.core.request import PS, Request
-from testbed.cost.model import CostModel
+from testbed.experiments.memory_map.encode import page
+from testbed.experiments.memory_map.picture import retrace
+from testbed.experiments.memory_map.raster import CACHED, FREE, LIVE, NO_OWNER, PINNED, RESERVED, SEVERAL, device_slots
+from testbed.experiments.runs.run_folder import read_config
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
@@ -38,7 +38,7 @@ def opened(browser, tmp_path_factory):
     @cache
     def traced(options, blocks):
         folder = tiny_run(tmp_path_factory.mktemp("page") / "run", *options, blocks=blocks)
-        trace = retrace(OmegaConf.load(folder / "config.yaml"), 0, None)
+        trace = retrace(read_config(folder), 0, None)
         (folder / "page.html").write_text(page(trace, "<b>& odd</b>"))
         return trace, (folder / "page.html").as_uri()
 
@@ -48,13 +48,6 @@ def opened(browser, tmp_path_factory):
         return trace
 
     return show
-
-
-class Fixed(CostModel):
-    """Every iteration takes a millisecond."""
-
-    def iteration(self, work):
-        return PS // 1000
 
 
 def assert_replayed(browser, trace):
@@ -79,21 +72,31 @@ def assert_replayed(browser, trace):
 @pytest.mark.parametrize(
     ("options", "blocks"), [((), 9), (SHARED, 18), (("policy=contiguous_pow2",), 24), (("policy=contiguous_max",), 40)]
 )
-def test_it_replays_every_state(opened, browser, options, blocks):
+def test_page_replays_every_state(opened, browser, options, blocks):
     trace = opened(*options, blocks=blocks)
     replayed = assert_replayed(browser, trace)
-    assert any(NOBODY not in state["owner"] for state in replayed) or blocks > 9
+    assert any(NO_OWNER not in state["owner"] for state in replayed) or blocks > 9
 
 
-def test_it_replays_a_prefix_cache(browser, tmp_path):
+def test_page_replays_a_prefix_cache(browser, tmp_path):
     requests = [
-        Request(i, i * PS // 2000, n, 3 + i % 5, prompt_ids=tuple(range(i % 4, i % 4 + n)), prefix=8 * (i % 7 == 0))
+        Request(
+            i,
+            i * PS // 2000,
+            n,
+            3 + i % 5,
+            prompt_ids=tuple(range(i % 4, i % 4 + n)),
+            registered_prefix=8 * (i % 7 == 0),
+        )
         for i, n in enumerate([9, 12, 17, 9, 21, 13, 30, 9] * 4)
     ]
     policy = PrefixCaching(PoolSpec(96, 64), block_size=4)
     policy.register_prefix(8)
     trace = trace_memory(
-        requests, SeparatePrefill(policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=256), Fixed(), 64
+        requests,
+        SeparatePrefill(policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=256),
+        OneMillisecond(),
+        64,
     )
     (tmp_path / "page.html").write_text(page(trace, "cache"))
     browser.open((tmp_path / "page.html").as_uri())
@@ -102,7 +105,7 @@ def test_it_replays_a_prefix_cache(browser, tmp_path):
     assert any(SEVERAL in state["owner"] for state in replayed)
 
 
-def test_time_can_go_back(opened, browser):
+def test_replay_backwards_gives_the_same_states(opened, browser):
     opened(*SHARED)
     assert browser.value("""(() => {
       const at = i => { app.replay.seek(i); return JSON.stringify([...app.replay.seqs]); };
@@ -112,7 +115,7 @@ def test_time_can_go_back(opened, browser):
 
 
 def test_the_slider_moves_time(opened, browser):
-    opened()
+    opened(at="#t=0")
     assert float(browser.text("#time").split()[0]) == 0
     before = browser.text("#device")
     width = browser.value("document.querySelector('#slider').clientWidth")
@@ -123,19 +126,12 @@ def test_the_slider_moves_time(opened, browser):
     assert browser.value("location.hash === `#t=${app.time.toFixed(6)}`")
 
 
-def test_keys_go_from_state_to_state(opened, browser):
-    trace = opened()
-    for key, index in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
-        browser.press(key)
-        assert browser.value("app.time") == pytest.approx(trace.frames[index].start_ps / 1e12)
-
-
 def click_block(browser, block):
     x, y = browser.value(f"app.grid.place({block})")
     browser.click("#grid", x=x + 5, y=y + 5)
 
 
-def test_a_click_on_a_block_names_its_owners_and_its_reference_count(opened, browser):
+def test_block_click_shows_owners_and_reference_count(opened, browser):
     opened(*SHARED, at="#t=0.3")
     click_block(browser, 0)
     assert "Block 0: reference count 3; 4 of 4 slots filled" in browser.text("#block")
@@ -148,7 +144,7 @@ def test_a_click_on_a_block_names_its_owners_and_its_reference_count(opened, bro
     assert "Click a block" in browser.text("#block")
 
 
-def test_a_click_on_a_request_shows_its_block_table(opened, browser):
+def test_request_click_shows_its_block_table(opened, browser):
     trace = opened(at="#t=0.3")
     assert browser.text("#request").startswith("Click a request")
     browser.click("#device [data-request='0']")
@@ -173,7 +169,7 @@ def test_swapped_requests_are_listed_with_their_host_blocks(opened, browser):
     assert "host 0" in browser.text("#request")
 
 
-def test_a_large_pool_is_a_map_of_cells(opened, browser):
+def test_large_pool_is_drawn_as_a_map_of_cells(opened, browser):
     opened(blocks=200, at="#t=0.2")
     assert browser.value("app.grid.columns") > 8
     click_block(browser, 1)
@@ -182,7 +178,36 @@ def test_a_large_pool_is_a_map_of_cells(opened, browser):
     assert "Block 199: reference count 0; free" in browser.text("#block")
 
 
-def test_titles_are_text(opened, browser):
+def test_page_opens_at_the_fullest_moment_and_its_legend_is_stable(opened, browser):
+    trace = opened(blocks=9)
+    fullest = max(sum(extent.length for held in f.held.values() for extent in held.device) for f in trace.frames)
+    assert browser.value("app.slots.kind.filter(kind => kind !== FREE).length") == fullest
+    names = "[...document.querySelectorAll('#legend .kind')].map(kind => kind.childNodes[1].textContent)"
+    shown = browser.value(names)
+    browser.value("app.show(app.data.end)")
+    assert browser.value(names) == shown
+
+
+def test_sorted_blocks_keep_their_numbers(opened, browser):
+    opened(blocks=200, at="#t=0.2")
+    ordered = []
+    for order in ("address", "request", "kind"):
+        browser.value(f"""(() => {{
+          document.querySelector('#order').value = '{order}';
+          document.querySelector('#order').onchange({{target: document.querySelector('#order')}});
+        }})()""")
+        ordered.append(browser.value("app.grid.blocks"))
+        owners = browser.value("app.grid.blocks.map(block => app.slots.owner[block * app.data.block_size])")
+        held = [owner for owner in owners if owner >= 0]
+        assert order == "address" or owners[: len(held)] == held, "free blocks are last"
+        assert order != "request" or held == sorted(held)
+    assert ordered[0] == list(range(200))
+    assert all(sorted(blocks) == ordered[0] for blocks in ordered)
+    click_block(browser, 199)
+    assert "Block 199: reference count 0; free" in browser.text("#block")
+
+
+def test_title_is_escaped_in_html(opened, browser):
     opened()
     assert browser.text("h1") == "<b>& odd</b>"
 
@@ -196,7 +221,7 @@ def tab_to(browser, selector):
     raise AssertionError(f"Tab never comes to {selector}")
 
 
-def test_keys_alone_choose_a_block_and_a_request(opened, browser):
+def test_keyboard_selects_blocks_and_requests(opened, browser):
     opened(*SHARED, at="#t=0.3")
     tab_to(browser, "#grid")
     for key, block in (
@@ -209,8 +234,8 @@ def test_keys_alone_choose_a_block_and_a_request(opened, browser):
     ):
         browser.press(key)
         assert browser.value("app.chosen.block") == block, key
-    said = "['valuenow', 'valuetext'].map(name => document.querySelector('#grid').getAttribute('aria-' + name))"
-    now, text = browser.value(said)
+    reported = "['valuenow', 'valuetext'].map(name => document.querySelector('#grid').getAttribute('aria-' + name))"
+    now, text = browser.value(reported)
     assert (now, text.partition(";")[0]) == ("0", "Block 0: reference count 3")
     assert "request 0.2" in text
     tab_to(browser, "#owners button")
@@ -225,8 +250,11 @@ def test_keys_alone_choose_a_block_and_a_request(opened, browser):
     assert browser.value("[app.chosen.block, app.chosen.request]") == [None, None]
 
 
-def test_keys_alone_move_time_and_play(opened, browser):
-    trace = opened()
+def test_keyboard_moves_time_and_plays(opened, browser):
+    trace = opened(at="#t=0")
+    for key, index in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        browser.press(key)
+        assert browser.value("app.time") == pytest.approx(trace.frames[index].start_ps / 1e12)
     tab_to(browser, "#play")
     browser.press(" ")
     assert browser.value("[app.playing, document.querySelector('#play').ariaLabel]") == [True, "Pause"]
@@ -236,11 +264,11 @@ def test_keys_alone_move_time_and_play(opened, browser):
     browser.value("app.show(0)")
     browser.press("ArrowRight")
     assert browser.value("app.time") == pytest.approx(trace.frames[1].start_ps / 1e12)
-    said = browser.value("document.querySelector('#slider').getAttribute('aria-valuetext')")
-    assert said == browser.text("#time")
+    reported = browser.value("document.querySelector('#slider').getAttribute('aria-valuetext')")
+    assert reported == browser.text("#time")
 
 
-def test_every_canvas_has_a_role_and_a_name_or_is_passed_over(opened, browser):
+def test_every_canvas_has_an_aria_role_and_label(opened, browser):
     opened(*SHARED, at="#t=0.3")
     canvases = browser.value("""[...document.querySelectorAll('canvas')].map(canvas =>
       canvas.ariaHidden === 'true' || Boolean(canvas.getAttribute('role') && canvas.getAttribute('aria-label')))""")
@@ -249,7 +277,7 @@ def test_every_canvas_has_a_role_and_a_name_or_is_passed_over(opened, browser):
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_nothing_lies_outside_the_screen(opened, browser, width):
+def test_page_fits_the_screen_width(opened, browser, width):
     opened(*SHARED, at="#t=0.3&request=0")
     browser.resize(width)
     assert browser.value("document.documentElement.scrollWidth") == width

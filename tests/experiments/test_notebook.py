@@ -5,8 +5,6 @@ import io
 import json
 from pathlib import Path
 
-import pytest
-
 NOTEBOOK = Path(__file__).parents[2] / "experiments" / "first_steps.ipynb"
 
 
@@ -23,7 +21,7 @@ def shown(source, names):
     return eval(compile(last, NOTEBOOK.name, "eval"), names) if last else None
 
 
-def test_it_runs_from_top_to_bottom(tmp_path, monkeypatch):
+def test_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     names = {"__name__": "__main__"}
@@ -39,15 +37,10 @@ def test_it_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_a_notebook_without_outputs():
+def test_notebook_is_kept_without_outputs():
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
     for cell in notebook["cells"]:
         assert cell["cell_type"] in ("markdown", "code")
         assert cell.get("outputs", []) == []
-
-
-@pytest.mark.parametrize("word", ["testbed.simulate", "testbed.sweep", "testbed.capacity", ".plot()", ".requests"])
-def test_it_shows_the_front_door(word):
-    assert any(word in source for source in cells("code"))

@@ -1,5 +1,6 @@
 """`testbed report` and `testbed derive-profile`."""
 
+import csv
 import json
 import re
 import sys
@@ -7,10 +8,10 @@ import sys
 import pytest
 from browser import CHROMIUM, Browser
 
-from experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import dispatch
 
 
-def test_a_page_of_a_reproduction_is_self_contained(testbed, tmp_path):
+def test_report_of_a_reproduction_is_self_contained(testbed, tmp_path):
     assert testbed("reproduce", "table1", "--out", "out", "--jobs", "1")[0] == 0
     assert testbed("run", "arrivals.duration_s=10", "cost=profile", "cost.path=h200-opt-13b-tp1", "server=h200",
                    "hydra.run.dir=run")[0] == 0  # fmt: skip
@@ -20,7 +21,8 @@ def test_a_page_of_a_reproduction_is_self_contained(testbed, tmp_path):
     assert "kv_slots" in page
     assert "NVIDIA H200" in page
     assert "_target_: testbed.cost.profile.ProfileCost" in page
-    assert page.count("data:image/png;base64,") == 4
+    assert page.count("data:image/png;base64,") == 1
+    assert page.count('role="img"') == 3
     assert not re.search(r'(?:src|href)="(?!data:)', page)
 
 
@@ -44,37 +46,64 @@ def sweep(page_path):
     return page_path.read_text()
 
 
-def test_a_folder_of_runs_has_figures_first_and_says_what_each_run_was(sweep):
+def test_report_of_a_sweep_starts_with_figures(sweep):
     assert 'name="viewport"' in sweep
     assert "<h2>7 runs in runs, by policy and arrivals.rate" in sweep
     assert sweep.index("<figure>") < sweep.index("<table>")
-    assert sweep.count("data:image/png;base64,") == 1 + 3
-    assert "<h3>Paged, 4" in sweep
+    assert "<h3>Paged, rate 4" in sweep
     assert "Paged (blocks of 16), opt-13b on 1 x a100-40gb; sharegpt, 4 req/s, 10 s; MixedPrefill" in sweep
-    texts = re.findall(r'<img[^>]* alt="([^"]*)"', sweep)
-    assert len(set(texts)) == 4
-    assert texts[0].startswith("Mean normalized latency and batched requests over arrivals.rate. Latency of Contig")
-    assert all(re.search(r"\d", text) and len(text) > 60 for text in texts)
+    labels = re.findall(r'role="img"\s+aria-label="([^"]*)"', sweep)
+    assert labels[0] == "Norm. latency: Norm. latency (s/token) over Request rate (req/s), ContiguousMax, Paged"
+    assert labels[-3:] == [
+        "KV cache by kind: KV cache (% of slots) over Time (s), Token states, Reservation, Internal frag., Free",
+        "Requests by state: Requests over Time (s), running",
+        "Distribution of Normalized latency: Requests (%) over Normalized latency (s/token), requests",
+    ]
     assert sweep.count('<div class="scroll" role="region" tabindex="0" aria-label=') == sweep.count("<table>")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_a_chart_shows_the_values_under_the_pointer(page_path):
+    browser = Browser()
+    try:
+        browser.open(page_path.as_uri())
+        shown = browser.value("""(() => {
+          const chart = document.querySelector("svg.chart"), box = chart.getBoundingClientRect();
+          const clientX = box.left + box.width * 429 / 440, clientY = box.top + box.height / 2;
+          chart.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY}));
+          return chart.parentElement.querySelector("output").textContent;
+        })()""")
+    finally:
+        browser.close()
+    with (page_path.parent / "runs" / "sweep.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["arrivals.rate"] == "2"]
+    name = "normalized_latency_s_per_token_mean"
+    numbers = {row["policy"]: float(row[name]) for row in rows}
+    found = {curve: float(value) for curve, value in re.findall(r"(\w+) ([\d.]+)(?:,|$)", shown)}
+    assert found["Paged"] == pytest.approx(numbers["paged"], rel=0.02)
+    assert found["ContiguousMax"] == pytest.approx(numbers["contiguous_max"], rel=0.02)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("width", [1400, 390])
-def test_only_its_tables_are_wider_than_a_screen(page_path, width):
+def test_only_report_tables_exceed_the_screen_width(page_path, width):
     browser = Browser()
     try:
         browser.open(page_path.as_uri())
         browser.resize(width)
         assert browser.value("document.documentElement.scrollWidth") == width
-        images = browser.value("[...document.images].map(i => [i.complete && i.naturalWidth > 0, i.clientWidth])")
-        assert all(loaded and shown <= width for loaded, shown in images)
+        charts = browser.value(
+            "[...document.querySelectorAll('svg.chart')].map(one => one.getBoundingClientRect().right)"
+        )
+        assert charts
+        assert all(right <= width for right in charts)
         tables = browser.value("[...document.querySelectorAll('.scroll')].map(s => s.scrollWidth > s.clientWidth)")
         assert width == 1400 or any(tables), "the table of all runs scrolls by itself"
     finally:
         browser.close()
 
 
-def test_a_reproduction_says_published_values_in_words_too(testbed, tmp_path):
+def test_report_lists_published_values_as_text(testbed, tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
     row = "fig13a,opt-13b sharegpt 2 req/s,vllm,mean_batched_requests,30.42,30.5236,+0.3%,calibrate,price,,"
@@ -84,19 +113,12 @@ def test_a_reproduction_says_published_values_in_words_too(testbed, tmp_path):
     (folder / "fig1.png").write_bytes(b"another")
     assert testbed("report", "results", "--out", "page.html")[0] == 0
     page = (tmp_path / "page.html").read_text()
-    said = "opt-13b sharegpt 2 req/s vllm, mean batched requests: 30.52 (published 30.42)."
-    assert f'alt="Figure 13: average number of batched requests, the published bar beside ours. {said}"' in page
-    assert page.index("Figure 1, right") < page.index("Figure 13:") < page.index("<table>")
+    reported = "opt-13b sharegpt 2 req/s vllm, mean batched requests: 30.52 (published 30.42)."
+    assert f'alt="Figure 13: average number of batched requests, the published bar and ours. {reported}"' in page
+    assert page.index("Figure 1:") < page.index("Figure 13:") < page.index("<table>")
 
 
-def test_a_folder_without_results_is_named(testbed, tmp_path):
-    (tmp_path / "empty").mkdir()
-    code, _, error = testbed("report", "empty")
-    assert code == 2
-    assert error.startswith("testbed report: error: empty: holds neither")
-
-
-def test_a_derived_profile_says_so_and_prices_a_run(testbed, tmp_path):
+def test_derived_profile_is_labelled_and_usable_in_a_run(testbed, tmp_path):
     code, _, _ = testbed("derive-profile", "--from", "h200-opt-13b-tp1", "--to", "a100-40gb", "--out", "a100.json")
     assert code == 0
     assert json.loads((tmp_path / "a100.json").read_text())["fingerprint"]["source"] == "derived"

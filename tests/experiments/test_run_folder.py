@@ -1,113 +1,355 @@
-"""`testbed run` leaves a folder that says everything, and the same bytes every time."""
+"""`testbed run` leaves a folder that says everything, prints what matters, and runs nothing twice."""
 
+import csv
 import json
+import os
 import re
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
+from tiny_run import tiny_run
 
-SHORT = ("arrivals.duration_s=60",)
+from testbed import identity
+from testbed.core.shapes import model_names, read_model
+from testbed.experiments.runs.whole_files import PLACE, write_json
+
 FILES = {
     "config.yaml", "requests.csv", "iterations.csv", "summary.json", "timing.json",
     "memory.png", "latency_cdf.png", "batch.png", "COLUMNS.md",
 }  # fmt: skip
+FIRST = [
+    "model", "server", "gpu", "num_gpus", "pool_slots", "slot_layers", "pool_blocks", "block_size", "pool_gib",
+    "policy", "scheduler", "cost",
+]  # fmt: skip
+LIMITS = {"max_num_batched_tokens": 2560, "max_num_seqs": 2048}
+ON_H200 = "gpu@server.gpu=h200"
+PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
+BLOCKS = "server.num_blocks=300 ~server.kv_memory_gib"
+MACHINES = {  # the server's name, which is in the config, and what the summary says of the run
+    "the default": ("", "a100-40gb-x1", {"pool_slots": 15728}),
+    "a pool that is computed": (f"{ON_H200} ~server.kv_memory_gib {PROFILE}", "h200-x1", {}),
+    "a pool that is kept": (f"{ON_H200} server.kv_memory_of.gpu=h200", "h200-x1", {"pool_slots": 15728}),
+    "a pool of one's own": ("server.kv_memory_gib={opt-13b: 6}", "a100-40gb-x1", {"pool_gib": 5.9998}),
+    "an empty table of pools": ("server.kv_memory_gib={}", "a100-40gb-x1", {"pool_slots": 16637}),
+    "no pool given": (f"{ON_H200} model=llama-3-8b server=a100-40gb-x1", "h200-x1", {}),
+    "a pool in blocks": (f"{BLOCKS} policy.block_size=8", "a100-40gb-x1", {"pool_slots": 300 * 8}),
+    "a pool in blocks of which vLLM V1 keeps one": (
+        f"+system=vllm-v1 {BLOCKS}", "a100-40gb-x1", {"pool_slots": 299 * 16}),
+    "blocks that say the same as GiB": ("server.num_blocks=983", "a100-40gb-x1", {"pool_slots": 15728}),
+    "prices carried over": ("cost=sosp23", "a100-40gb-x1", {"cost": "derived for a100-40gb from NVIDIA H200"}),
+    "prices of this GPU": (f"server=h200 {PROFILE}", "h200-x1", {}),
+    "a GPU beside a server": ("gpu=l4 server=h200 server.num_gpus=2", "l4-x2", {"gpu": "l4", "num_gpus": 2}),
+    "a model on four GPUs": ("model=opt-66b", "a100-40gb-x4", {"num_gpus": 4}),
+    "a model on eight GPUs": ("model=opt-175b", "a100-80gb-x8", {"num_gpus": 8}),
+    "a model of today": ("model=llama-3-70b", "h200-x4", {"num_gpus": 4}),
+}  # fmt: skip
 
 
-def read(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("tiny") / "run", "outputs=full", "slo.ttft_s=0.1", blocks=10)
 
 
-def test_same_seed_gives_the_same_bytes_but_for_the_wall_time(testbed, tmp_path):
-    for name in ("a", "b"):
-        assert testbed("run", *SHORT, f"hydra.run.dir={name}")[0] == 0
-    first, second = read(tmp_path / "a"), read(tmp_path / "b")
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+# ---- what is written
+
+
+def test_same_seed_gives_identical_files(run):
+    first, second = (
+        {path.name: path.read_bytes() for path in run("arrivals.duration_s=60 outputs=full", name).folder.iterdir()}
+        for name in "ab"
+    )
     assert set(first) == FILES
     assert json.loads(first.pop("timing.json"))["wall_s"] > 0
     second.pop("timing.json")
     assert first == second
 
 
-def test_summary_has_every_promised_number(testbed, tmp_path):
-    testbed("run", *SHORT, "outputs=summary", "hydra.run.dir=a")
-    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    assert summary["requests"]["arrived"] == summary["requests"]["finished"] > 30
-    for name in ("normalized_latency_s_per_token", "ttft_s", "tpot_s"):
-        assert list(summary[name]) == ["mean", "p50", "p90", "p95", "p99"]
-    assert set(summary["throughput"]) == {"requests_per_s", "output_tokens_per_s"}
-    assert set(summary["batch"]) == {"mean_per_iteration", "mean_over_time"}
-    assert set(summary["memory"]) == {"token_states", "reserved", "internal", "external"}
-    for average in ("per_iteration", "over_time"):
-        assert sum(part[average] for part in summary["memory"].values()) == pytest.approx(1)
-    assert set(summary["preemptions"]) == {"swap", "recompute"}
-    assert summary["iterations"] > 1000
-    assert 60 < summary["simulated_s"] < 200
+@pytest.mark.parametrize(("line", "server", "reported"), MACHINES.values(), ids=MACHINES)
+def test_server_is_recorded_in_config_and_summary(run, line, server, reported):
+    line = line.replace("{opt-13b: 6}", "'{opt-13b: 6}'")
+    done = run(f"{line} arrivals.duration_s=5")
+    assert done.config["server"]["name"] == done.summary["run"]["server"] == server
+    assert all(str(value) in str(done.summary["run"][key]) for key, value in reported.items()), done.summary["run"]
 
 
-def test_tables_agree_with_the_summary(testbed, tmp_path):
-    testbed("run", *SHORT, "hydra.run.dir=a")
-    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    requests, spans = (pd.read_csv(tmp_path / "a" / f"{name}.csv") for name in ("requests", "iterations"))
-    latency = ((requests["finish_s"] - requests["arrival_s"]) / requests["output_len"]).mean()
-    assert latency == pytest.approx(summary["normalized_latency_s_per_token"]["mean"])
-    assert spans["iterations"].sum() == summary["iterations"]
-    batch = (spans["running"] * spans["iterations"]).sum() / summary["iterations"]
-    assert batch == pytest.approx(summary["batch"]["mean_per_iteration"])
+@pytest.mark.parametrize("name", model_names())
+def test_every_shipped_model_has_a_default_server(run, name):
+    shape = {key: value for key, value in asdict(read_model(name)).items() if value is not None}
+    policy = "policy=grouped policy.block_size=1056" if "states" in shape else ""
+    done = run(f"model={name} model.max_len=1024 arrivals.duration_s=1 {policy}")
+    assert {**shape, "max_len": 1024}.items() <= done.config["model"].items()
 
 
-def test_config_is_resolved_and_runs_again(testbed, tmp_path):
-    testbed("run", *SHORT, "outputs=summary", "policy.block_size=32", "hydra.run.dir=a")
-    config = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
+@pytest.mark.parametrize("name", ["mixed", "separate", "chunked"])
+def test_every_scheduler_has_the_same_limits(run, name):
+    config = run(f"scheduler={name} arrivals.duration_s=1").config["scheduler"]
+    assert config == {**LIMITS, "_target_": config["_target_"]}
+
+
+def test_written_config_is_resolved(run):
+    config = run("policy.block_size=32 arrivals.duration_s=1").config
     assert config["policy"] == {"_target_": "testbed.memory.paged.paged.Paged", "block_size": 32, "watermark": 0.01}
-    assert config["server"]["name"] == "a100-40gb-x1"
     assert "hydra" not in config
 
 
-@pytest.mark.parametrize(
-    ("model", "server", "num_gpus"),
-    [("opt-66b", "a100-40gb-x4", 4), ("opt-175b", "a100-80gb-x8", 8), ("llama-3-70b", "h200-x4", 4)],
-)
-def test_every_model_has_its_server(testbed, tmp_path, model, server, num_gpus):
-    assert testbed("run", f"model={model}", "arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=a")[0] == 0
-    config = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
-    assert (config["server"]["name"], config["server"]["num_gpus"]) == (server, num_gpus)
+def test_vllm_v1_has_the_defaults_of_its_release(run):
+    config = run("+system=vllm-v1 arrivals.duration_s=1").config
+    assert config["scheduler"] == {
+        "_target_": "testbed.sched.vllm_v1.AsyncVllmV1",
+        "max_num_batched_tokens": 2048,
+        "max_num_seqs": 128,
+        "long_prefill_token_threshold": 0,
+        "scheduler_reserve_full_isl": True,
+        "ignore_eos": True,
+        "cuts_lone_prompt": True,
+        "enable_chunked_prefill": True,
+    }
+    assert (config["policy"]["block_size"], config["policy"]["watermark"]) == (16, 0.0)
 
 
-def test_a_window_stops_the_run_at_its_end(testbed, tmp_path):
-    testbed("run", *SHORT, "window_s=[20,40]", "outputs=summary", "hydra.run.dir=a")
-    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    assert 40 <= summary["simulated_s"] < 41
-    assert summary["requests"]["finished"] < summary["requests"]["arrived"]
+def test_summary_has_every_documented_number(run):
+    found = run("arrivals.duration_s=60").summary
+    assert found["requests"]["arrived"] == found["requests"]["finished"] > 30
+    for name in ("normalized_latency_s_per_token", "ttft_s", "tpot_s"):
+        assert list(found[name]) == ["mean", "p50", "p90", "p95", "p99"]
+    assert set(found["throughput"]) == {"requests_per_s", "output_tokens_per_s"}
+    assert set(found["batch"]) == {"mean_per_iteration", "mean_over_time"}
+    assert set(found["memory"]) == {"token_states", "reserved", "internal", "external"}
+    for average in ("per_iteration", "over_time"):
+        assert sum(part[average] for part in found["memory"].values()) == pytest.approx(1)
+    assert set(found["preemptions"]) == {"swap", "recompute"}
+    assert found["iterations"] > 1000
+    assert 60 < found["simulated_s"] < 200
 
 
-def test_oversized_requests_are_rejected_with_a_reason(testbed, tmp_path):
-    (tmp_path / "long.csv").write_text("input_tokens,output_tokens\n10,5\n2000,100\n")
-    code, *_ = testbed("run", "trace=csv", "trace.path=long.csv", *SHORT, "hydra.run.dir=a")
-    requests = pd.read_csv(tmp_path / "a" / "requests.csv", keep_default_na=False)
-    assert code == 0
-    assert set(requests["rejected"]) == {"", "2100 tokens are more than the longest sequence of 2048"}
+def test_summary_starts_with_a_description_of_the_run(tiny):
+    found = summary(tiny)
+    assert next(iter(found)) == "run"
+    assert list(found["run"])[: len(FIRST)] == FIRST
+    reported = {
+        "model": "opt-13b", "gpu": "a100-40gb", "pool_blocks": 10, "block_size": 4,
+        "policy": "Paged(block_size=4, watermark=0.01)", "arrivals": "Replay(speedup=1.0)",
+    }  # fmt: skip
+    assert reported.items() <= found["run"].items()
+    assert found["run"]["cost"].startswith("AnalyticCost")
+    assert {"version", "commit", "simulator", "id"} <= found["run"].keys()
+    if (Path(__file__).parents[2] / ".git").exists():
+        assert re.fullmatch(r"[0-9a-f]{12}\+?", found["run"]["commit"])
 
 
-def test_a_prefix_cache_says_what_it_found(testbed):
-    options = ("policy=prefix_caching", "trace=chat_histories", "model=llama-3-8b", "arrivals.duration_s=30")
-    code, output, _ = testbed("run", *options, "outputs=summary")
-    assert code == 0
-    shown = re.search(
-        r"([\d.]+)% of all prompt blocks found; .* ([\d,]+) blocks, .* 0 evictions", " ".join(output.split())
-    )
-    found, blocks = shown.groups()
+def test_tables_agree_with_the_summary(tiny):
+    found = summary(tiny)
+    requests, spans = (pd.read_csv(tiny / f"{name}.csv") for name in ("requests", "iterations"))
+    assert (requests["ttft_s"] == requests["first_token_s"] - requests["arrival_s"]).all()
+    assert (requests["e2e_s"] == requests["finish_s"] - requests["arrival_s"]).all()
+    latency = (requests["e2e_s"] / requests["output_len"]).mean()
+    assert latency == pytest.approx(found["normalized_latency_s_per_token"]["mean"])
+    assert found["e2e_s"]["mean"] == pytest.approx(requests["e2e_s"].mean())
+    assert found["tpot_s"]["p95"] == pytest.approx(requests["tpot_s"].quantile(0.95))
+    assert found["slo"]["share_inside"] == (requests["ttft_s"] <= 0.1).mean()
+    assert spans["iterations"].sum() == found["iterations"]
+    batch = (spans["running"] * spans["iterations"]).sum() / found["iterations"]
+    assert batch == pytest.approx(found["batch"]["mean_per_iteration"])
+
+
+@pytest.mark.parametrize("name", ["requests", "iterations"])
+def test_columns_page_lists_exactly_the_columns(tiny, name):
+    with (tiny / f"{name}.csv").open() as file:
+        columns = next(csv.reader(file))
+    part = re.search(rf"## {name}\.csv(.*?)(\n## |\Z)", (tiny / "COLUMNS.md").read_text(), re.DOTALL)[1]
+    assert re.findall(r"^\| (\w+) \|", part, re.MULTILINE)[1:] == columns
+
+
+def test_columns_page_lists_every_summary_key(tiny):
+    part = (tiny / "COLUMNS.md").read_text().partition("## summary.json")[2]
+    assert re.findall(r"^\| (\w+) \|", part, re.MULTILINE)[1:] == list(summary(tiny))
+    for name in summary(tiny)["run"]:
+        assert re.search(rf"\b{name}\b", part), name
+
+
+# ---- what is printed
+
+
+def test_printed_table_shows_server_pool_and_free_memory(run):
+    for policy, word in (("paged", "free"), ("contiguous_oracle", "external")):
+        output = run(f"policy={policy} arrivals.duration_s=30", policy).output
+        lines = [line for line in output.splitlines() if line.startswith("│")]
+        assert "opt-13b on 1 x a100-40gb" in lines[0]
+        assert re.search(r"15,728 slots, 983 blocks of 16 tokens, 12 GiB", lines[1])
+        memory = next(line for line in lines if "memory per iteration" in line)
+        assert word in memory
+        assert ("external" in output) == (policy == "contiguous_oracle")
+
+
+def test_attained_objectives_are_printed_when_set(run):
+    output = run("arrivals.duration_s=30 slo.ttft_s=0.2 slo.tpot_s=0.1").output
+    reported = r"inside the objectives .* [\d.]+% of the requests, [\d.]+ req/s \(TTFT 0.2 s, TPOT 0.1 s\)"
+    assert re.search(reported, output)
+
+
+def test_a_run_that_was_stopped_early_says_so(run):
+    line = "arrivals.duration_s=60 arrivals.rate=20"
+    assert "stopped early" in run(f"{line} stop_at_latency=0.03", "stopped").output
+    assert "stopped early" not in run(f"{line} stop_at_latency=30", "whole").output
+
+
+def test_printed_table_shows_prefix_cache_hits(run):
+    output = run("policy=prefix_caching trace=chat_histories model=llama-3-8b arrivals.duration_s=30").output
+    reported = r"([\d.]+)% of all prompt blocks found; .* ([\d,]+) blocks, .* 0 evictions"
+    found, blocks = re.search(reported, " ".join(output.split())).groups()
     assert 0 < float(found) < 100
     assert int(blocks.replace(",", "")) > 100
 
 
-def test_a_run_without_requests_is_a_run(testbed, tmp_path):
-    assert testbed("run", "arrivals.rate=0.001", "arrivals.duration_s=1", "hydra.run.dir=a")[0] == 0
-    assert json.loads((tmp_path / "a" / "summary.json").read_text())["ttft_s"]["mean"] is None
+# ---- what is simulated
+
+
+def test_a_window_stops_the_run_at_its_end(run):
+    found = run("arrivals.duration_s=60 window_s=[20,40]").summary
+    assert 40 <= found["simulated_s"] < 41
+    assert found["requests"]["finished"] < found["requests"]["arrived"]
+
+
+def test_oversized_requests_are_rejected_with_a_reason(run, tmp_path):
+    (tmp_path / "long.csv").write_text("input_tokens,output_tokens\n10,5\n2000,100\n")
+    folder = run("trace=csv trace.path=long.csv arrivals.duration_s=60 outputs=full").folder
+    requests = pd.read_csv(folder / "requests.csv", keep_default_na=False)
+    assert set(requests["rejected"]) == {"", "2100 tokens are more than the longest sequence of 2048"}
+
+
+def test_prompt_ids_of_a_csv_are_shared(run, tmp_path):
+    lines = [f"64,4,{i},1 2 3 {9 + i}" for i in range(5)]
+    (tmp_path / "t.csv").write_text("\n".join(["input_tokens,output_tokens,arrival_s,prompt_ids", *lines, ""]))
+    found = run("trace=csv trace.path=t.csv arrivals=replay +system=vllm-v1").summary
+    assert found["counters"]["hit_blocks"] == 4 * 3
+
+
+def test_run_without_requests_succeeds(run):
+    assert run("arrivals.rate=0.001 arrivals.duration_s=1 outputs=full").summary["ttft_s"]["mean"] is None
 
 
 @pytest.mark.parametrize("scheduler", ["mixed", "chunked", "separate", "static"])
-@pytest.mark.parametrize("policy", ["paged", "contiguous_oracle"])
-def test_schedulers_and_policies_combine(testbed, scheduler, policy):
-    options = ("arrivals.duration_s=10", "outputs=summary", "fast_forward=false")
-    code, _, error = testbed("run", f"scheduler={scheduler}", f"policy={policy}", "preemption=swap", *options)
-    assert (code, error) == (0, "")
+def test_every_scheduler_runs_with_contiguous_memory(run, scheduler):
+    run(f"scheduler={scheduler} policy=contiguous_oracle preemption=swap arrivals.duration_s=10 fast_forward=false")
+
+
+def test_vllm_v1_settings_can_be_overridden(run):
+    other = "policy.block_size=32 policy.watermark=0.01 eviction@policy.eviction=arc preemption=swap"
+    run(f"+system=vllm-v1 scheduler.ignore_eos=false {other} arrivals.duration_s=10")
+    run("--again +system=vllm-v1 scheduler=vllm_v1 arrivals.duration_s=10")
+
+
+# ---- what is there already
+
+
+def test_a_finished_run_is_not_run_again(testbed, tmp_path):
+    words = ("run", "arrivals.duration_s=5", "outputs=summary")
+    first = testbed(*words)[1]
+    path = next(tmp_path.glob("runs/*/summary.json"))
+    before = path.stat().st_mtime_ns
+    code, output, _ = testbed(*words)
+    assert (code, path.stat().st_mtime_ns) == (0, before)
+    assert "complete already, nothing was run (--again runs it again)" in output
+    assert output.splitlines()[:-1] == first.splitlines()[:-1]
+    code, output, _ = testbed(*words, "--again")
+    assert path.stat().st_mtime_ns > before
+    assert "complete already" not in output
+
+
+@pytest.mark.parametrize("key", ["requests", "stopped_at_latency", "cost_profile"])
+def test_summary_without_a_current_key_is_run_again(run, key):
+    whole = run("arrivals.duration_s=5")
+    del (lacking := dict(whole.summary))[key]
+    (whole.folder / "summary.json").write_text(json.dumps(lacking))
+    again = run("arrivals.duration_s=5")
+    assert "complete already" not in again.output
+    assert again.summary == whole.summary
+
+
+def test_new_run_in_a_named_folder_replaces_the_old_one_only_if_asked(run, testbed):
+    old = run("arrivals.duration_s=5 outputs=full", "a").folder
+    assert {"memory.png", "requests.csv"} < {path.name for path in old.iterdir()}
+    for name in ("memory_map.png", "memory_map.html", "timeline.json", "report.html", "notes.txt"):
+        (old / name).write_text("old")
+    kept = {path: path.read_bytes() for path in old.iterdir()}
+    code, output, error = testbed("run", "arrivals.duration_s=6", f"hydra.run.dir={old}")
+    assert (code, output) == (2, "")
+    assert "a: has another run (--again replaces it" in error
+    assert kept == {path: path.read_bytes() for path in old.iterdir()}
+    run("--again arrivals.duration_s=6", "a")
+    assert {path.name for path in old.iterdir()} == {"config.yaml", "summary.json", "timing.json", "notes.txt"}
+
+
+# ---- what a result depends on
+
+
+OPENS = """
+from example_policy import Slabs
+class Tabled(Slabs):
+    def __init__(self, pool):
+        super().__init__(pool, int(open("slab.txt").read()))
+"""
+
+
+def test_a_file_that_a_plug_in_opens_by_itself_makes_another_result(testbed, tmp_path):
+    words = ("run", "policy=tabled:Tabled", "arrivals.duration_s=5", "outputs=summary")
+    (tmp_path / "tabled.py").write_text(OPENS)
+    reported = []
+    for size in (64, 64, 32):
+        (tmp_path / "slab.txt").write_text(str(size))
+        code, output, error = testbed(*words)
+        assert (code, error) == (0, "")
+        reported.append("complete already" in output)
+    assert reported == [False, True, False]
+    (folder,) = tmp_path.glob("runs/*")
+    assert list(json.loads((folder / "inputs.json").read_text())) == [str(tmp_path / "slab.txt")]
+
+
+@pytest.mark.parametrize("command", ["show-memory", "timeline"])
+def test_a_config_that_was_changed_after_the_run_is_refused(testbed, run, command):
+    path = run("arrivals.duration_s=5").folder / "config.yaml"
+    path.write_text(path.read_text().replace("rate: 1.0", "rate: 3.0"))
+    code, _, error = testbed(command, "out")
+    assert code == 2
+    assert "config.yaml: was changed after the run" in error
+
+
+def left_by(pid, name):
+    return f".{name}.{PLACE}-{pid}.tmp"
+
+
+def test_what_killed_processes_left_goes_and_what_living_ones_write_stays(run, tmp_path):
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead = int(dead.stdout)
+    names = {pid: [left_by(f"1-{pid}", "out"), left_by(pid, "other")] for pid in (dead, os.getppid())}
+    for name in (name for both in names.values() for name in both):
+        (tmp_path / name).mkdir()
+    (tmp_path / f".x.{PLACE}-{dead}.tmp.json").write_text("")
+    run("arrivals.duration_s=5")
+    assert not (tmp_path / names[dead][0]).exists()
+    assert all((tmp_path / name).exists() for name in (names[dead][1], *names[os.getppid()]))
+    write_json(tmp_path / "x.json", 1)
+    assert not list(tmp_path.glob(".x.*"))
+
+
+@pytest.mark.parametrize("place", ["experiments/runs/made.py", "sim/engine.py", "core/models/one.json"])
+def test_the_id_follows_all_code_that_makes_a_result(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(identity, "ROOT", tmp_path)
+    hashes = []
+    for folder in ("traces", "experiments/runs"):
+        (tmp_path / folder).mkdir(parents=True)
+    for text in "ab":
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+        identity.folder_hash.cache_clear()
+        hashes.append(identity.code_hash.__wrapped__())
+    identity.folder_hash.cache_clear()
+    assert hashes[0] != hashes[1]

@@ -42,7 +42,7 @@ def colors_of(path):
     return {(color >> 16, color >> 8 & 255, color & 255) for color in np.unique(packed).tolist()}
 
 
-def test_a_picture_of_every_request_and_a_page_that_needs_no_network(show, plain):
+def test_picture_shows_every_request_and_page_needs_no_network(show, plain):
     folder, output = show(plain)
     assert output.split() == [f"shown/{name}" for name in FILES]
     colors = colors_of(folder / "memory_map.png")
@@ -54,7 +54,7 @@ def test_a_picture_of_every_request_and_a_page_that_needs_no_network(show, plain
     assert "@@" not in page
 
 
-def test_the_page_holds_every_state_of_a_short_run(show, plain):
+def test_page_data_contain_every_state_of_a_short_run(show, plain):
     data = data_of(show(plain)[0])
     assert (data["block_size"], data["num_slots"], data["start"]) == (4, 72, 0)
     assert data["requests"]["2"] == [10, 14, 1]
@@ -62,7 +62,7 @@ def test_the_page_holds_every_state_of_a_short_run(show, plain):
     assert data["frames"][0] == {"t": 0, "step": 0, "seqs": [[0, 7, 0, [0, 4, 4, 4], []]]}
 
 
-def test_it_writes_into_the_run_folder_and_the_same_bytes_each_time(testbed, show, tmp_path):
+def test_output_is_deterministic_and_in_the_run_folder(testbed, show, tmp_path):
     folder = tiny_run(tmp_path / "a")
     assert testbed("show-memory", "a")[0] == 0
     again, _ = show(folder)
@@ -70,7 +70,7 @@ def test_it_writes_into_the_run_folder_and_the_same_bytes_each_time(testbed, sho
         assert (folder / name).read_bytes() == (again / name).read_bytes(), name
 
 
-def test_reservations_show_what_is_never_used_and_what_rounding_costs(show, tmp_path):
+def test_reservations_show_unused_and_rounded_slots(show, tmp_path):
     folder, _ = show(tiny_run(tmp_path / "a", "policy=contiguous_pow2", blocks=24))
     assert {(0xD1, 0x49, 0x5B), (0x8B, 0x92, 0x9C)} <= colors_of(folder / "memory_map.png")
     assert data_of(folder)["frames"][0]["rounding"] == {"add": [87, 9], "drop": []}
@@ -83,7 +83,7 @@ def test_a_window_starts_with_the_whole_state(show, plain):
     assert all(entry[2] == 0 for entry in data["frames"][0]["seqs"])
 
 
-def test_many_states_are_thinned_and_said_so(testbed, tmp_path):
+def test_thinning_of_many_states_is_reported(testbed, tmp_path):
     options = ("arrivals.duration_s=60", "arrivals.rate=0.5", "outputs=summary")
     assert testbed("run", *options, "hydra.run.dir=a")[0] == 0
     code, output, error = testbed("show-memory", "a")
@@ -97,20 +97,20 @@ def test_many_states_are_thinned_and_said_so(testbed, tmp_path):
     ("arguments", "message"),
     [
         ((), "the following arguments are required: RUN"),
-        (("nowhere",), "nowhere is not a run folder: it has no config.yaml"),
-        (("lengths.csv",), "lengths.csv is not a run folder"),
-        (("a", "--from", "2", "--to", "1"), "--from 2 --to 1: nothing lies between"),
-        (("a", "--from", "-1"), "'-1' is not a number of seconds, at least 0"),
+        (("nowhere",), "nowhere: not a run folder, it has no config.yaml"),
+        (("lengths.csv",), "lengths.csv: not a run folder"),
+        (("a", "--from", "2", "--to", "1"), "--from 2 --to 1: is an empty interval"),
+        (("a", "--from", "-1"), "'-1' is not a number of seconds from 0 to 9,000,000"),
         (("a", "--from", "nan"), "'nan' is not a number of seconds"),
         (("a", "--to", "soon"), "'soon' is not a number of seconds"),
         (("a", "--to", "inf"), "'inf' is not a number of seconds"),
-        (("a", "--from", "99"), "nothing to draw from 99 s on: the run ends at "),
-        (("broken",), "broken/config.yaml cannot be read: "),
-        (("other",), "other/config.yaml is not the config of a run: it lacks arrivals, cost, "),
+        (("a", "--from", "99"), "--from 99: the run ends at "),
+        (("broken",), "broken/config.yaml: cannot be read: "),
+        (("other",), "other/config.yaml: not the config of a run: "),
         (("a", "--out", "lengths.csv"), "lengths.csv: File exists"),
     ],
 )
-def test_bad_input_is_one_line(testbed, plain, tmp_path, arguments, message):
+def test_bad_input_is_refused_in_one_line(testbed, plain, tmp_path, arguments, message):
     (tmp_path / "lengths.csv").write_text("not a folder")
     shutil.copytree(plain, tmp_path / "a")
     for name, text in (("broken", "a: [1"), ("other", "model: 1")):
@@ -122,15 +122,18 @@ def test_bad_input_is_one_line(testbed, plain, tmp_path, arguments, message):
     assert message in error
 
 
-def test_a_run_that_would_now_be_another_is_said_so(show, tmp_path):
+def test_changed_replay_of_a_run_is_reported(show, testbed, tmp_path):
     folder = tiny_run(tmp_path / "a")
-    config = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(re.sub("overhead_s: .*", "overhead_s: 0.5", config))
+    lengths = tmp_path / "a.csv"
+    lengths.write_text(lengths.read_text().replace("9,12,", "9,20,"))
     assert "and would now end at " in show(folder)[1]
     assert "would now" not in show(folder, "--to", "0.5")[1]
+    code, output, _ = testbed("timeline", str(folder))
+    assert code == 0
+    assert "and would now end at " in output
 
 
-def test_a_plug_in_without_blocks_or_promises_is_drawn_all_the_same(show, testbed, tmp_path):
+def test_plug_in_without_blocks_is_drawn(show, testbed, tmp_path):
     options = (
         "policy=custom",
         "policy._target_=example_policy.Slabs",
@@ -143,7 +146,7 @@ def test_a_plug_in_without_blocks_or_promises_is_drawn_all_the_same(show, testbe
     assert {entry[3][1] for frame in data["frames"] for entry in frame["seqs"] if len(entry) > 1 and entry[3]} == {40}
 
 
-def test_a_run_without_requests_has_nothing_to_draw(testbed):
+def test_run_without_requests_is_refused(testbed):
     testbed("run", "arrivals.rate=0.001", "arrivals.duration_s=1", "outputs=summary", "hydra.run.dir=a")
     code, _, error = testbed("show-memory", "a")
-    assert (code, "nothing to draw" in error) == (2, True)
+    assert (code, "there is nothing to draw" in error) == (2, True)

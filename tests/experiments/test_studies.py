@@ -5,9 +5,9 @@ import pytest
 from matplotlib import pyplot
 from overlaps import overlapping_labels
 
-from experiments.commands.reproduce import load
-from experiments.paper.studies.study import Finding
-from experiments.runs.lab import Lab
+from testbed.experiments.paper.reproduction import load
+from testbed.experiments.paper.studies.study import Finding
+from testbed.experiments.runs.run_store import RunStore
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def conducted(tmp_path):
     """The table of a study, once its figure could be drawn from it."""
 
     def conduct(study):
-        rows = [row for task in study.tasks(1) for row in task.work(Lab(tmp_path / "runs"))]
+        rows = [row for task in study.tasks(1) for row in task.work(RunStore(tmp_path / "runs"))]
         path = tmp_path / "table.csv"
         pd.DataFrame(rows).to_csv(path, index=False)
         figure = study.draw(path)
@@ -31,7 +31,7 @@ def conducted(tmp_path):
     return conduct
 
 
-def test_saturation_fills_the_batch_up_to_its_limit(conducted):
+def test_saturation_study_fills_batches_up_to_the_limit(conducted):
     study = load("fig1")
     study.common = (*study.common, "arrivals.duration_s=60", "window_s=[30,60]")
     study.batch_sizes = (2, 4)
@@ -43,17 +43,19 @@ def test_saturation_fills_the_batch_up_to_its_limit(conducted):
     assert (memory["vllm"] < memory["existing"]).all()
 
 
-def test_lengths_are_densities_and_means(conducted):
+def test_length_study_gives_densities_and_means(conducted):
     study = load("fig11")
     study.num_rows = 2000
     table = conducted(study)
     bars = table[table["from"].notna()]
     areas = (bars["simulated"] * (bars["to"] - bars["from"])).groupby([bars["setting"], bars["quantity"]]).sum()
     assert areas.between(0.9, 1.001).all()
-    assert {finding.quantity for finding in study.findings(table)} == {"mean_input", "mean_output"}
+    assert {finding.quantity for finding in study.findings(table)} == {
+        f"mean_{side}{kind}" for side in ("input", "output") for kind in ("", "_ratio")
+    }
 
 
-def test_curves_end_in_sustained_rates_and_their_ratio(conducted):
+def test_rate_curves_give_sustained_rates_and_their_ratio(conducted):
     study = load("fig16")
     study.common = (*study.common, "arrivals.duration_s=30")
     study.limit, study.precision = 0.05, 0.3
@@ -67,7 +69,7 @@ def test_curves_end_in_sustained_rates_and_their_ratio(conducted):
     assert all(finding.simulated > 0 for finding in study.findings(table))
 
 
-def test_savings_put_the_widths_of_section_6_3_together(conducted):
+def test_memory_saving_grows_with_the_number_of_sequences(conducted):
     study = load("fig15")
     fast = "cost.choices.overhead_per_sequence_s=0"  # in so few seconds a slow server settles at no batch
     study.common = (*study.common, "arrivals.duration_s=20", "window_s=[10,20]", fast)
@@ -80,7 +82,7 @@ def test_savings_put_the_widths_of_section_6_3_together(conducted):
     assert findings["prompt_share_of_kv"].simulated > 0
 
 
-def test_kernel_cost_has_the_bench_beside_the_block_sizes(conducted):
+def test_kernel_study_combines_bench_and_block_sizes(conducted):
     study = load("fig18")
     study.common = (*study.common, "arrivals.duration_s=20")
     study.block_sizes = (16, 64)
@@ -92,15 +94,15 @@ def test_kernel_cost_has_the_bench_beside_the_block_sizes(conducted):
     assert max(ours.simulated) < min(theirs.simulated)
 
 
-def test_recovery_prices_and_runs_every_block_size(conducted):
+def test_recovery_study_covers_every_block_size(conducted):
     study = load("fig19")
     study.common = (*study.common, "arrivals.duration_s=20", "server.kv_memory_gib={opt-13b:2}")
     study.block_sizes = (16, 64)
     table = conducted(study)
-    prices = table[table["figure"] == "fig19a"].pivot_table(
+    times = table[table["figure"] == "fig19a"].pivot_table(
         index=["setting", "block_size"], columns="system", values="simulated"
     )
-    assert (prices["recompute"].groupby("setting").nunique() == 1).all()  # whatever the block size
+    assert (times["recompute"].groupby("setting").nunique() == 1).all()  # whatever the block size
     assert (table[table["figure"] == "fig19b"]["preemptions"] > 0).all()
     scored = next(finding for finding in study.findings(table) if finding.system == "recompute")
     (drawn,) = (line for line in study.draw(conducted.path).axes[0].lines if "Recompute" in str(line.get_label()))
@@ -108,7 +110,7 @@ def test_recovery_prices_and_runs_every_block_size(conducted):
     assert drawn.get_ydata() == pytest.approx([scored.simulated] * 2)
 
 
-def test_a_prefix_cache_s_hit_rates_and_times_by_size_and_order(conducted):
+def test_prefix_cache_study_gives_hit_rates_and_times(conducted):
     study = load("mooncake")
     study.orders = ("lru", "belady")
     chats = study.traces["chat_histories"]

@@ -1,68 +1,248 @@
-"""A sweep runs every point once, also when it was stopped in the middle."""
+"""Sweeps and searches run every point once, what stops leaves no half folder, and no file nearby shadows a package."""
 
 import json
+import os
+import re
+import shutil
 import signal
 import subprocess
-import sys
 import time
+from importlib.util import find_spec
+from pathlib import Path
 
-SWEEP = (
-    "run",
-    "-m",
-    "policy=contiguous_max,paged",
-    "policy.block_size=32",
-    "arrivals.duration_s=30",
-    "outputs=summary",
-)
+import pandas as pd
+import pytest
+import yaml
+
+from testbed.core.shapes import shipped
+from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
+
+HERE = Path(__file__).parent
+SHORT = ("arrivals.duration_s=30", "outputs=summary")
+SWEEP = ("run", "-m", "policy=contiguous_max,paged", "policy.block_size=32", *SHORT)
+LONG = ("arrivals.duration_s=2000000", "outputs=summary")
+LONG_SWEEP = ("run", "-m", "arrivals.rate=1,2", *LONG)
+SHADOWS = ("simpy", "numpy", "omegaconf", "joblib", "json", "logging", "random", "pathlib", "traces", "testbed")
+LAUNCHERS = {
+    "none": [],
+    "sweep": ["-m"],
+    "joblib": ["-m", "hydra/launcher=joblib"],
+    "submitit": ["-m", "hydra/launcher=submitit_local"],
+}
 
 
-def summaries(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}
+def summaries(folder, runs="runs"):
+    return {path: path.stat().st_mtime_ns for path in folder.glob(f"{runs}/*/summary.json")}
 
 
-def test_a_restarted_sweep_runs_only_what_is_not_complete(testbed, tmp_path):
+def files(folder):
+    """Every file but Hydra's own note of a sweep."""
+    return {path.name for path in folder.rglob("*") if path.is_file() and path.name != "multirun.yaml"}
+
+
+def in_a_process(words, folder, **more):
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, **more)
+
+
+def wait_until(reached, work):
+    """However slow the machine is; but not for a process that has ended."""
+    while not reached():
+        assert work.poll() is None
+        time.sleep(0.02)
+
+
+# ---- every point once
+
+
+def test_restarted_sweep_runs_only_incomplete_points(testbed, command, tmp_path):
     assert testbed(*SWEEP)[0] == 0
     before = summaries(tmp_path)
     assert len(before) == 2
     lost, kept = before
     lost.unlink()
-    command = [sys.executable, "-m", "experiments.commands.cli", *SWEEP, "hydra/launcher=joblib"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = in_a_process([*command, *SWEEP, "hydra/launcher=joblib"], tmp_path)
     after = summaries(tmp_path)
     assert done.stdout.count("complete already") == 1
     assert set(after) == set(before)
     assert after[kept] == before[kept]
 
 
-def test_a_changed_input_file_is_another_point(testbed, tmp_path):
-    sweep = ("run", "-m", "trace=csv", "trace.path=lengths.csv", "arrivals.duration_s=30", "outputs=summary")
+def test_changed_input_file_gives_another_run(testbed, tmp_path):
+    sweep = ("run", "-m", "trace=csv", "trace.path=lengths.csv", *SHORT)
     for length in (10, 20):
         (tmp_path / "lengths.csv").write_text(f"input_tokens,output_tokens\n5,{length}\n")
         assert testbed(*sweep)[0] == 0
     assert len(summaries(tmp_path)) == 2
 
 
-def test_a_killed_sweep_loses_no_finished_point(tmp_path):
-    rates = ",".join(str(rate / 10) for rate in range(10, 22))
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.commands.cli",
-        "run",
-        "-m",
-        f"arrivals.rate={rates}",
-        "outputs=summary",
-    ]
-    sweep = subprocess.Popen([*command, "arrivals.duration_s=100"], cwd=tmp_path, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(summaries(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    sweep.send_signal(signal.SIGKILL)
+def test_killed_sweep_keeps_finished_points(testbed, command, tmp_path):
+    points = "run", "-m", "outputs=summary", "arrivals.duration_s=30,31"
+    endless = [*command, *points[:-1], f"{points[-1]},2000000"]
+    sweep = subprocess.Popen(endless, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(summaries(tmp_path)) == 2, sweep)
+    sweep.kill()
     sweep.wait()
     finished = summaries(tmp_path)
-    assert 2 <= len(finished) < 12
     assert all(json.loads(path.read_text())["requests"]["finished"] for path in finished)
-    subprocess.run([*command, "arrivals.duration_s=100"], cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
+    code, output, _ = testbed(*points[:-1], f"{points[-1]},32")
+    assert (code, output.count("complete already")) == (0, 2)
     after = summaries(tmp_path)
-    assert len(after) == 12
-    assert all(after[path] == finished[path] for path in finished)
+    assert len(after) == 3
+    assert finished.items() <= after.items()
+
+
+def test_sweep_writes_a_table_of_its_axes(testbed, tmp_path):
+    words = ("policy=contiguous_max,paged", "arrivals.rate=1,2", "arrivals.duration_s=10", "outputs=summary")
+    code, output, _ = testbed("run", "-m", *words)
+    assert code == 0
+    table = pd.read_csv(tmp_path / "runs" / "sweep.csv")
+    assert list(table.columns[:4]) == ["policy", "arrivals.rate", "folder", "model"]
+    assert table[["policy", "arrivals.rate"]].values.tolist() == [
+        ["contiguous_max", 1], ["contiguous_max", 2], ["paged", 1], ["paged", 2],
+    ]  # fmt: skip
+    one = json.loads((tmp_path / "runs" / table.loc[3, "folder"] / "summary.json").read_text())
+    assert table.loc[3, "ttft_s_p95"] == one["ttft_s"]["p95"]
+    assert "Sweep: 4 points" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_sweep_workers_find_shipped_and_user_models(command, tmp_path):
+    mine = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b").shape, "name": "mine", "num_layers": 3}
+    for name, text in (("model/mine", yaml.safe_dump(mine)), ("server/of-mine", "defaults: [h200]\n")):
+        path = tmp_path / "mine" / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    sweep = ["-m", "--config-dir=mine", "model=mine,llama-13b", "arrivals.duration_s=5", "outputs=summary"]
+    done = in_a_process([*command, "run", *sweep, "hydra/launcher=joblib"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    configs = [yaml.safe_load(path.read_text()) for path in tmp_path.glob("runs/*/config.yaml")]
+    assert {config["model"]["num_layers"] for config in configs} == {3, 40}
+    assert all(json.loads(path.read_text())["requests"]["arrived"] for path in summaries(tmp_path))
+
+
+def test_capacity_finds_the_rate_and_keeps_its_runs(testbed, tmp_path):
+    words = (
+        "policy=contiguous_max",
+        "slo.ttft_s=0.5",
+        "arrivals.duration_s=60",
+        "--share",
+        "0.9",
+        "--precision",
+        "0.2",
+    )
+    code, output, error = testbed("capacity", *words)
+    assert code == 0
+    reported = r"capacity: ([\d.]+) req/s, simulated: [\d.]+% of the requests meet the SLO \(90% must\), goodput [\d.]+"
+    rate = float(re.match(reported, output)[1])
+    tried = {float(r): verdict for r, verdict in re.findall(r"([\d.]+) req/s: +[\d.]+% inside, (\w+) 90%", error)}
+    assert max(r for r, verdict in tried.items() if verdict == "keeps") == rate
+    assert min(r for r, verdict in tried.items() if verdict == "misses") > rate
+    runs = summaries(tmp_path, "runs/capacity")
+    assert len(runs) == len(tried)
+    assert testbed("capacity", *words) == (code, output, error)
+    assert runs == summaries(tmp_path, "runs/capacity")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
+def test_sweep_runs_through_cluster_launchers(command, tmp_path, launcher, package):
+    if not (find_spec(package) and find_spec("hydra_plugins") and find_spec(f"hydra_plugins.hydra_{package}_launcher")):
+        pytest.skip(f'{package} is not installed: pip install -e ".[cluster]"')
+    done = in_a_process([*command, *SWEEP, f"hydra/launcher={launcher}"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(summaries(tmp_path)) == 2
+    assert all(json.loads(path.read_text())["requests"]["finished"] for path in summaries(tmp_path))
+
+
+# ---- what stops
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "code"),
+    [
+        (("run", *LONG), signal.SIGINT, 130),
+        (("run", *LONG), signal.SIGTERM, 143),
+        (LONG_SWEEP, signal.SIGINT, 130),
+        ((*LONG_SWEEP, "hydra/launcher=joblib"), signal.SIGTERM, 143),
+    ],
+)
+def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, words, number, code):
+    (other := tmp_path / "runs" / ".other.1-9.tmp").mkdir(parents=True)
+    (other / "half.csv").write_text("")
+    work = subprocess.Popen(
+        [*command, *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job is deaf to it
+    )
+    wait_until(lambda: list(tmp_path.glob("runs/[0-9a-f]*")), work)
+    work.send_signal(number)
+    reported = work.communicate()[1]
+    assert work.returncode == code
+    assert reported.strip().splitlines()[-1] in ("testbed: interrupted", "testbed: terminated")
+    assert "Traceback" not in reported
+    assert files(tmp_path) == {"half.csv"}
+
+
+def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):
+    old = run("arrivals.duration_s=5 outputs=full").folder
+    before = {path.name: path.read_bytes() for path in old.iterdir()}
+    limited = ["sh", "-c", 'ulimit -f 16; exec "$@"', "sh", *command]  # blocks of 512 bytes: no file larger
+    done = in_a_process([*limited, "run", "arrivals.duration_s=600", "hydra.run.dir=out", "--again"], tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "out/requests.csv" in done.stderr
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
+    assert testbed("run", "arrivals.duration_s=1", "outputs=summary")[2] == ""
+    monkeypatch.setattr(progress, "SPEAK_S", 0.02)
+    lines = testbed("run", "arrivals.duration_s=2000", "arrivals.rate=2", "outputs=summary")[2].splitlines()
+    assert lines[0].startswith("simulating: ")
+    assert lines[0].endswith(" requests, 0 s")
+    lines = testbed("reproduce", "fig2", "--jobs", "1", "--out", "results")[2].splitlines()
+    assert any(" done; running: " in line for line in lines)
+
+
+def test_closed_output_pipe_ends_a_run_silently(command, tmp_path):
+    words = [*command, "run", "arrivals.duration_s=5", "hydra.run.dir=run"]
+    work = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    work.stdout.close()
+    assert (work.stderr.read(), work.wait()) == ("", 1)
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+# ---- the working folder
+
+
+def installed():
+    """An environment in which this source tree is as good as installed."""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    return {**plain, "PYTHONPATH": str(HERE.parents[1])}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_plug_ins_in_the_working_folder_hide_no_package(command, tmp_path, launcher):
+    if launcher == "submitit" and not find_spec("submitit"):
+        pytest.skip('submitit is not installed: pip install -e ".[cluster]"')
+    (tmp_path / "beside.py").write_text("import helper\nfrom example_policy import Slabs\n")
+    (tmp_path / "helper.py").write_text("")
+    shutil.copy(HERE.parents[1] / "experiments" / "examples" / "example_policy.py", tmp_path)
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file was imported')\n")
+    beside = ("policy=custom", "policy._target_=beside.Slabs", "arrivals.duration_s=5", "outputs=summary")
+    script = [command[0], "-P", *command[1:]]  # as the installed script, which does not look here first
+    done = in_a_process([*script, "run", *LAUNCHERS[launcher], *beside], tmp_path, env=installed())
+    assert done.returncode == 0, done.stderr
+    assert len(summaries(tmp_path)) == 1
+    assert [line.split()[2] for line in done.stderr.splitlines() if "note:" in line] == ["testbed.py"]
+
+
+def test_deleted_working_folder_is_refused_in_one_line(command, tmp_path):
+    (gone := tmp_path / "gone").mkdir()
+    done = in_a_process(["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *command, "run"], gone, env=installed())
+    reported = "testbed run: error: the working folder: has been deleted (change to one that exists)\n"
+    assert (done.returncode, done.stderr) == (2, reported)

@@ -7,8 +7,7 @@ import pytest
 from chrome_trace_schema import problems
 from tiny_run import tiny_run
 
-from experiments.commands.timeline import timeline
-from experiments.timeline.chrome_trace import PS_PER_US
+from testbed.experiments.commands.timeline import timeline
 
 
 def events(trace, kind, **wanted):
@@ -24,11 +23,11 @@ def run(request, tmp_path_factory):
     return tiny_run(tmp_path_factory.mktemp("tiny") / "run", request.param, "outputs=full", blocks=10)
 
 
-def test_it_keeps_to_the_format(run):
+def test_timeline_follows_the_trace_event_format(run):
     assert list(problems(timeline(run))) == []
 
 
-def test_the_check_of_the_format_finds_what_is_wrong(run):
+def test_format_check_finds_invalid_traces(run):
     whole = timeline(run)["traceEvents"]
     first_end = next(i for i, event in enumerate(whole) if event["ph"] == "E")
     broken = [
@@ -42,7 +41,7 @@ def test_the_check_of_the_format_finds_what_is_wrong(run):
         assert list(problems({"traceEvents": trace}))
 
 
-def test_requests_live_as_the_table_says(run):
+def test_request_events_match_the_table(run):
     trace, table = timeline(run), pd.read_csv(run / "requests.csv")
     begun = {event["name"]: event["ts"] for event in events(trace, "B", cat="request")}
     ended = {event["name"]: event["ts"] for event in events(trace, "E", cat="request")}
@@ -52,7 +51,7 @@ def test_requests_live_as_the_table_says(run):
         assert ended[name] == pytest.approx(row.finish_s * 1e6)
 
 
-def test_a_prefill_ends_with_the_first_token_and_phases_leave_no_gap(run):
+def test_prefill_ends_at_the_first_token_without_gaps(run):
     trace, table = timeline(run), pd.read_csv(run / "requests.csv")
     ends, open_request, last = set(), {}, {}
     for event in trace["traceEvents"]:
@@ -69,7 +68,7 @@ def test_a_prefill_ends_with_the_first_token_and_phases_leave_no_gap(run):
         assert (f"request {row.request_id}", round(row.first_token_s * 1e6)) in ends
 
 
-def test_iterations_and_pool_are_those_of_the_table(run):
+def test_iteration_and_pool_events_match_the_table(run):
     trace, table = timeline(run), pd.read_csv(run / "iterations.csv")
     num_slots = json.loads((run / "summary.json").read_text())["run"]["pool_slots"]
     shown = events(trace, "X")
@@ -83,14 +82,14 @@ def test_iterations_and_pool_are_those_of_the_table(run):
     assert slots[max(slots)]["live"] == 0
 
 
-def test_preempted_requests_are_seen(tmp_path):
+def test_preempted_requests_have_events(tmp_path):
     for rule, name in (("recompute", "preempted"), ("swap", "swapped")):
         run = tiny_run(tmp_path / rule, f"preemption={rule}", blocks=10)
         summary = json.loads((run / "summary.json").read_text())
         assert len(events(timeline(run), "B", name=name)) == summary["preemptions"][rule] > 0
 
 
-def test_a_part_of_it(testbed, tmp_path):
+def test_timeline_of_a_time_window(testbed, tmp_path):
     run = tiny_run(tmp_path / "run")
     code, output, _ = testbed("timeline", str(run), "--from", "0.2", "--to", "0.4")
     assert code == 0
@@ -100,25 +99,5 @@ def test_a_part_of_it(testbed, tmp_path):
     assert all(2e5 <= event["ts"] < 4e5 for event in events(part, "X"))
     assert 0 < len(events(part, "X")) < len(events(timeline(run), "X"))
     assert part["otherData"]["model"] == "opt-13b"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(("nowhere",), "not a run folder"), (("--from", "3", "--to", "2", "."), "nothing lies between")],
-)
-def test_wrong_words_are_one_line(testbed, arguments, words):
-    code, _, error = testbed("timeline", *arguments)
-    assert code == 2
-    assert words in error
-    assert error.count("\n") == 1
-
-
-def test_nothing_is_shown_after_the_end(testbed, tmp_path):
-    run = tiny_run(tmp_path / "run")
     code, _, error = testbed("timeline", str(run), "--from", "1000")
     assert (code, "the run ends at" in error) == (2, True)
-    assert not (run / "timeline.json").exists()
-
-
-def test_times_are_microseconds():
-    assert PS_PER_US == 10**6

@@ -5,14 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from import_fixtures import write_gpu, write_llmservingsim, write_model
+from import_fixtures import write_gpu, write_profile
 
-from experiments.commands import import_profile
-from experiments.validation.deviations import Compared, Times, metrics
-from experiments.validation.log_replay import Log, replay, server_config
-from experiments.validation.running import running_at
 from testbed.core.errors import InputError
-from traces.vllm_log import read_served
+from testbed.experiments.validation.deviations import Compared, metrics
+from testbed.experiments.validation.log_replay import replay, server_config
+from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")
 LENGTHS = [(40, 30, 0.0), (100, 1, 0.001), (20, 60, 0.001), (200, 25, 0.004), (33, 12, 0.03)]
@@ -20,10 +18,7 @@ LENGTHS = [(40, 30, 0.0), (100, 1, 0.001), (20, 60, 0.001), (200, 25, 0.004), (3
 
 @pytest.fixture
 def profile(tmp_path):
-    here, out = write_llmservingsim(tmp_path), tmp_path / "profile.json"
-    extra = ["--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))]
-    import_profile.main([str(here), "--out", str(out), *extra])
-    return str(out)
+    return str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
 
 
 def write_log(path, rows, start=1000.0):
@@ -41,10 +36,10 @@ def write_log(path, rows, start=1000.0):
 
 
 @pytest.fixture
-def own_log(tmp_path, profile):
+def simulated_log(tmp_path, profile):
     """What the simulated server itself would have logged."""
     guess = write_log(tmp_path / "guess.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in LENGTHS])
-    times = replay(Log(guess), server_config([*SYSTEM, f"cost.path={profile}", "server.num_blocks=64"])).times
+    times = replay(VllmLog(guess), server_config([*SYSTEM, f"cost.path={profile}", "server.num_blocks=64"])).times
     rows = [
         (*row[:2], *moments)
         for row, *moments in zip(LENGTHS, times.arrival_s, times.first_token_s, times.finish_s, strict=True)
@@ -52,7 +47,7 @@ def own_log(tmp_path, profile):
     return write_log(tmp_path / "requests.jsonl", rows)
 
 
-def test_metrics_are_those_of_the_definitions():
+def test_metrics_match_their_definitions():
     times = Times(np.array([0.0, 1.0]), np.array([0.5, 1.25]), np.array([2.5, 1.25]), np.array([5, 1]))
     found = metrics(times)
     assert found["ttft_s_mean"] == 0.375
@@ -62,91 +57,88 @@ def test_metrics_are_those_of_the_definitions():
     assert Compared("log", "x", 4.0, 3.0).error_percent == -25
 
 
-def test_running_counts_between_first_token_and_end():
+def test_running_requests_are_between_first_token_and_end():
     times = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([9, 9]))
-    assert running_at(times, np.array([0.5, 1.0, 2.5, 3.0, 4.0])).tolist() == [0, 1, 2, 1, 0]
+    assert times.running_at(np.array([0.5, 1.0, 2.5, 3.0, 4.0])).tolist() == [0, 1, 2, 1, 0]
 
 
-def test_the_log_of_our_own_server_is_met_exactly(testbed, tmp_path, profile, own_log):
+def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulated_log):
     out = tmp_path / "errors.csv"
-    arguments = (own_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
-    code, said, err = testbed("validate", *arguments, "--within", "0.01")
+    arguments = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
+    code, reported, err = testbed("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
     assert (code, err) == (0, "")
+    assert (tmp_path / "f.png").stat().st_size > 1000
     rows = list(csv.DictReader(out.open()))
     assert list(rows[0]) == ["log", "metric", "real", "simulated", "error_percent"]
     kinds = [f"{kind}_{what}" for kind in ("ttft_s", "tpot_s", "e2e_s") for what in ("mean", "p50", "p90", "p99")]
     assert [row["metric"] for row in rows] == [*kinds, "tokens_per_s"]
-    assert {row["log"] for row in rows} == {own_log}
+    assert {row["log"] for row in rows} == {simulated_log}
     assert max(abs(float(row["error_percent"])) for row in rows) < 1e-3
-    assert "KV blocks" not in said
+    assert "KV blocks" not in reported
 
 
-def test_fast_equals_slow_with_mixed_batches_and_unequal_lengths(tmp_path, profile):
+@pytest.fixture
+def overload(tmp_path):
+    """A log of sixty requests that come almost at once."""
     rows = [(20 + 7 * i % 150, 10 + 11 * i % 90, 0.0003 * i) for i in range(60)]
-    log = Log(write_log(tmp_path / "many.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows]))
+    return write_log(tmp_path / "many.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
+
+
+def test_fast_equals_slow_with_mixed_batches(overload, profile):
     base = [*SYSTEM, f"cost.path={profile}", "server.num_blocks=200", "cost.choices.overhead_per_token_s=1e-6"]
-    fast, slow = (replay(log, server_config([*base, f"fast_forward={on}"])) for on in ("true", "false"))
+    fast, slow = (replay(VllmLog(overload), server_config([*base, f"fast_forward={on}"])) for on in ("true", "false"))
     assert fast.preemptions > 0
     assert len(fast.spans["start_s"]) < len(slow.spans["start_s"])
     for one, other in zip(fast.times, slow.times, strict=True):
         assert np.array_equal(one, other)
 
 
-def test_another_server_is_not_within(testbed, profile, own_log):
+def test_preemptions_are_reported(testbed, overload, profile):
+    code, reported, _ = testbed("validate", overload, *SYSTEM, f"cost.path={profile}", "server.num_blocks=60")
+    assert code == 0
+    assert "preemptions in the simulation; the log does not count them" in reported
+
+
+def test_slower_server_fails_the_tolerance(testbed, profile, simulated_log):
     slow = (f"cost.path={profile}", "cost.choices.overhead_s=1e-3", "server.num_blocks=64")
-    code, said, _ = testbed("validate", own_log, *SYSTEM, *slow, "--within", "5")
+    code, reported, _ = testbed("validate", simulated_log, *SYSTEM, *slow, "--within", "5")
     assert code == 1
-    assert "not within 5%" in said
+    assert "not within 5%" in reported
 
 
-def test_what_the_log_does_not_say_is_told(testbed, tmp_path, profile, own_log):
+def test_assumed_server_settings_are_reported(testbed, tmp_path, profile, simulated_log):
     (tmp_path / "meta.json").write_text(json.dumps({"engine_kwargs": {"max_num_seqs": 7}}))
     (tmp_path / "timeseries.csv").write_text("t,running\n0.01,1\n0.05,2\n")
-    code, said, _ = testbed("validate", own_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0")
+    code, reported, _ = testbed("validate", simulated_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0")
     assert code == 0
-    assert "does not say how many KV blocks there were; taken: " in said
-    assert "say server.num_blocks=N" in said
-    assert "blocks are the server's number; it keeps 1 for itself (null_blocks)" in said
-    assert "no token ids (--workload)" in said
-    assert "meta.json says max_num_seqs 7, simulated with 128; say scheduler.max_num_seqs=7" in said
-    assert "running_mean" in said
+    assert "does not say how many KV blocks there were; taken: " in reported
+    assert "say server.num_blocks=N" in reported
+    assert "blocks are the server's number; it keeps 1 for itself (null_blocks)" in reported
+    assert "no token ids (--workload)" in reported
+    assert "meta.json says max_num_seqs 7, simulated with 128; say scheduler.max_num_seqs=7" in reported
+    assert "running_mean" in reported
 
 
-def test_preemptions_are_told(testbed, tmp_path, profile):
-    rows = [(20 + 7 * i % 150, 10 + 11 * i % 90, 0.0003 * i) for i in range(60)]
-    log = write_log(tmp_path / "many.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
-    code, said, _ = testbed("validate", log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=60")
-    assert code == 0
-    assert "preemptions in the simulation; the log does not count them" in said
-
-
-def test_a_figure_is_drawn(testbed, tmp_path, profile, own_log):
-    code, _, err = testbed("validate", own_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64",
-                           "--figure", str(tmp_path / "f.png"))  # fmt: skip
-    assert (code, err) == (0, "")
-    assert (tmp_path / "f.png").stat().st_size > 1000
-
-
-def test_logs_of_both_kinds_say_the_same(tmp_path):
+def test_json_and_csv_logs_are_read_alike(tmp_path):
     rows = [(7, 3, 0.5, 0.75, 1.0), (9, 1, 0.25, 0.5, 0.5)]
-    vllm = read_served(write_log(tmp_path / "a.jsonl", rows))
+    vllm = VllmLog(write_log(tmp_path / "a.jsonl", rows))
     table = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
     (tmp_path / "b.csv").write_text(table + "".join(",".join(map(str, row)) + "\n" for row in rows))
-    other = read_served(str(tmp_path / "b.csv"))
+    other = VllmLog(str(tmp_path / "b.csv"))
     for one in (vllm, other):
-        assert one.rows.prompt_len.tolist() == [9, 7]  # in order of arrival
-        assert one.arrival_s.tolist() == [0, 0.25]
-        assert one.finish_s.tolist() == [0.25, 0.75]
+        assert one.read().prompt_len.tolist() == [9, 7]  # in order of arrival
+        assert one.times.arrival_s.tolist() == [0, 0.25]
+        assert one.times.finish_s.tolist() == [0.25, 0.75]
 
 
-def test_token_ids_go_with_their_log(tmp_path):
+def test_token_ids_must_match_their_log(tmp_path):
     log = write_log(tmp_path / "a.jsonl", [(2, 3, 0.0, 0.5, 1.0)])
     workload = tmp_path / "w.jsonl"
     workload.write_text('{"input_tok_ids": [5, 6]}\n')
-    assert read_served(log, str(workload)).rows.prompt_ids == [(5, 6)]
+    assert VllmLog(log, str(workload)).read().prompt_ids == [(5, 6)]
     workload.write_text('{"input_tok_ids": [5]}\n')
-    with pytest.raises(InputError, match=r"line 1: the log has 2 token ids here; give the workload of that very log"):
-        read_served(log, str(workload))
+    with pytest.raises(InputError, match=r"line 1: the log has 2 token ids, or their hash_ids here .give the workload"):
+        VllmLog(log, str(workload)).read()
 
 
 @pytest.mark.parametrize(
@@ -154,48 +146,45 @@ def test_token_ids_go_with_their_log(tmp_path):
     [
         ("[]", "is not a JSON object"),
         ('{"input_toks": 1', "not valid JSON"),
-        ('{"input_toks": 0, "output_toks": 2}', "input_toks is 0"),
-        ('{"input_toks": 1, "output_toks": 2, "queued_ts": 1}', "first_token_ts is None"),
+        ('{"input_toks": 0, "output_toks": 2}', "input_toks=0"),
+        ('{"input_toks": 1, "output_toks": 2, "queued_ts": 1}', "first_token_ts=None"),
+        ('{"input_toks": 1, "output_toks": 2, "queued_ts": -Infinity}', "queued_ts=-inf"),
         ('{"input_toks": 1, "output_toks": 2, "queued_ts": 3, "first_token_ts": 2, "last_token_ts": 4}', "in order"),
     ],
 )
-def test_a_bad_log_is_named(tmp_path, line, message):
+def test_invalid_log_line_is_named(tmp_path, line, message):
     (tmp_path / "a.jsonl").write_text(line + "\n")
     with pytest.raises(InputError, match=f"a.jsonl, line 1: .*{message}"):
-        read_served(str(tmp_path / "a.jsonl"))
+        VllmLog(str(tmp_path / "a.jsonl")).read()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere.jsonl", "cost=profile"], "nowhere.jsonl: no such log"),
-        (["cost=profile"], "no log given"),
-        (["--nope", "x"], "unrecognized arguments"),
-    ],
-)
-def test_bad_arguments_are_one_line(testbed, arguments, message):
-    code, _, err = testbed("validate", *arguments)
-    assert code == 2
-    assert message in err
+@pytest.mark.parametrize("moments", ["0.5,0.1,0.9", "0,0.9,0.5"], ids=["before its arrival", "swapped columns"])
+def test_a_csv_whose_times_are_not_in_order_is_named(tmp_path, moments):
+    header = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
+    (tmp_path / "a.csv").write_text(f"{header}9,3,0,0.1,0.2\n9,3,{moments}\n")
+    with pytest.raises(InputError, match=r"a.csv, line 3, column first_token_s: .* is not in order"):
+        VllmLog(str(tmp_path / "a.csv")).read()
 
 
 @pytest.mark.parametrize("scheduler", ["vllm_v1", "vllm_v1_async"])
-def test_software_times_are_found_again(testbed, tmp_path, profile, scheduler):
+def test_fit_recovers_the_software_times(testbed, tmp_path, profile, scheduler):
     rows = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
-    told = ("overhead_s=4e-4", "overhead_per_request_s=3e-5", "overhead_per_token_s=2e-6")
+    configured = ("overhead_s=4e-4", "overhead_per_request_s=3e-5", "overhead_per_token_s=2e-6")
     small = ["server.num_blocks=1000", "swap_space_gib=0.001"]  # pools of the toy's tiny blocks take long to make
     base = [*SYSTEM, f"scheduler={scheduler}", f"cost.path={profile}", *small]
     guess = write_log(tmp_path / "guess.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
-    times = replay(Log(guess), server_config([*base, *(f"cost.choices.{text}" for text in told)])).times
+    times = replay(VllmLog(guess), server_config([*base, *(f"cost.choices.{text}" for text in configured)])).times
     moments = zip(rows, times.first_token_s, times.finish_s, strict=True)
     log = write_log(tmp_path / "log.jsonl", [(*row, first, last) for row, first, last in moments])
     out = tmp_path / "fitted.json"
-    code, said, err = testbed("fit-software", log, *base, "--out", str(out))
-    assert (code, err) == (0, "")
+    code, reported, _ = testbed("fit-software", log, *base, "--out", str(out))
+    assert code == 0
     fitted = {row[0]: row[1] for row in json.loads(out.read_text())["sections"]["overhead"]["points"]}
     assert fitted.pop("token") == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
-    assert fitted == pytest.approx({"iteration": 400, "request": 30}, rel=0.05)
-    assert "standard error" in said
+    assert {name: fitted[name] for name in ("iteration", "request")} == pytest.approx(
+        {"iteration": 400, "request": 30}, rel=0.05
+    )
+    assert "standard error" in reported
     same = testbed("validate", log, *SYSTEM, f"cost.path={out}", "server.num_blocks=1000")[1]
     assert "fitted on this very log" in same
     (tmp_path / "other.jsonl").write_text((tmp_path / "log.jsonl").read_text().replace("bench", "again"))

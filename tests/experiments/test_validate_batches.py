@@ -2,12 +2,17 @@
 
 import pandas as pd
 import pytest
-from test_import_aiconfigurator import SHEET, attention, gemms
+from import_fixtures import write_tables
+from test_import_aiconfigurator import attention, gemms
 
-from experiments.commands import validate_batches
-from experiments.validation.a100_kernels import dense_gpts, prices
-from experiments.validation.batches import Batch, Predicted, partner, predict, steps
 from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import Work
+from testbed.experiments.commands import validate_batches
+from testbed.experiments.importers.aiconfigurator import read
+from testbed.experiments.importers.imported import Requested
+from testbed.experiments.validation.a100_kernels import costs, dense_gpts
+from testbed.experiments.validation.batches import Batch, Predicted, left_over, partner, predict, steps
 
 pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
 
@@ -20,7 +25,6 @@ WAIT_S = 40e-6
 @pytest.fixture
 def kernels(tmp_path):
     """AIConfigurator's folder of a GPU, with few rows."""
-    folder = tmp_path / "systems" / "data" / "toy"
     decodes = attention([(n, k, k, 1, step, n * k * (step + 1) / 1e5)
                          for n in (1, 64) for k in (1, 2, 4, 32) for step in (15, 255)], head_dim=128)  # fmt: skip
     prefills = attention([(n, k, k, isl, 0, n * isl / 1e5) for n, isl in ((1, 16), (8, 16), (1, 256), (8, 256))
@@ -30,19 +34,14 @@ def kernels(tmp_path):
         columns=["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"],
     )
     ours = pd.DataFrame([("vllm_graph", 8, 128, 0.001)], columns=["backend", "num_gpus", "message_size", "latency"])
-    for name, table in (
-        ("gemm/vllm/1/gemm", gemms()), ("attention/vllm/1/context_attention", prefills),
-        ("attention/vllm/1/generation_attention", decodes), ("comm/nccl/2/nccl", nccl),
-        ("comm/vllm/1/custom_allreduce", ours),
-    ):  # fmt: skip
-        path = folder / f"{name}_perf.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table.to_parquet(path)
-    (tmp_path / "systems" / "toy.yaml").write_text(SHEET)
-    return folder
+    return write_tables(tmp_path, {
+        "gemm/vllm/1/gemm": gemms(), "attention/vllm/1/context_attention": prefills,
+        "attention/vllm/1/generation_attention": decodes, "comm/nccl/2/nccl": nccl,
+        "comm/vllm/1/custom_allreduce": ours,
+    })  # fmt: skip
 
 
-def test_the_partner_has_the_nearest_prompt_that_is_not_longer():
+def test_partner_is_the_nearest_shorter_prompt():
     batches = [Batch("m", 1, 4, *lens) for lens in ((20, 8), (60, 20), (128, 20), (80, 200), (80, 50))]
     assert partner(batches[3], batches) == batches[4]
     assert partner(batches[2], batches) == batches[0]
@@ -50,7 +49,7 @@ def test_the_partner_has_the_nearest_prompt_that_is_not_longer():
     assert partner(Batch("m", 2, 4, 80, 200), batches) is None
 
 
-def test_a_step_is_a_difference_less_that_of_the_prompts():
+def test_decode_time_is_a_difference_of_two_batches():
     short, long = Batch("m", 1, 4, 20, 8), Batch("m", 1, 4, 30, 18)
     (step,) = steps({short: 100.0, long: 153.0}, {short: Predicted(10.0, 70.0), long: Predicted(13.0, 110.0)})
     assert (step.measured_ms, step.predicted_ms) == (5.0, 4.0)
@@ -58,26 +57,45 @@ def test_a_step_is_a_difference_less_that_of_the_prompts():
     assert not step.is_decoding
 
 
-def test_a_layer_takes_kernels_nccl_and_what_is_told(kernels):
+def test_a_dense_gpt_is_as_wide_as_its_heads_with_a_feed_forward_four_times_as_wide():
+    assert dense_gpts(SHAPES) == {"small": ModelSpec("small", 2, 64, 4, 4, 16, 256, 2, 512, 2048, True)}
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_large_products_take_what_their_flops_need_at_the_share_of_the_peak_under_load(kernels, degree):
+    """A layer of 49,152 weights, 64 tokens, 1 GFLOP/s at 0.72: each of num_gpus GPUs has its part of the FLOPs."""
+    work, models = Work(prefill=((64, 0),)), dense_gpts(SHAPES)
+    (measured,) = [
+        us for n, us in read(kernels, Requested(models["small"], None, degree)).sections["linear"]["points"] if n == 64
+    ]
+    of_kernels = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
+    sheet = kernels.parents[1] / "toy.yaml"
+    sheet.write_text(sheet.read_text().replace("3.12e14", "1.0e+9"))
+    under_load = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
+    needed_us = 64 * 2 * 49_152 / degree / 1e9 / 0.72 * 1e6
+    assert (under_load - of_kernels) / 1e6 == pytest.approx(2 * (needed_us - measured), rel=1e-6)
+
+
+def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
     models, batch = dense_gpts(SHAPES), Batch("small", 2, 4, 16, 3)
-    bare, told = (predict(prices(kernels, models, wait)(batch), batch) for wait in ({}, {2: WAIT_S}))
-    assert told.total_ms - bare.total_ms == pytest.approx(3 * 2 * WAIT_S * 1e3)  # three iterations of two layers
+    bare, missing = (predict(costs(kernels, models, wait)(batch), batch) for wait in ({}, {2: WAIT_S}))
+    assert missing.total_ms - bare.total_ms == pytest.approx(3 * 2 * WAIT_S * 1e3)  # three iterations of two layers
     assert bare.steps_ms > 2 * 2 * 2 * 2e-3  # two steps, two layers, two all-reduces of 2 us each
     with pytest.raises(InputError, match="no shape of model 'huge'"):
-        prices(kernels, models, {})(Batch("huge", 1, 1, 8, 8))
-    with pytest.raises(InputError, match="no all-reduce over 4 GPUs"):
-        prices(kernels, models, {})(Batch("small", 4, 1, 8, 8))
+        costs(kernels, models, {})(Batch("huge", 1, 1, 8, 8))
+    with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
+        costs(kernels, models, {})(Batch("small", 4, 1, 8, 8))
 
 
-def test_the_command_finds_a_planted_wait_and_keeps_what_nobody_measured(kernels, tmp_path, capsys):
+def test_planted_all_reduce_wait_is_recovered(kernels, tmp_path, capsys):
     models = dense_gpts(SHAPES)
     batches = [Batch("small", 2, size, *lens) for size in (1, 8) for lens in ((16, 4), (24, 40))]
-    measured = prices(kernels, models, {2: WAIT_S})
-    table = [(*batch, predict(measured(batch), batch).total_ms) for batch in batches]
+    measured = costs(kernels, models, {2: WAIT_S})
+    table = [batch._asdict() | {"latency_ms": predict(measured(batch), batch).total_ms} for batch in batches]
     path = tmp_path / "latency.csv"
-    pd.DataFrame(table, columns=validate_batches.COLUMNS).to_csv(path, index=False)
+    pd.DataFrame(table).drop(columns=["beam_width", "device"]).to_csv(path, index=False)
     arguments = [str(path), "--kernels", str(kernels)]
-    with pytest.raises(InputError, match=r"models.csv: no such file"):
+    with pytest.raises(InputError, match="no shape of model 'small'"):
         validate_batches.main(arguments)
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
     validate_batches.main([*arguments, "--fit"])
@@ -88,5 +106,41 @@ def test_the_command_finds_a_planted_wait_and_keeps_what_nobody_measured(kernels
     assert len(kept[kept["latency_ms"].isna() & (kept["predicted_ms"] > 0)]) == 7
 
 
-def test_the_columns_are_those_of_a_batch():
-    assert [*Batch._fields, "latency_ms"] == validate_batches.COLUMNS
+def test_columns_match_the_fields_of_a_batch():
+    assert Batch._fields == (*validate_batches.COLUMNS, *list(validate_batches.DEFAULTS)[1:])
+
+
+def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, capsys):
+    """The 40 GB card reads 1,555 of the other's 2,039 GB/s; its batch was timed twice."""
+    cards = [f"NVIDIA A100-SXM4-{size}GB" for size in (40, 40, 80)]
+    rows = [(card, 2, 1, 9, 79, latency) for card, latency in zip(cards, (1.6, 1.8, 1.4), strict=True)]
+    path = tmp_path / "batches.csv"
+    columns = ["device", "beam_width", "batch_size", "input_len", "output_len", "latency_s"]
+    pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
+    validate_batches.main([str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
+    assert "opt-13b on 1 NVIDIA A100-SXM4-80GB, batch 1: median" in capsys.readouterr().out
+    small, large = pd.read_csv(tmp_path / "all.csv").to_dict("records")
+    assert (small["latency_ms"], large["latency_ms"]) == (1700, 1400)
+    assert 1.2 < small["predicted_ms"] / large["predicted_ms"] < 2.039 / 1.555
+    with pytest.raises(InputError, match="no column 'model'"):
+        validate_batches.main([str(path)])
+    for word, reported in (("model", "not COLUMN=VALUE"), ("batch_size=8", "not COLUMN"), ("tensor_parallel=a", "'a'")):
+        with pytest.raises(InputError, match=reported):
+            validate_batches.main([str(path), "model=opt-13b", word])
+    with pytest.raises(InputError, match="no batch of a card whose name has 'H100'"):
+        validate_batches.main([str(path), "model=opt-13b", "--device", "H100"])
+
+
+def test_two_beams_decode_twice_the_sequences(kernels):
+    cost = costs(kernels, dense_gpts(SHAPES), {})(Batch("small", 1, 4, 16, 3))
+    beams, plain = (predict(cost, Batch("small", 1, *sizes)) for sizes in ((2, 16, 3, 2), (4, 16, 3)))
+    assert beams.prompts_ms < plain.prompts_ms
+    assert beams.steps_ms == plain.steps_ms
+
+
+def test_what_is_left_over_is_told_by_batch_token_and_step():
+    batches = [Batch("m", 1, size, *lens) for size in (1, 8, 32) for lens in ((20, 8), (60, 40), (128, 20), (80, 200))]
+    took = {b: 100 + 80 + 0.01 * b.batch_size * b.input_len + 2 * (b.output_len - 1) for b in batches}
+    (line,) = left_over(took, dict.fromkeys(batches, Predicted(60.0, 40.0)))
+    assert line == "measured beyond its cost, m on 1: +80 ms, +10.0 us a prompt token, +2.00 ms a step (12 rows)"
+    assert left_over(dict.fromkeys(batches[:3], 1.0), dict.fromkeys(batches, Predicted(1.0, 1.0))) == []

@@ -1,62 +1,155 @@
-"""The wheel: everything in it that a run needs, and a run from another folder without the source tree."""
+"""What is installed: the wheel and the sdist hold all, run without the source tree, and leave others their names."""
 
+import json
 import os
 import shutil
-import site
 import subprocess
 import sys
+import tarfile
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
+from sysconfig import get_path
 
 import pytest
 
+from testbed.description import software
+
 ROOT = Path(__file__).parents[2]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "testbed", "kernels", "traces", "experiments")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "testbed", "kernels", "traces", "experiments", "tests")
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+ENVIRON = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TESTBED_COMPILE")}
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from a copy, so that no build folder appears in the tree."""
-    if int(version("setuptools").partition(".")[0]) < 77:
-        pytest.skip("needs setuptools 77 or later here, because it builds without the network")
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in SOURCES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
-    subprocess.run(command, cwd=folder, check=True)
-    return next((folder / "dist").glob("*.whl"))
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory):
+    """A copy, so that no build folder appears in the tree."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in filter(lambda name: (ROOT / name).exists(), SOURCES):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
-def test_it_holds_code_and_data_but_no_tests(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    data = [
-        str(path.relative_to(ROOT))
-        for package in SOURCES[3:]
-        for suffix in ("yaml", "json", "csv", "cu", "cuh", "md", "html", "css", "js")
-        for path in (ROOT / package).rglob(f"*.{suffix}")
-        if not path.name.startswith(".")
-    ]
-    assert "experiments/conf/run.yaml" in data
-    assert set(data) <= set(names)
-    assert not [name for name in names if name.startswith("tests")]
+@pytest.fixture(scope="session")
+def wheel(tree):
+    return build(tree, "wheel")
 
 
-def test_it_runs_installed_and_from_another_folder(wheel, tmp_path):
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    python = environment / "bin" / "python"
-    own = next((environment / "lib").glob("python*")) / "site-packages"
-    (own / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index"]
-    subprocess.run([*install, "--ignore-installed", wheel], check=True)
+def build(tree, target):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", f"{target}s"]
+    subprocess.run(command, cwd=tree, env=ENVIRON, check=True, capture_output=True)
+    return next((tree / f"{target}s").iterdir())
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A fresh environment that sees the dependencies of this one, but neither its packages' names nor its links."""
+    folder = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    dependencies = tmp_path / "dependencies"
+    dependencies.mkdir()
+    for path in Path(get_path("purelib")).iterdir():
+        if (
+            not path.name.startswith(("testbed", "kvcache_testbed", "kernels", "_editable_impl_"))
+            and path.suffix != ".pth"
+        ):
+            (dependencies / path.name).symlink_to(path)
+    own = Path(get_path("purelib", vars={"base": str(folder)}))
+    (own / "dependencies.pth").write_text(f"{dependencies}\n")
+    return folder
+
+
+def install(environment, *what):
+    command = [*PIP, "--python", environment / "bin" / "python", "install", "-q", "--no-deps", "--no-compile"]
+    subprocess.run(
+        [*command, "--ignore-installed", "--no-index", "--no-build-isolation", *what], env=ENVIRON, check=True
+    )
+
+
+def output(environment, tool, *arguments, cwd):
+    command = [environment / "bin" / tool, *arguments]
+    return subprocess.run(command, cwd=cwd, env=ENVIRON, check=True, capture_output=True, text=True).stdout
+
+
+def names_in(folder):
+    """Every file of the package, behind its links too."""
+    found = (Path(at) / name for at, _, files in os.walk(folder, followlinks=True) for name in files)
+    return {str(path.relative_to(folder.parent)) for path in found}
+
+
+def test_wheel_contains_exactly_the_package(tree, wheel):
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == names_in(tree / "testbed")
+    assert {"testbed/experiments/conf/run.yaml", "testbed/kernels/src/decode.cu"} <= names
+
+
+def test_sdist_contains_tests_and_builds_the_same_wheel(tree, wheel, tmp_path):
+    with tarfile.open(build(tree, "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [unpacked] = tmp_path.iterdir()
+    assert names_in(tree / "tests") <= names_in(unpacked / "tests")
+    again = zipfile.ZipFile(build(unpacked, "wheel"))
+    assert {item.filename: item.CRC for item in again.infolist()} == {
+        item.filename: item.CRC for item in zipfile.ZipFile(wheel).infolist()
+    }
+
+
+def test_installed_wheel_runs_from_an_empty_folder(wheel, environment, tmp_path):
+    install(environment, wheel)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [environment / "bin" / "testbed", "run", "arrivals.duration_s=20", "hydra.run.dir=out"]
-    subprocess.run(command, cwd=elsewhere, env=clean, check=True, stdout=subprocess.DEVNULL)
-    assert (elsewhere / "out" / "summary.json").exists()
-    where = [python, "-c", "import experiments; print(experiments.__file__)"]
-    found = subprocess.run(where, cwd=elsewhere, env=clean, check=True, capture_output=True, text=True).stdout
+    output(environment, "testbed", "run", "arrivals.duration_s=20", "hydra.run.dir=out", cwd=elsewhere)
+    run = json.loads((elsewhere / "out" / "summary.json").read_text())["run"]
+    assert (run["simulator"], run["commit"]) == (software()["simulator"], None)
+    found = output(environment, "python", "-c", "import testbed.experiments as e; print(e.__file__)", cwd=elsewhere)
     assert Path(found.strip()).is_relative_to(environment)
+
+
+@pytest.mark.slow
+def test_installed_wheel_reproduces_figures(wheel, environment, tmp_path):
+    install(environment, wheel)
+    output(environment, "testbed", "reproduce", "fig2", "fig13", "--out", "results", cwd=tmp_path)
+    assert {"fig2.png", "fig13.png", "scorecard.csv"} <= {path.name for path in (tmp_path / "results").iterdir()}
+
+
+def test_an_editable_install_is_not_compiled(tree):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel:editable", "-d", "editable"]
+    requested = {**ENVIRON, "TESTBED_COMPILE": "1"}
+    done = subprocess.run(command, cwd=tree, env=requested, capture_output=True, text=True)
+    assert done.returncode
+    assert "TESTBED_COMPILE: an editable install is not compiled" in done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def other_package(tmp_path_factory):
+    """Hugging Face's `kernels`, or a package of this name where there is no network."""
+    folder = tmp_path_factory.mktemp("theirs")
+    command = [*PIP, "download", "-q", "--no-deps", "--retries", "0", "--timeout", "5", "-d", folder, "kernels"]
+    if subprocess.run(command, capture_output=True).returncode:
+        about = "kernels-0.dist-info"
+        with zipfile.ZipFile(folder / "kernels-0-py3-none-any.whl", "w") as file:
+            file.writestr("kernels/__init__.py", "theirs = True\n")
+            file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: kernels\nVersion: 0\n")
+            file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            file.writestr(f"{about}/RECORD", "")
+    return next(folder.glob("kernels-*.whl"))
+
+
+@pytest.mark.parametrize("order", ["wheel, theirs", "theirs, wheel", "theirs, editable"])
+def test_other_distributions_keep_their_module_names(tree, wheel, other_package, environment, tmp_path, order):
+    what = {"wheel": [wheel], "editable": ["-e", tree], "theirs": [other_package]}
+    for name in order.split(", "):
+        install(environment, *what[name])
+    text = """if True:
+        from importlib.util import find_spec
+        import testbed.kernels, testbed.traces, testbed.experiments
+        print(find_spec("kernels").origin)
+        print(testbed.kernels.__file__)
+        print(find_spec("traces"), find_spec("experiments"))
+    """
+    kernels, own, nothing = output(environment, "python", "-c", text, cwd=tmp_path).splitlines()
+    assert Path(kernels).read_bytes() == zipfile.ZipFile(other_package).read("kernels/__init__.py")
+    assert Path(own).is_relative_to(tree if "editable" in order else environment)
+    assert nothing == "None None"

@@ -19,7 +19,7 @@ from testbed.sched.preemption import RecomputeSingleSwapGroup
 from testbed.sched.separate import SeparatePrefill
 from testbed.sim.arrivals import Slotted
 from testbed.sim.simulation import simulate
-from traces.synthetic import Fitted
+from testbed.traces.synthetic import Fitted
 
 GOLDEN = Path(__file__).with_name("runs.csv")
 MODEL = ModelSpec("opt-13b", 40, 5120, 40, 40, 128, 20480, 2, 50272, 2048, tied_embedding=True)
@@ -51,7 +51,7 @@ def flat(sums):
     """Every count and every measure by name, those over time with `_time` behind it."""
     counts = asdict(sums)
     per_iteration, over_time = counts.pop("per_iteration"), counts.pop("over_time")
-    del counts["sharing"]  # a long table, which tests/unit/test_meter.py has in small
+    del counts["sharing"]  # a long table, which tests/sim/test_meter.py has in small
     over_time = {f"{name}_time": value for name, value in over_time._asdict().items()}
     return {**counts, **per_iteration._asdict(), **over_time}
 
@@ -72,5 +72,5 @@ def golden(request):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_totals_are_the_golden_ones(case, golden):
+def test_totals_equal_the_golden_rows(case, golden):
     assert totals(*CASES[case]) == golden[case]

@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-import kernels
-from kernels.measure import bench_kernels
-from kernels.measure.bench_report import COLUMNS, PROSE, Report, Time
-from kernels.measure.timing import Timing
-from kernels.verify.random_batches import Shape
+import testbed.kernels
+from testbed.kernels.measure import bench_kernels
+from testbed.kernels.measure.bench_report import COLUMNS, PROSE, Report, Time
+from testbed.kernels.measure.timing import Timing
+from testbed.kernels.verify.random_batches import Shape
 
-KEPT = Path(kernels.__file__).parent / "results" / "h200.csv"
+KEPT = Path(testbed.kernels.__file__).parent / "results" / "h200.csv"
 TIMED = ("paging cost", "the paper's design", "by block size", "decode", "prefill", "swap")
 
 
@@ -22,7 +22,7 @@ def table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
 
 
-def test_every_time_has_a_row_and_one_place_for_its_words(tmp_path) -> None:
+def test_every_timing_has_a_row_and_prose_once(tmp_path) -> None:
     report = Report()
     report.add("decode", "8x64", "5.7 us", "10", True, Time("paged", 5.7123, 5.7, 5.8), Time("torch", 9.2, batch=8))
     report.add("right", "copy_blocks", "bit for bit", "", None)
@@ -35,14 +35,14 @@ def test_every_time_has_a_row_and_one_place_for_its_words(tmp_path) -> None:
     assert (tmp_path / "h200.md").read_text().count("decode") == 1
 
 
-def test_the_kept_numbers_are_those_of_its_words() -> None:
+def test_kept_numbers_match_their_prose() -> None:
     words = ""
     rows = [row for row in table(KEPT) if row["what"] in TIMED]
     for row in rows:
         words = row["measured"] or words
         time = float(row["median_us"])
-        said = {f"{t / 1e3:.2f} ms" if row["what"] == "swap" else f"{t:.1f} us" for t in (time - 5e-4, time + 5e-4)}
-        assert any(text in words for text in said), row  # the column is rounded to a thousandth before
+        reported = {f"{t / 1e3:.2f} ms" if row["what"] == "swap" else f"{t:.1f} us" for t in (time - 5e-4, time + 5e-4)}
+        assert any(text in words for text in reported), row  # the column is rounded to a thousandth before
     assert len(rows) == 160
 
 
@@ -56,7 +56,7 @@ class FakeInputs:
         return lambda: kernel
 
 
-def test_the_bench_fills_the_columns(monkeypatch, tmp_path) -> None:
+def test_benchmark_fills_the_number_columns(monkeypatch, tmp_path) -> None:
     times = {"paged": Timing(5.0, 4.0, 6.0), "contiguous": Timing(4.9, 4.0, 6.0), "paper": Timing(7.0, 6.0, 8.0),
              "sdpa": Timing(9.0, 8.0, 10.0)}  # fmt: skip
     for name in ("DecodeInputs", "PrefillInputs"):

@@ -7,16 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import kernels.ladder  # noqa: E402
-from kernels.engine.architecture import Architecture  # noqa: E402
-from kernels.engine.assemble import Options  # noqa: E402
-from kernels.engine.plain_attention import PlainAttention  # noqa: E402
-from kernels.ladder.batch import flatten, ladder_batch  # noqa: E402
-from kernels.ladder.draw import draw, table  # noqa: E402
-from kernels.ladder.rows import read_rows, write_rows  # noqa: E402
-from kernels.ladder.tokens import attentive_weights, compare, requests, serve  # noqa: E402
+import testbed.kernels.ladder  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
-from testbed.core.specs import ModelSpec  # noqa: E402
+from testbed.kernels.ladder.batch import flatten, ladder_batch  # noqa: E402
+from testbed.kernels.ladder.draw import MAKER, draw, table  # noqa: E402
+from testbed.kernels.measure.fingerprint import read_rows, write_rows  # noqa: E402
 
 SOURCES = ("v1_gather.cu", "v2_online.cu", "v3_batch.cu", "v4_ragged.cu")
 ARCHS = ("sm_80", "sm_90")
@@ -24,13 +19,7 @@ VARIANTS = ((64, 7, 16, 0), (128, 4, 1, 1), (80, 12, 3, 0))
 TABLES = np.array([[4, 2, 9], [7, 0, 9], [5, 3, 1]], np.int32)
 
 
-def architecture() -> Architecture:
-    """A model so small that a CPU serves it at once."""
-    torch.set_num_threads(1)
-    return Architecture(ModelSpec("qwen2", 2, 32, 4, 1, 8, 48, 3, 61, 256), "qwen2", qkv_bias=True)
-
-
-def test_tokens_know_their_sequence_position_and_slot() -> None:
+def test_flat_tokens_have_sequence_position_and_slot() -> None:
     flat = flatten([3, 1, 1], [5, 4, 9], 1, TABLES, 4)
     assert flat["seq_ids"].tolist() == [0, 0, 0, 1, 2]
     assert flat["positions"].tolist() == [2, 3, 4, 3, 8]
@@ -42,7 +31,7 @@ def test_tokens_know_their_sequence_position_and_slot() -> None:
     }  # fmt: skip
 
 
-def test_waves_and_single_tokens_cover_the_flat_list() -> None:
+def test_waves_and_single_tokens_cover_the_batch() -> None:
     batch = ladder_batch([3, 2, 1], [5, 2, 9], 2, TABLES, 4, "cpu")
     assert batch.tokens == [(0, 3), (0, 4), (0, 5), (1, 1), (1, 2), (2, 9)]
     assert [wave.tokens.tolist() for wave in batch.waves] == [[0, 3, 5], [1, 4], [2]]
@@ -55,22 +44,22 @@ def test_waves_and_single_tokens_cover_the_flat_list() -> None:
     ("news", "contexts", "num_prompts", "message"),
     [
         ([1, 1], [4, 4], 0, "2 counts of new tokens, 2 contexts, 3 tables"),
-        ([1, 1, 1], [4, 4, 4], 4, "num_prompts is 4"),
-        ([0, 1, 1], [4, 4, 4], 1, "sequence 0 has 0 new tokens in a context of 4"),
-        ([5, 1, 1], [4, 4, 4], 1, "sequence 0 has 5 new tokens in a context of 4"),
-        ([2, 2, 1], [4, 4, 4], 1, "sequence 1 has 2 new tokens; a decode has one"),
-        ([1, 1, 1], [4, 4, 13], 0, "sequence 2 has 13 tokens; its table holds 12"),
+        ([1, 1, 1], [4, 4, 4], 4, "num_prompts=4"),
+        ([0, 1, 1], [4, 4, 4], 1, "sequence 0: has 0 new tokens in a context of 4"),
+        ([5, 1, 1], [4, 4, 4], 1, "sequence 0: has 5 new tokens in a context of 4"),
+        ([2, 2, 1], [4, 4, 4], 1, "sequence 1: has 2 new tokens .a decode has one"),
+        ([1, 1, 1], [4, 4, 13], 0, "sequence 2: has 13 tokens, its table only 12"),
     ],
 )
-def test_batches_that_no_kernel_could_read_are_refused(news, contexts, num_prompts, message) -> None:
+def test_invalid_batches_are_refused(news, contexts, num_prompts, message) -> None:
     with pytest.raises(InputError, match=message):
         flatten(news, contexts, num_prompts, TABLES, 4)
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_sources_compile_without_spilling(source: str) -> None:
+def test_ladder_sources_compile_without_spills(source: str) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from kernels.measure.resources import resources
+    from ptxas import resources
 
     for arch, (head_size, group, block_size, bf16) in zip(ARCHS * 2, VARIANTS + VARIANTS[:1], strict=True):
         defines = {"HEAD_SIZE": head_size, "GROUP": group, "BLOCK_SIZE": block_size, "BF16": bf16}
@@ -79,60 +68,35 @@ def test_sources_compile_without_spilling(source: str) -> None:
         assert all(one.spill_bytes == 0 and one.registers <= 64 for one in found), found
 
 
-def test_table_and_figure_come_from_rows_alone(tmp_path: Path) -> None:
-    about = {"device": "a GPU", "date": "today"}
+def test_table_and_figure_are_built_from_rows(tmp_path: Path) -> None:
+    about = "device a GPU, date today"
     times = [{"load": load, "step": step, "median_us": time}
              for load, steps in (("few", (80.0, 20.0, 5.0)), ("many", (900.0, 90.0, 45.0)))
              for step, time in zip(("v1", "v2", "v3"), steps, strict=True)]  # fmt: skip
     write_rows(tmp_path / "times.csv", times, about)
     write_rows(tmp_path / "right.csv", [{"step": "v1", "right": True}, {"step": "v2", "right": False}], about)
-    write_rows(tmp_path / "tokens.csv", [{"step": "v1", "choices": 9, "clear": 8, "right": True}], about)
     text = draw(tmp_path)
     assert "| v2 | 20.0 (4.0x) | 90.0 (10.0x) |" in text
     assert "1 of 2 errors against the reference within tolerance. WRONG: v2, False." in text
-    assert "8 of 9 choices were clear." in text
     assert (tmp_path / "ladder.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_run_is_held_to_its_leader_and_its_own_choices_are_noted() -> None:
-    cpu, arch = Options("cpu", torch.float32), architecture()
-    weights = [attentive_weights(arch, seed, "cpu", torch.float32) for seed in (0, 1)]
-    leader = serve(arch, weights[0], requests(61, 4), None, {}, cpu)
-    assert 0.8 < torch.stack(list(leader.logits.values())).std() < 1.25
-    same, other = (compare(leader, serve(arch, w, requests(61, 4), None, leader.choices, cpu)) for w in weights)
-    assert same["same"]
-    assert same["logit_error"] == 0
-    assert other["choices"] == len(leader.choices)
-    assert other["equal"] < 0.2 * other["clear"]
-
-
-def test_the_choices_hang_on_attention(monkeypatch) -> None:
-    cpu, arch = Options("cpu", torch.float32), architecture()
-    weights = attentive_weights(arch, 0, "cpu", torch.float32)
-    leader = serve(arch, weights, requests(61, 4), None, {}, cpu)
-    layer = PlainAttention._layer
-    monkeypatch.setattr(PlainAttention, "_layer", lambda self, i, q, k, v, out: layer(self, i, -q, k, v, out))
-    found = compare(leader, serve(arch, weights, requests(61, 4), None, leader.choices, cpu))
-    assert found["equal"] < found["clear"]
-    assert not found["same"]
-
-
-def test_a_folder_without_rows_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"times.csv is missing: `python -m kernels.ladder --out"):
+def test_folder_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"times.csv: is missing .`testbed ladder run` writes it"):
         draw(tmp_path)
     (tmp_path / "times.csv").write_text("load,step\n1,2\n")
-    with pytest.raises(InputError, match="is no table of the ladder"):
-        read_rows(tmp_path / "times.csv")
+    with pytest.raises(InputError, match="no table of `testbed ladder run`"):
+        read_rows(tmp_path / "times.csv", MAKER)
 
 
-def test_the_page_names_every_source_and_shows_the_kept_times() -> None:
-    page = (Path(kernels.ladder.__file__).parent / "README.md").read_text()
+def test_page_names_every_source_and_the_kept_times() -> None:
+    page = (Path(testbed.kernels.ladder.__file__).parent / "README.md").read_text()
     assert all(source in page for source in SOURCES)
-    kept = Path(kernels.__file__).parent / "results" / "ladder"
-    _, rows = read_rows(kept / "times.csv")
+    kept = Path(testbed.kernels.__file__).parent / "results" / "ladder"
+    _, rows = read_rows(kept / "times.csv", MAKER)
     times: dict[str, dict[str, float]] = {}
     for row in rows:
         times.setdefault(row["load"], {})[row["step"]] = float(row["median_us"])
     assert table(times) in page
     assert table(times) in (kept / "ladder.md").read_text()
-    assert all(row["right"] == "True" for name in ("right.csv", "tokens.csv") for row in read_rows(kept / name)[1])
+    assert all(row["right"] == "True" for row in read_rows(kept / "right.csv", MAKER)[1])

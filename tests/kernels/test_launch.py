@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernels.launch import launch as module
-from kernels.launch.launch import Launch, packed
+from testbed.kernels.launch import launch as module
+from testbed.kernels.launch.launch import Launch, packed
 
 
-def test_each_argument_lies_at_the_start_of_its_cell():
+def test_arguments_are_packed_in_8_byte_cells():
     cells = packed([1 << 40, 0, np.float32(1.5), np.int32(-3), np.int64(-(1 << 40))]).view(np.uint8).reshape(-1, 8)
     assert cells[0].view(np.uint64)[0] == 1 << 40
     assert cells[1].view(np.uint64)[0] == 0
@@ -19,7 +19,7 @@ def test_each_argument_lies_at_the_start_of_its_cell():
     assert cells[4].view(np.int64)[0] == -(1 << 40)
 
 
-def test_a_launch_hands_addresses_of_its_arguments_to_the_driver(monkeypatch):
+def test_launch_passes_argument_addresses_to_the_driver(monkeypatch):
     seen = []
 
     def driver(function, *rest):
@@ -38,6 +38,24 @@ def test_a_launch_hands_addresses_of_its_arguments_to_the_driver(monkeypatch):
     assert seen == [(77, shape, 900, [11, 22], -4, 0), (77, shape, 901, [11, 33], -4, 0)]
 
 
-def test_a_negative_pointer_is_an_error():
+def test_negative_pointer_is_refused():
     with pytest.raises(OverflowError):
         packed([-1])
+
+
+def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
+    seen = []
+
+    class Bound:
+        def __init__(self, threads):
+            self.threads = threads
+
+        def __call__(self, stream):
+            seen.append(stream)
+
+    launch = module.at_once(lambda out, q, threads: Bound(threads))
+    monkeypatch.setattr(module, "stream_pointer", lambda array: f"stream of {array}")
+    launch("out", "q", 128)
+    launch(q="q", out="another", threads=128)
+    launch("out", "q", 0)  # nobody's grid
+    assert seen == ["stream of out", "stream of another"]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, plan_decode
+from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, plan_decode
 
 
 @given(
@@ -13,7 +13,7 @@ from kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, 
     st.integers(1, 131_072),
     st.sampled_from([78, 108, 132]),
 )
-def test_every_plan_is_valid(num_seqs: int, groups: int, head_size: int, longest: int, num_sms: int) -> None:
+def test_every_decode_plan_is_valid(num_seqs: int, groups: int, head_size: int, longest: int, num_sms: int) -> None:
     plan = plan_decode(num_seqs, groups, head_size, longest, num_sms)
     assert plan.chunk_tokens % (TILE * plan.num_warps) == 0
     assert 1 <= plan.num_chunks(longest) <= MAX_CHUNKS
@@ -23,17 +23,17 @@ def test_every_plan_is_valid(num_seqs: int, groups: int, head_size: int, longest
         assert num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
 
 
-def test_full_batches_are_not_split() -> None:
+def test_full_batches_are_not_split_into_chunks() -> None:
     assert plan_decode(32, 40, 128, 1024, 132).num_chunks(1024) == 1
     assert plan_decode(8, 40, 128, 64, 132).num_chunks(64) == 1
 
 
-def test_one_long_context_fills_the_gpu() -> None:
+def test_single_long_context_is_split_over_the_gpu() -> None:
     plan = plan_decode(1, 40, 128, 16_384, 132)
     assert 0.8 * 132 * plan.ctas_per_sm <= 40 * plan.num_chunks(16_384) <= 132 * plan.ctas_per_sm
 
 
-def test_two_chunks_each_run_at_once_where_they_nearly_fill_the_gpu() -> None:
+def test_two_chunks_run_in_one_wave_when_worthwhile() -> None:
     assert plan_decode(8, 8, 128, 8192, 132).wave
     assert not plan_decode(8, 8, 128, 1024, 132).wave  # short contexts: finding the chunks takes longer than it saves
     assert not plan_decode(6, 8, 128, 8192, 132).wave  # 96 of 132 would run

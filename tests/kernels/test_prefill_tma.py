@@ -2,44 +2,43 @@
 
 import pytest
 
-from kernels.launch import prefill_attention
-from kernels.launch.attention import Shapes
-from kernels.launch.prefill_attention import fastest
-from kernels.launch.prefill_tma import BLOCK_SIZES, TmaPlan, constants, evenly, origin_of, packed, takes
+from testbed.kernels.launch import prefill_attention
+from testbed.kernels.launch.attention import Shapes
+from testbed.kernels.launch.prefill_attention import fastest
+from testbed.kernels.launch.prefill_tma import BLOCK_SIZES, constants, evenly, origin_of, packed, takes
 
 BASE = 0x7F12 << 32  # an address such as allocators give
-PLANS = (TmaPlan(), TmaPlan(pingpong=False, lazy=False), TmaPlan(pack=True))
 
 
 def shapes(head_size: int = 128, block_size: int = 16, num_blocks: int = 1000) -> Shapes:
     return Shapes(100, 8, 2, head_size, num_blocks, block_size, 8 * head_size, False)
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize(("head_size", "block_size", "bf16"), [(128, 16, 0), (64, 8, 1), (128, 256, 1)])
-def test_it_compiles_without_spills_and_without_products_that_wait(plan, head_size, block_size, bf16) -> None:
+def test_kernel_compiles_without_spills_or_serialized_wgmma(pack, head_size, block_size, bf16) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from kernels.measure.resources import resources
+    from ptxas import resources
 
-    defines = {"HEAD_SIZE": head_size, "GROUP": 4, "BF16": bf16, **constants(4, block_size, plan)}
+    defines = {"HEAD_SIZE": head_size, "GROUP": 4, "BF16": bf16, **constants(4, block_size, pack)}
     (found,) = resources("prefill_tma.cu", defines, "sm_90a")
     assert (found.spill_bytes, found.notes) == (0, "")
 
 
-def test_heads_share_an_item_only_in_powers_of_two() -> None:
-    assert [packed(group, TmaPlan(pack=True)) for group in (1, 2, 4, 7, 8, 16)] == [1, 2, 4, 1, 8, 1]
-    assert packed(4, TmaPlan(pack=False)) == 1
+def test_query_heads_are_packed_in_powers_of_two() -> None:
+    assert [packed(group, True) for group in (1, 2, 4, 7, 8, 16)] == [1, 2, 4, 1, 8, 1]
+    assert packed(4, False) == 1
 
 
 @pytest.mark.parametrize(
     ("pairs", "most", "size"),
     [(40, 12, 10), (160, 48, 40), (7, 8, 7), (640, 305, 214), (9, 8, 5), (1, 8, 1), (40, 3, 2), (41, 3, 3)],
 )
-def test_groups_are_alike_and_not_too_large(pairs: int, most: int, size: int) -> None:
+def test_work_groups_have_even_bounded_sizes(pairs: int, most: int, size: int) -> None:
     assert evenly(pairs, most) == size
 
 
-def test_caches_must_be_rows_of_one_map_of_memory() -> None:
+def test_caches_must_fit_one_tensor_map() -> None:
     near, far = [BASE, BASE + (1 << 33)], [BASE, BASE + (1 << 40)]
     assert origin_of(BASE) <= BASE - (1 << 36)
     assert takes(shapes(), near)
@@ -51,7 +50,7 @@ def test_caches_must_be_rows_of_one_map_of_memory() -> None:
     assert not takes(shapes(80), near)
 
 
-def test_the_fastest_kind_is_one_that_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fastest_usable_kernel_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     caches = [BASE, BASE + (1 << 30)]
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
     assert {fastest(shapes(block_size=size), caches, 4096) for size in BLOCK_SIZES} == {"tma"}
@@ -60,3 +59,13 @@ def test_the_fastest_kind_is_one_that_can_run(monkeypatch: pytest.MonkeyPatch) -
     assert fastest(shapes(80), caches, 4096) == "mma"
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: False)
     assert fastest(shapes(), caches, 4096) == "mma"
+
+
+def test_checks_compile_packed_and_unpacked_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from testbed.kernels.verify import verify_attention
+
+    monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: True)
+    case = verify_attention.SMALL_CASES[5]
+    found = [defines for source, defines in verify_attention.variants(case.shape, case.plan) if "tma" in source]
+    assert [defines["PACK"] for defines in found] == [0, 1]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from fakes import FakeArray, decode_arguments
 
-from kernels.launch import checks, compile
-from kernels.launch.attention import contiguous_decode, paged_decode
-from kernels.launch.cache_ops import copy_blocks, gather_blocks, scatter_blocks, write_cache
-from kernels.launch.compile import KernelsUnavailable
-from kernels.launch.paper_attention import paper_decode
-from kernels.launch.prefill_attention import paged_prefill
-from kernels.launch.swap import runs, swap_fused
+from testbed.kernels.launch import compile
+from testbed.kernels.launch.attention import contiguous_decode, paged_decode
+from testbed.kernels.launch.cache_ops import copy_blocks, gather_blocks, scatter_blocks, write_cache
+from testbed.kernels.launch.compile import KernelsUnavailable
+from testbed.kernels.launch.paper_attention import paper_decode
+from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.launch.swap import runs, swap_fused
 
 WRONG_DECODE = [
     ("q", FakeArray((2, 8)), "expected shape"),
@@ -32,7 +32,7 @@ WRONG_DECODE = [
     ("v_cache", FakeArray((5, 2, 16, 64), element_strides=(4096, 2048, 64, 2)), "stride"),
     ("block_tables", FakeArray((2, 3), "int64"), "expected int32"),
     ("block_tables", FakeArray((3, 3), "int32"), "expected shape"),
-    ("block_tables", FakeArray((2, 2), "int32"), "cannot hold 40 tokens"),
+    ("block_tables", FakeArray((2, 2), "int32"), "too few for 40 tokens"),
     ("context_lens", FakeArray((2, 1), "int32"), "expected shape"),
     ("context_lens", FakeArray((2,), "int64"), "expected int32"),
     ("q", [1, 2], "expected a torch or CuPy array"),
@@ -41,26 +41,26 @@ WRONG_DECODE = [
 
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG_DECODE)
-def test_decode_names_the_argument(name: str, value: Any, message: str) -> None:
+def test_decode_refuses_wrong_arguments_by_name(name: str, value: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message) as error:
         paged_decode(**decode_arguments(**{name: value}))
     expected = {"q" if "heads" in message else name, "out", "v_cache"}
     assert str(error.value).split(":")[0].split("[")[0] in expected
 
 
-def test_blocks_of_more_than_256_slots_are_refused() -> None:
+def test_block_sizes_above_256_are_refused() -> None:
     caches = {name: FakeArray((5, 2, 512, 64)) for name in ("k_cache", "v_cache")}
     with pytest.raises(ValueError, match="k_cache: block size: expected 1 to 256, got 512"):
         paged_decode(**decode_arguments(**caches))
 
 
-def test_caches_too_large_for_row_numbers_are_refused() -> None:
+def test_caches_with_too_many_rows_are_refused() -> None:
     caches = {name: FakeArray((1 << 26, 2, 16, 64)) for name in ("k_cache", "v_cache")}
     with pytest.raises(ValueError, match="k_cache: 2147483648 rows"):
         paged_decode(**decode_arguments(**caches))
 
 
-def test_contiguous_refuses_wrong_extents() -> None:
+def test_contiguous_decode_refuses_wrong_extents() -> None:
     arguments = decode_arguments(k_cache=FakeArray((80, 2, 64)), v_cache=FakeArray((80, 2, 64)))
     del arguments["block_tables"]
     with pytest.raises(ValueError, match=r"extents: expected shape \[2, 2\]"):
@@ -78,7 +78,7 @@ def test_prefill_refuses_wrong_starts_and_lengths() -> None:
         paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=10, **arguments)
 
 
-def test_paper_kernel_refuses_what_its_design_cannot() -> None:
+def test_paper_kernel_refuses_unsupported_shapes() -> None:
     caches = {"k_cache": FakeArray((5, 2, 8, 16, 8)), "v_cache": FakeArray((5, 2, 64, 16))}
     with pytest.raises(ValueError, match="v_cache: expected shape"):
         paper_decode(**decode_arguments())
@@ -91,7 +91,7 @@ def test_paper_kernel_refuses_what_its_design_cannot() -> None:
         paper_decode(**decode_arguments(**odd))
 
 
-def test_cache_write_names_the_argument() -> None:
+def test_cache_write_refuses_wrong_arguments_by_name() -> None:
     cache, new = FakeArray((5, 2, 16, 64)), FakeArray((7, 2, 64))
     slots = FakeArray((7,), "int64")
     with pytest.raises(ValueError, match="k: expected shape"):
@@ -104,13 +104,13 @@ def test_cache_write_names_the_argument() -> None:
         write_cache(cache, cache, new, new, slots, paper_layout=True)
 
 
-def test_moves_name_the_argument() -> None:
+def test_block_copies_refuse_wrong_arguments_by_name() -> None:
     pool, ids = FakeArray((4, 9, 2, 16, 64)), FakeArray((3,), "int32")
     with pytest.raises(ValueError, match="pairs: expected shape"):
         copy_blocks(pool, ids)
     with pytest.raises(ValueError, match="pool: expected shape"):
         copy_blocks(FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"))
-    with pytest.raises(ValueError, match="staging: room for 2 blocks"):
+    with pytest.raises(ValueError, match="staging: has 2 blocks"):
         gather_blocks(FakeArray((2, 4, 2, 16, 64)), pool, ids)
     with pytest.raises(TypeError, match="ids: expected int32"):
         scatter_blocks(pool, FakeArray((3, 4, 2, 16, 64)), FakeArray((3,), "int64"))
@@ -118,30 +118,14 @@ def test_moves_name_the_argument() -> None:
         swap_fused(pool, FakeArray((9, 4, 2, 16, 64)), ids, [(0, 0)], FakeArray((3, 4, 2, 16, 64)), True)
 
 
-def test_host_checks_of_ids() -> None:
-    lens = np.array([33, 0, 16], np.int32)
-    table = np.array([[4, 2, 0], [99, 99, 99], [1, 99, 99]], np.int32)
-    checks.check_block_ids(table, lens, 16, 5)
-    with pytest.raises(ValueError, match=r"block_tables\[0, 0\]: block id 4 is not in 0..3"):
-        checks.check_block_ids(table, lens, 16, 4)
-    with pytest.raises(ValueError, match="a context needs 5"):
-        checks.check_block_ids(table, lens, 8, 100)
-    with pytest.raises(ValueError, match="appears twice or is also a source"):
-        checks.check_pairs(np.array([[0, 1], [1, 2]]), 5)
-    with pytest.raises(ValueError, match="slot 80 is not below 80"):
-        checks.check_slots(np.array([3, 80, -1]), 80)
-    with pytest.raises(ValueError, match=r"extents\[1\]"):
-        checks.check_extents(np.array([[0, 16], [16, 16]]), np.array([5, 17]), 64)
-
-
-def test_one_clear_line_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cupy_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(KernelsUnavailable, match="CuPy is missing") as error:
         paged_decode(**decode_arguments())
     assert "\n" not in str(error.value)
 
 
-def test_one_clear_line_without_a_gpu() -> None:
+def test_missing_gpu_is_reported_in_one_line() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     try:
         cupy.cuda.runtime.getDeviceCount()
@@ -153,6 +137,6 @@ def test_one_clear_line_without_a_gpu() -> None:
         pytest.skip("this machine has a GPU")
 
 
-def test_runs_of_adjacent_ids() -> None:
+def test_adjacent_block_ids_are_merged_into_runs() -> None:
     assert runs([3, 4, 5, 9, 2, 3]) == [(0, 3, 3), (3, 9, 1), (4, 2, 2)]
     assert runs([]) == []

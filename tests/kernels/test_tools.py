@@ -8,39 +8,57 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-import kernels
-from kernels.measure.bench_report import Report
-from kernels.measure.calibrate import dump, variants
-from kernels.measure.shards import SHIPPED, shard_shape
-from kernels.measure.sweeps import ragged_lens
+import testbed.kernels
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.cost.profile import read_profile
+from testbed.cost.sections import dump
+from testbed.kernels.commands import MEASUREMENTS, measure
+from testbed.kernels.measure.all_reduce import predictions, require_gpus
+from testbed.kernels.measure.bench_report import Report
+from testbed.kernels.measure.layers import shard_shape
+from testbed.kernels.measure.sweeps import MIXED_TOKENS, combined, mixed_grid, ragged_lens
 
 
-def test_every_module_loads() -> None:
-    for module in pkgutil.walk_packages(kernels.__path__, "kernels."):
+def test_every_kernel_module_can_be_imported() -> None:
+    for module in pkgutil.walk_packages(testbed.kernels.__path__, "testbed.kernels."):
         import_module(module.name)
 
 
+SHIPPED = {"opt-13b": 1, "opt-66b": 4, "opt-175b": 8, "llama-13b": 1, "llama-3-8b": 1, "llama-3-70b": 4,
+           "qwen2.5-0.5b": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("requested", [[2, 8], [1], [0]])
+def test_all_reduce_over_missing_gpus_is_refused(requested: list[int]) -> None:
+    with pytest.raises(InputError, match=rf"--gpus {requested[-1]}: this machine has 4 GPUs \(choose from 2 to 4\)"):
+        require_gpus(requested, found=4)
+
+
+def test_all_reduces_are_predicted_from_the_next_smaller_number_of_gpus() -> None:
+    points = {2: [[2, 1000, 4.0, 3.9, 4.1]], 4: [[4, 1000, 7.0, 6.9, 7.1]], 8: [[8, 1000, 9.0, 8.9, 9.1]]}
+    expected = [(4, 1000, 7.0, 4 * 1.5), (8, 1000, 9.0, 7 * (7 / 8) / (3 / 4))]  # a ring's share (n - 1) / n
+    assert predictions(points) == [pytest.approx(row, rel=1e-6) for row in expected]
+
+
 @pytest.mark.parametrize(("name", "num_gpus"), SHIPPED.items())
-def test_shipped_profiles_are_of_the_configured_models(name: str, num_gpus: int) -> None:
+def test_shipped_profiles_match_the_configured_models(name: str, num_gpus: int) -> None:
     profile = read_profile(f"h200-{name}-tp{num_gpus}")
     assert profile["model"] == {field: getattr(read_model(name), field) for field in profile["model"]}
     assert profile["num_gpus"] == num_gpus
 
 
-def test_shards_split_heads() -> None:
+def test_tensor_parallel_shards_split_heads() -> None:
     shape = shard_shape(read_model("llama-3-70b"), 4)
     assert (shape.num_heads, shape.num_kv_heads) == (16, 2)
     with pytest.raises(InputError, match="do not split over 3 GPUs"):
         shard_shape(read_model("llama-3-8b"), 3)
-    with pytest.raises(InputError, match="unknown model opt-1b"):
+    with pytest.raises(InputError, match="model opt-1b: is unknown"):
         read_model("opt-1b")
 
 
 @pytest.mark.parametrize(("num_seqs", "mean"), [(1, 100), (7, 16), (64, 400), (256, 2000)])
-def test_ragged_lengths_have_their_mean(num_seqs: int, mean: int) -> None:
+def test_ragged_lengths_have_the_requested_mean(num_seqs: int, mean: int) -> None:
     lens = ragged_lens(num_seqs, mean, 2048)
     assert len(lens) == num_seqs
     assert 1 <= min(lens) <= max(lens) <= 2048
@@ -55,7 +73,7 @@ def test_profiles_are_written_one_point_a_line() -> None:
     assert json.loads(text) == profile
 
 
-def test_the_report_says_what_was_missed(tmp_path, capsys) -> None:
+def test_report_marks_missed_goals(tmp_path, capsys) -> None:
     report = Report()
     report.add("decode", "8x64", "5 us", "10", True)
     report.add("decode", "8x128", "15 us", "10", False)
@@ -65,8 +83,22 @@ def test_the_report_says_what_was_missed(tmp_path, capsys) -> None:
     assert "MISSED" in capsys.readouterr().out
 
 
-def test_variants_of_a_model_are_listed_once(monkeypatch) -> None:
-    monkeypatch.setattr("kernels.measure.calibrate.has_wgmma", lambda head_size: True)
-    found = variants(read_model("opt-13b"), 1)
-    assert len({repr(variant) for variant in found}) == len(found)
-    assert {source for source, _ in found} == {"decode.cu", "paper_decode.cu", "prefill.cu", "prefill_tma.cu"}
+def test_measurements_are_chosen_by_name() -> None:
+    for name, (module, _) in MEASUREMENTS.items():
+        assert callable(import_module(f"testbed.kernels.{module}").main), name
+    with pytest.raises(InputError, match="invalid choice: 'speed'"):
+        measure(["speed"])
+
+
+def test_shorter_list_of_layers_is_repeated() -> None:
+    done: list[str] = []
+    prefill = [lambda i=i: done.append(f"prompt {i}") for i in range(2)]
+    decode = [lambda i=i: done.append(f"decode {i}") for i in range(3)]
+    for call in combined(prefill, decode):
+        call()
+    assert done == ["prompt 0", "decode 0", "prompt 1", "decode 1", "prompt 0", "decode 2"]
+
+
+def test_measured_batches_fit_model_and_pool() -> None:
+    assert max(mean for _, mean in mixed_grid(1024)) < 1024
+    assert all(n * mean <= MIXED_TOKENS for n, mean in mixed_grid(16_384))

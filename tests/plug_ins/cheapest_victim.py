@@ -17,18 +17,18 @@ class CheapestVictim(PreemptionRule):
         self.block_size = block_size
 
     def victim(self, running, batch):
-        return min(reversed(running.values()), key=self.price_of_a_block)
+        return min(reversed(running.values()), key=self.cost_of_a_block)
 
     def recovery(self, group):
         return Recovery.SWAP if self.swap_ps(group) < self.recompute_ps(group) else Recovery.RECOMPUTE
 
-    def price_of_a_block(self, group):
+    def cost_of_a_block(self, group):
         """Picoseconds for each block that preempting the group frees."""
         return min(self.swap_ps(group), self.recompute_ps(group)) / max(self.num_blocks(group), 1)
 
     def num_blocks(self, group):
         """Blocks that the group's sequences hold, as if they shared none."""
-        return sum(ceil_div(seq.room, self.block_size) for seq in group.resident)
+        return sum(ceil_div(seq.num_slots, self.block_size) for seq in group.resident)
 
     def swap_ps(self, group):
         """Price of moving the group to the host and back."""

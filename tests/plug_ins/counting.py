@@ -27,8 +27,8 @@ class CountingPaged(Paged):
 
     def release(self, seq):
         super().release(seq)
-        for taken_at in range(0, seq.room, self.block_size):
-            age = seq.room - max(taken_at + 1, min(seq.prompt_len, seq.room))
+        for taken_at in range(0, seq.num_slots, self.block_size):
+            age = seq.num_slots - max(taken_at + 1, min(seq.prompt_len, seq.num_slots))
             self.counts[f"blocks_of_age_{max(at_least for at_least in AGES if at_least <= age)}"] += 1
 
     def counters(self):

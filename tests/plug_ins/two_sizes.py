@@ -24,7 +24,7 @@ class TwoSizes(MemoryPolicy):
         self.footprint_of = cache(self.stepped)
 
     def admit(self, seqs, num_tokens):
-        if num_tokens > self.longest(seqs[0].prompt_len, len(seqs)):
+        if num_tokens > self.max_seq_len(seqs[0].prompt_len, len(seqs)):
             return Refusal.NEVER
         for seq in seqs:
             self.blocks[seq.seq_id] = [], []
@@ -39,16 +39,18 @@ class TwoSizes(MemoryPolicy):
     def extend(self, batch, num_tokens):
         growth = []
         for step in range(num_tokens):
-            taken = sum(self.size(seq, seq.room + step + 1) - self.size(seq, seq.room + step) for seq in batch)
+            taken = sum(
+                self.size(seq, seq.num_slots + step + 1) - self.size(seq, seq.num_slots + step) for seq in batch
+            )
             growth += [(step, taken)] if taken else []
-        if not self.grow({seq: seq.room + num_tokens for seq in batch}):
+        if not self.grow({seq: seq.num_slots + num_tokens for seq in batch}):
             return Refusal.LATER
         self.live += num_tokens * len(batch)
         return Grant(growth=growth_of(growth))
 
-    def horizon(self, batch):
+    def guaranteed_steps(self, batch):
         """Whole rounds of a small block for each member; none while a head is not complete."""
-        if any(seq.room < self.head(seq.prompt_len) for seq in batch):
+        if any(seq.num_slots < self.head(seq.prompt_len) for seq in batch):
             return 0
         return self.small * (len(self.free[1]) // len(batch)) if len(batch) else 0
 
@@ -56,7 +58,7 @@ class TwoSizes(MemoryPolicy):
         for free, blocks in zip(self.free, self.blocks.pop(seq.seq_id), strict=True):
             free += blocks
         del self.resident[seq.seq_id]
-        self.live -= seq.room
+        self.live -= seq.num_slots
 
     def table(self, seq):
         large, small = self.blocks[seq.seq_id]
@@ -80,7 +82,7 @@ class TwoSizes(MemoryPolicy):
         large, small = range(self.large, head + 1, self.large), range(head + self.small, self.max_len + self.small)
         return Stepped(tuple((end, end) for end in (*large, *small[:: self.small])))
 
-    def longest(self, prompt_len, num_seqs):
+    def max_seq_len(self, prompt_len, num_seqs):
         head = self.head(prompt_len)
         fits = num_seqs * head <= self.num_large * self.large
         return min(head + self.num_small // num_seqs * self.small, self.max_len) if fits else 0
@@ -89,31 +91,33 @@ class TwoSizes(MemoryPolicy):
         """Leading tokens of such a sequence that lie in large blocks."""
         return prompt_len // self.large * self.large
 
-    def needed(self, seq, room):
+    def needed(self, seq, num_slots):
         """Large and small blocks for so much room."""
         head = self.head(seq.prompt_len)
-        return ceil_div(min(room, head), self.large), ceil_div(max(room - head, 0), self.small)
+        return ceil_div(min(num_slots, head), self.large), ceil_div(max(num_slots - head, 0), self.small)
 
-    def size(self, seq, room):
+    def size(self, seq, num_slots):
         """Slots for so much room."""
-        large, small = self.needed(seq, room)
+        large, small = self.needed(seq, num_slots)
         return large * self.large + small * self.small
 
     def check(self):
         super().check()
-        assert self.live == sum(seq.room for seq in self.resident.values()), "live slots are miscounted"
+        assert self.live == sum(seq.num_slots for seq in self.resident.values()), "live slots are miscounted"
         for seq_id, seq in self.resident.items():
-            assert tuple(map(len, self.blocks[seq_id])) == self.needed(seq, seq.room), f"blocks of {seq}"
+            assert tuple(map(len, self.blocks[seq_id])) == self.needed(seq, seq.num_slots), f"blocks of {seq}"
         for i, total in enumerate((self.num_large, self.num_small)):
             blocks = sum((held[i] for held in self.blocks.values()), self.free[i])
             assert sorted(blocks) == list(range(total)), "blocks were lost, or are held twice"
 
-    def grow(self, rooms):
+    def grow(self, slot_counts):
         """Blocks for so much room of each of these sequences, all or none."""
         missing = {}
-        for seq, room in rooms.items():
+        for seq, num_slots in slot_counts.items():
             held = self.blocks[seq.seq_id]
-            missing[seq] = [count - len(blocks) for count, blocks in zip(self.needed(seq, room), held, strict=True)]
+            missing[seq] = [
+                count - len(blocks) for count, blocks in zip(self.needed(seq, num_slots), held, strict=True)
+            ]
         if any(sum(counts[i] for counts in missing.values()) > len(free) for i, free in enumerate(self.free)):
             return False
         for seq, counts in missing.items():

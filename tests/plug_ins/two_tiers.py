@@ -10,7 +10,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import PrefixIndex, block_contents
 
 
-class TellingLru(Lru):
+class RecordingLru(Lru):
     """Least recently used; `evicted` lists (chain code, parent's code, content, block) since it was emptied."""
 
     def __init__(self):
@@ -33,7 +33,7 @@ class TwoTiers(PrefixCaching):
         num_slots = pool.slots_of(HOST)
         num_blocks = int(num_slots * cache_share) // block_size
         self.first_slot = num_slots - num_blocks * block_size
-        self.order = TellingLru()
+        self.order = RecordingLru()
         pool = replace(pool, tiers=host(self.first_slot))
         super().__init__(pool, block_size, watermark, self.order)
         self.host_free = list(range(num_blocks))[::-1]
@@ -42,10 +42,20 @@ class TwoTiers(PrefixCaching):
         self.num_written = self.num_read = 0
 
     def admit(self, seqs, num_tokens):
-        answers = super().admit(seqs, num_tokens)
+        """Slots for all that both tiers have of a prompt, also beyond its first chunk; for that chunk if they lack."""
+        cached = self.find(seqs[0], num_tokens)
+        wanted = cached + len(self.found(seqs[0], cached, num_tokens)) * self.block_size
+        granted = max(num_tokens, wanted)
+        answers = super().admit(seqs, granted)
+        if not isinstance(answers, list) and granted > num_tokens:
+            granted = num_tokens
+            answers = super().admit(seqs, granted)
         if not isinstance(answers, list):
             return answers
         found = self.found(seqs[0], answers[0].num_cached, num_tokens)
+        found = found[: (granted - answers[0].num_cached) // self.block_size]
+        for code in found:
+            self.host_blocks.move_to_end(code)
         table = self.table(seqs[0])[answers[0].num_cached // self.block_size :]
         copies = tuple(
             Copy(self.slot(self.host_blocks[code][-1]), extent.start, extent.length)
@@ -64,10 +74,10 @@ class TwoTiers(PrefixCaching):
     def move(self, seqs, tier):
         return self.with_written(super().move(seqs, tier))
 
-    def horizon(self, batch):
+    def guaranteed_steps(self, batch):
         """Steps that free blocks allow: an eviction is a transfer, so it ends a span."""
         free = self.usage().free // self.block_size
-        return min(super().horizon(batch), free // len(batch) * self.block_size) if len(batch) else 0
+        return min(super().guaranteed_steps(batch), free // len(batch) * self.block_size) if len(batch) else 0
 
     def counters(self):
         return {**super().counters(), "host_written_blocks": self.num_written, "host_read_blocks": self.num_read}
@@ -83,17 +93,16 @@ class TwoTiers(PrefixCaching):
         return self.first_slot + host_block * self.block_size
 
     def found(self, seq, num_cached, num_tokens):
-        """Chain codes of the full blocks behind what the device has that lie on the host, within the room asked for."""
-        if seq.content is None or num_cached % self.block_size:
+        """Chain codes of the full blocks behind what the device has that lie on the host."""
+        if seq.prompt_ids is None or num_cached % self.block_size:
             return []
-        contents = block_contents(seq.content, seq.tokens_per_id, seq.prompt_len, self.block_size)
+        contents = block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
         codes, at, found = self.chain(contents), num_cached // self.block_size, []
-        readable = seq.prompt_len if num_tokens > seq.prompt_len else min(num_tokens, seq.prompt_len - 1)
+        readable = seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
         for i in range(at, readable // self.block_size):
             parent, content, _ = self.host_blocks.get(codes[i], (None, None, None))
             if content != contents[i] or parent != (codes[i - 1] if i else 0):
                 break
-            self.host_blocks.move_to_end(codes[i])
             found.append(codes[i])
         return found
 

@@ -29,7 +29,7 @@ class VAttention(MemoryPolicy):
         self.live = self.num_mapped = 0
 
     def admit(self, seqs, num_tokens):
-        if num_tokens > self.longest(seqs[0].prompt_len, len(seqs)):
+        if num_tokens > self.max_seq_len(seqs[0].prompt_len, len(seqs)):
             return Refusal.NEVER
         needed = ceil_div(num_tokens, self.page_size)
         if len(seqs) * needed > self.num_free():
@@ -46,8 +46,8 @@ class VAttention(MemoryPolicy):
         return grants
 
     def extend(self, batch, num_tokens):
-        needed = {seq: ceil_div(seq.room + num_tokens, self.page_size) for seq in batch}
-        if any(seq.room + num_tokens > self.max_len for seq in batch):
+        needed = {seq: ceil_div(seq.num_slots + num_tokens, self.page_size) for seq in batch}
+        if any(seq.num_slots + num_tokens > self.max_len for seq in batch):
             return Refusal.NEVER
         if sum(count - len(self.pages[seq.seq_id]) for seq, count in needed.items()) > self.num_free():
             return Refusal.LATER
@@ -59,14 +59,14 @@ class VAttention(MemoryPolicy):
         ops = mapped(sum(self.map(seq, count) for seq, count in needed.items()))
         return Grant(ops=ops, growth=growth_of(growth.items()))
 
-    def horizon(self, batch):
+    def guaranteed_steps(self, batch):
         """Steps until somebody needs a page: mapping takes time, so it ends a span."""
-        return min((min(self.left_of_page(seq), self.max_len - seq.room) for seq in batch), default=0)
+        return min((min(self.left_of_page(seq), self.max_len - seq.num_slots) for seq in batch), default=0)
 
     def release(self, seq):
         pages = self.pages.pop(seq.seq_id)
         del self.resident[seq.seq_id]
-        self.live -= seq.room
+        self.live -= seq.num_slots
         if self.keep_mapped:
             self.left.append(pages)
         else:
@@ -84,7 +84,7 @@ class VAttention(MemoryPolicy):
     def footprint(self, seq):
         return Granular(self.page_size)
 
-    def longest(self, prompt_len, num_seqs):
+    def max_seq_len(self, prompt_len, num_seqs):
         return min(self.num_pages // num_seqs * self.page_size, self.max_len)
 
     def counters(self):
@@ -94,16 +94,18 @@ class VAttention(MemoryPolicy):
         super().check()
         pages = [page for pages in (self.unmapped, *self.left, *self.pages.values()) for page in pages]
         assert sorted(pages) == list(range(self.num_pages)), "pages were lost, or are mapped twice"
-        assert self.live == sum(seq.room for seq in self.resident.values()), "live slots are miscounted"
+        assert self.live == sum(seq.num_slots for seq in self.resident.values()), "live slots are miscounted"
         for seq_id, seq in self.resident.items():
-            assert len(self.pages[seq_id]) == ceil_div(seq.room, self.page_size), f"{seq} has too many pages, or few"
+            assert len(self.pages[seq_id]) == ceil_div(seq.num_slots, self.page_size), (
+                f"{seq} has too many pages, or few"
+            )
 
     def num_free(self):
         return len(self.unmapped) + sum(map(len, self.left))
 
     def left_of_page(self, seq):
         """Slots of its last page that `seq` has no room in yet."""
-        return len(self.pages[seq.seq_id]) * self.page_size - seq.room
+        return len(self.pages[seq.seq_id]) * self.page_size - seq.num_slots
 
     def map(self, seq, num_pages):
         """See to it that so many pages are mapped behind the addresses of `seq`; returns how many were not."""

@@ -24,7 +24,7 @@ class Window(MemoryPolicy):
         self.resident = {}
         self.live = 0
 
-    def stored(self, num_tokens):
+    def num_stored(self, num_tokens):
         return num_tokens - self.dropped(num_tokens) * self.block_size
 
     def dropped(self, num_tokens):
@@ -41,28 +41,28 @@ class Window(MemoryPolicy):
             return Refusal.NEVER
         if needed * len(seqs) > len(self.free):
             return Refusal.LATER
-        self.live += self.stored(num_tokens) * len(seqs)
+        self.live += self.num_stored(num_tokens) * len(seqs)
         for seq in seqs:
             self.blocks[seq.seq_id] = [self.free.pop() for _ in range(needed)]
             self.resident[seq.seq_id] = seq
         return [GRANTED] * len(seqs)
 
     def extend(self, batch, num_tokens):
-        missing = {seq: self.needed(seq.room + num_tokens) - len(self.blocks[seq.seq_id]) for seq in batch}
+        missing = {seq: self.needed(seq.num_slots + num_tokens) - len(self.blocks[seq.seq_id]) for seq in batch}
         if sum(missing.values()) > len(self.free):
             return Refusal.LATER
         for seq, count in missing.items():
-            self.live += self.stored(seq.room + num_tokens) - self.stored(seq.room)
+            self.live += self.num_stored(seq.num_slots + num_tokens) - self.num_stored(seq.num_slots)
             blocks = self.blocks[seq.seq_id]
             blocks += [self.free.pop() for _ in range(count)]
-            for _ in range(self.dropped(seq.room + num_tokens) - self.dropped(seq.room)):
+            for _ in range(self.dropped(seq.num_slots + num_tokens) - self.dropped(seq.num_slots)):
                 blocks.append(blocks.pop(self.num_sinks))
         return GRANTED
 
     def release(self, seq):
         self.free += self.blocks.pop(seq.seq_id)
         del self.resident[seq.seq_id]
-        self.live -= self.stored(seq.room)
+        self.live -= self.num_stored(seq.num_slots)
 
     def table(self, seq):
         return [Extent(block * self.block_size, self.block_size) for block in self.blocks[seq.seq_id]]
@@ -73,13 +73,15 @@ class Window(MemoryPolicy):
             total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
         )
 
-    def longest(self, prompt_len, num_seqs):
+    def max_seq_len(self, prompt_len, num_seqs):
         blocks = self.num_blocks // num_seqs
         return self.max_len if blocks >= self.max_blocks else blocks * self.block_size
 
     def check(self):
         super().check()
-        assert self.live == sum(self.stored(seq.room) for seq in self.resident.values()), "live slots are miscounted"
+        assert self.live == sum(self.num_stored(seq.num_slots) for seq in self.resident.values()), (
+            "live slots are miscounted"
+        )
         for seq_id, seq in self.resident.items():
-            assert len(self.blocks[seq_id]) == self.needed(seq.room), f"blocks of {seq}"
+            assert len(self.blocks[seq_id]) == self.needed(seq.num_slots), f"blocks of {seq}"
         assert sorted(sum(self.blocks.values(), self.free)) == list(range(self.num_blocks)), "blocks were lost"

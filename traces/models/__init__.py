@@ -1,1 +1,1 @@
-"""Fitted length models as JSON; `python -m traces.fit` makes them."""
+"""Fitted length models as JSON; README.md describes how they were fitted."""

@@ -1,13 +1,13 @@
 // What every slot is at one time, and who holds a block. A slot of several kinds is the last of them.
 
 const FREE = 0, ROUNDING = 1, CACHED = 2, PINNED = 3, INTERNAL = 4, RESERVED = 5, LIVE = 6;
-const NOBODY = -1, SEVERAL = -2;
+const NO_OWNER = -1, SEVERAL = -2;
 
 function paint(replay) {
   const size = replay.data.num_slots;
-  const slots = {kind: new Uint8Array(size), owner: new Int32Array(size).fill(NOBODY), holders: new Uint16Array(size)};
+  const slots = {kind: new Uint8Array(size), owner: new Int32Array(size).fill(NO_OWNER), holders: new Uint16Array(size)};
   for (const [kind, name] of [[ROUNDING, "rounding"], [CACHED, "cached"], [PINNED, "pinned"]]) {
-    for (const [start, length] of replay.unowned[name]) slots.kind.fill(kind, start, start + length);
+    for (const [start, length] of replay.nonSequenceSlots[name]) slots.kind.fill(kind, start, start + length);
   }
   for (const seq of replay.seqs.values()) paintSequence(slots, seq, replay.finalLength(seq.request));
   return slots;
@@ -20,7 +20,7 @@ function paintSequence(slots, seq, finalLength) {
       const kind = logical < seq.tokens ? LIVE : logical < finalLength ? RESERVED : INTERNAL;
       if (kind > slots.kind[slot]) slots.kind[slot] = kind;
       const owner = slots.owner[slot];
-      slots.owner[slot] = owner === NOBODY || owner === seq.request ? seq.request : SEVERAL;
+      slots.owner[slot] = owner === NO_OWNER || owner === seq.request ? seq.request : SEVERAL;
       slots.holders[slot]++;
     }
   }
@@ -57,7 +57,7 @@ function ownersOf(replay, block) {
 
 function isPinned(replay, block) {
   const low = block * replay.data.block_size, high = low + replay.data.block_size;
-  return [...replay.unowned.pinned].some(([start, length]) => start < high && start + length > low);
+  return [...replay.nonSequenceSlots.pinned].some(([start, length]) => start < high && start + length > low);
 }
 
 function referenceCount(replay, slots, block) {

@@ -1,10 +1,21 @@
 // Painting: the colours and textures of slots, the grid of blocks, the strip of the whole time.
 
-const INK = "#1f2933", FAINT = "#6b7280", LINE = "#d5d9df";
+let INK, FAINT, LINE, PAGE;
+
+function readColors() {
+  const style = getComputedStyle(document.documentElement);
+  [INK, FAINT, LINE, PAGE] = ["--ink", "--faint", "--line", "--page"].map(name => hex(style.getPropertyValue(name)));
+}
+
+function hex(color) {
+  return color.length > 4 ? color : color.replace(/[0-9a-f]/g, "$&$&");
+}
 
 class Painter {
   constructor(data) {
     this.data = data;
+    this.seen = new Set([FREE]); // kinds of slots at any time, which the legend keeps
+    readColors();
     this.textures = {
       [INTERNAL]: texture(7, pen => stroke(pen, data.lines[INTERNAL], 0, 7, 7, 0)),
       [ROUNDING]: texture(7, pen => stroke(pen, data.lines[ROUNDING], 0, 0, 7, 7)),
@@ -19,6 +30,7 @@ class Painter {
   }
 
   color(kind, owner) {
+    if (kind === FREE || kind === ROUNDING) return kind === FREE ? PAGE : LINE;
     return this.data.plain[kind] || mix(this.base(owner), this.data.tints[kind]);
   }
 
@@ -45,23 +57,40 @@ class Painter {
     }
   }
 
-  // The whole time as an image: a column a frame's share of time, address 0 at the bottom.
-  strip(canvas) {
-    const pen = fitted(canvas), {width, height} = canvas, {start, end, num_slots: size} = this.data;
+  // The whole time as an image: a column a frame's share of time, the first slots at the bottom.
+  strip(canvas, order) {
+    const pen = fitted(canvas), {width, height} = canvas, {start, end} = this.data;
     const image = pen.createImageData(width, height), replay = new Replay(this.data), colors = new Map();
     let column = null;
     for (let x = 0; x < width; x++) {
       const index = replay.frameAt(start + (x + 0.5) * (end - start) / width);
-      if (index !== replay.index || !column) { replay.seek(index); column = paint(replay); }
+      if (index !== replay.index || !column) { replay.seek(index); column = this.column(paint(replay), height, order); }
       for (let y = 0; y < height; y++) {
-        const slot = Math.floor((height - 1 - y + 0.5) * size / height);
-        const key = column.kind[slot] + 8 * column.owner[slot];
-        if (!colors.has(key)) colors.set(key, channels(this.color(column.kind[slot], column.owner[slot])));
+        const key = column[height - 1 - y];
+        if (!colors.has(key)) colors.set(key, channels(this.color((key + 16) % 8, Math.floor(key / 8))));
         image.data.set(colors.get(key), 4 * (y * width + x));
       }
     }
     return image;
   }
+
+  // Kind and owner of as many slots as a column has pixels, in an order.
+  column(slots, height, order) {
+    const size = this.data.num_slots;
+    const keys = Array.from({length: height}, (_, y) => {
+      const slot = Math.floor((y + 0.5) * size / height);
+      this.seen.add(slots.kind[slot]);
+      return slots.kind[slot] + 8 * slots.owner[slot];
+    });
+    return order === "address" ? keys : keys.sort((a, b) => rank(a, order) - rank(b, order));
+  }
+}
+
+// Where a slot of this kind and owner comes in an order; free ones are last.
+function rank(key, order) {
+  const kind = (key + 16) % 8, owner = Math.floor(key / 8);
+  if (kind === FREE) return Infinity;
+  return order === "request" ? 8 * owner - kind : 1e9 * (LIVE - kind) + owner;
 }
 
 function texture(size, draw) {
@@ -95,7 +124,8 @@ function channels(color) {
 }
 
 function mix(color, white) {
-  const parts = channels(color).slice(0, 3).map(value => Math.round(value * (1 - white) + 255 * white));
+  const page = channels(PAGE);
+  const parts = channels(color).slice(0, 3).map((value, i) => Math.round(value * (1 - white) + page[i] * white));
   return "#" + parts.map(value => value.toString(16).padStart(2, "0")).join("");
 }
 

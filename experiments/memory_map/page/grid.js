@@ -27,16 +27,24 @@ class Grid {
     this.rows = Math.ceil(this.numBlocks / this.columns);
   }
 
+  // The place of each block in an order, by its fullest slot.
+  arrange(slots, order) {
+    const size = this.painter.data.block_size, blocks = [...Array(this.numBlocks).keys()];
+    const ranks = blocks.map(block => Math.min(...Array.from(slots.kind.slice(block * size, (block + 1) * size),
+      (kind, i) => rank(kind + 8 * slots.owner[block * size + i], order))));
+    this.blocks = order === "address" ? blocks : blocks.sort((a, b) => ranks[a] === ranks[b] ? a - b : ranks[a] - ranks[b]);
+    this.places = new Map(this.blocks.map((block, place) => [block, place]));
+  }
+
   place(block) {
-    const row = Math.floor(block / this.columns);
-    return [GUTTER + (block % this.columns) * this.cellWidth, this.top + row * this.cellHeight];
+    const place = this.places.get(block), row = Math.floor(place / this.columns);
+    return [GUTTER + (place % this.columns) * this.cellWidth, this.top + row * this.cellHeight];
   }
 
   blockAt(x, y) {
     const column = Math.floor((x - GUTTER) / this.cellWidth), row = Math.floor((y - this.top) / this.cellHeight);
-    const block = row * this.columns + Math.max(column, 0);
     const inside = this.isList || (column >= 0 && column < this.columns);
-    return inside && block >= 0 && block < this.numBlocks ? block : null;
+    return inside ? this.blocks[row * this.columns + Math.max(column, 0)] ?? null : null;
   }
 
   draw(replay, slots, chosen) {
@@ -53,13 +61,13 @@ class Grid {
       this.frame(pen, x, y, width, height, LINE, 0.6);
       if (logical.has(block) && !this.isList) this.number(pen, logical.get(block), x + width / 2, y + height / 2);
       if (this.isList && !logical.size) this.describe(pen, replay, block, x + width + 12, y + height / 2);
-      if (this.isList || block % this.columns === 0) this.address(pen, block, y + height / 2);
+      if (this.isList || this.places.get(block) % this.columns === 0) this.address(pen, block, y + height / 2);
     }
     if (this.isList) this.text(pen, "Physical blocks", GUTTER, 9, "left", FAINT);
     if (this.isList && logical.size) new Mapping(this, pen, slots).draw(replay.sequencesOf(chosen.request));
     if (chosen.block !== null) {
       const [x, y] = this.place(chosen.block);
-      for (const [color, width] of [["#ffffff", 5], [INK, 2.5]]) {
+      for (const [color, width] of [[PAGE, 5], [INK, 2.5]]) {
         pen.strokeStyle = color;
         pen.lineWidth = width;
         pen.strokeRect(x - 0.5, y + (y ? -0.5 : 1), this.cellWidth, this.cellHeight - (this.isList ? 3 : 0));
@@ -90,14 +98,14 @@ class Grid {
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     pen.lineWidth = 2.5;
-    pen.strokeStyle = "#ffffff";
+    pen.strokeStyle = PAGE;
     pen.strokeText(text, x, y);
     pen.fillStyle = INK;
     pen.fillText(text, x, y);
   }
 
   address(pen, block, y) {
-    if (!this.isList && this.cellHeight < 14 && (block / this.columns) % 4) return;
+    if (!this.isList && this.cellHeight < 14 && Math.floor(this.places.get(block) / this.columns) % 4) return;
     this.text(pen, block, GUTTER - 8, y, "right", FAINT);
   }
 

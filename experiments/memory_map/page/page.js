@@ -15,11 +15,13 @@ class App {
     $("summary").textContent = `${count.toLocaleString("en")} requests, `
       + `${data.frames.length.toLocaleString("en")} of ${data.num_states.toLocaleString("en")} states of the pool`;
     Object.assign($("slider"), {min: data.start, max: data.end, step: (data.end - data.start) / 4000});
-    this.strip = this.painter.strip($("timeline"));
+    this.order = "address";
+    this.strip = this.painter.strip($("timeline"), this.order);
   }
 
-  resize() {
-    this.strip = this.painter.strip($("timeline"));
+  redraw() {
+    readColors();
+    this.strip = this.painter.strip($("timeline"), this.order);
     this.refresh();
   }
 
@@ -41,6 +43,7 @@ class App {
     $("time").textContent = `${this.time.toFixed(this.digits)} s`;
     $("slider").setAttribute("aria-valuetext", $("time").textContent);
     this.drawCursor();
+    this.grid.arrange(this.slots, this.order);
     this.grid.draw(this.replay, this.slots, this.chosen);
     $("block").replaceChildren(...blockDetails(this));
     $("request").replaceChildren(...requestDetails(this));
@@ -69,9 +72,11 @@ class App {
   legend() {
     const total = this.data.num_slots, counts = new Array(8).fill(0);
     this.slots.kind.forEach((kind, slot) => counts[kind === LIVE && this.slots.holders[slot] > 1 ? 7 : kind]++);
-    return [LIVE, 7, RESERVED, INTERNAL, ROUNDING, CACHED, PINNED, FREE].filter(kind => counts[kind]).map(kind => {
+    for (const kind in counts) if (counts[kind]) this.painter.seen.add(+kind);
+    const kinds = [LIVE, 7, RESERVED, INTERNAL, ROUNDING, CACHED, PINNED, FREE].filter(kind => this.painter.seen.has(kind));
+    return kinds.map(kind => {
       const swatch = element("canvas", {width: 30, height: 14, ariaHidden: "true"}), share = 100 * counts[kind] / total;
-      const percent = share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`;
+      const percent = share && share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`;
       this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), 0, kind === 7);
       const text = kind === 7 ? this.data.shared_name : this.data.names[kind];
       return element("span", {className: "kind"}, swatch, text, element("b", {}, percent));
@@ -104,7 +109,7 @@ class App {
     const block = number("block"), request = number("request");
     if (block !== null && block >= 0 && block < this.grid.numBlocks) this.chosen.block = Math.floor(block);
     if (request in this.data.requests) this.chosen.request = request;
-    this.show(number("t") ?? this.data.start);
+    this.show(number("t") ?? this.data.fullest);
   }
 }
 
@@ -116,7 +121,9 @@ $("grid").onclick = event => app.choose({block: app.grid.blockAt(event.offsetX, 
 $("timeline").onclick = event => {
   app.show(app.data.start + event.offsetX / $("timeline").clientWidth * (app.data.end - app.data.start));
 };
-window.onresize = () => app.resize();
+window.onresize = () => app.redraw();
+matchMedia("(prefers-color-scheme: dark)").onchange = () => app.redraw();
+$("order").onchange = event => { app.order = event.target.value; app.redraw(); };
 document.onkeydown = event => {
   if (pressed(app, event)) event.preventDefault();
 };

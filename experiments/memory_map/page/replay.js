@@ -17,7 +17,7 @@ class Replay {
   reset() {
     this.index = -1;
     this.seqs = new Map(); // id -> {id, request, tokens, device: [[start, length]], host: [[start, length]]}
-    this.unowned = {pinned: new Map(), cached: new Map(), rounding: new Map()};
+    this.nonSequenceSlots = {pinned: new Map(), cached: new Map(), rounding: new Map()};
   }
 
   frameAt(time) {
@@ -43,10 +43,10 @@ class Replay {
       const table = (before ? before.device.slice(0, kept) : []).concat(pairs(device));
       this.seqs.set(id, {id, request: this.data.owners[id], tokens, device: table, host: pairs(host)});
     }
-    for (const kind in this.unowned) {
+    for (const kind in this.nonSequenceSlots) {
       if (!frame[kind]) continue;
-      for (const [start] of pairs(frame[kind].drop)) this.unowned[kind].delete(start);
-      for (const [start, length] of pairs(frame[kind].add)) this.unowned[kind].set(start, length);
+      for (const [start] of pairs(frame[kind].drop)) this.nonSequenceSlots[kind].delete(start);
+      for (const [start, length] of pairs(frame[kind].add)) this.nonSequenceSlots[kind].set(start, length);
     }
   }
 

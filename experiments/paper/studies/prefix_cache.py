@@ -1,47 +1,62 @@
-"""Prefix caches beyond the paper: hit rate and throughput against cache size, for every eviction order."""
+"""Prefix caches beyond the paper: hit rate, throughput and latency against cache size, for every eviction order."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-import hydra.utils
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
 
-from experiments.paper.studies.study import Finding, Row, Study, Task
-from experiments.runs.lab import Lab, composed
-from experiments.runs.machine import make_cost, make_machine
-from experiments.runs.make import make
-from experiments.runs.workload import make_workload
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel, Work
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.run_store import Measured, RunStore
+from testbed.machine import make_cost
 from testbed.memory.prefix_cache.replay import prompts_of, replay
+from testbed.workload import make_workload
 
 BELADY = "belady"
+SESSIONS = "agent_sessions"
 
 
-class PrefixCache(Study):
+@dataclass(kw_only=True)
+class EvictionOrders(Study):
+    """One run for each eviction order and pool size; a pool is a cache: free, used and cached blocks together."""
+
+    common: Sequence[str]
+    orders: Sequence[str]
+
+    def config(self, store: RunStore, trace: str, order: str, overrides: Sequence[str] = ()) -> RunConfig:
+        """The config of runs with this order, on the trace's file where one was given."""
+        path = dict(store.lengths).get(trace)
+        words = (*self.common, *overrides, f"eviction@policy.eviction={order}")
+        return configured(words, {"trace.path": path} if path else None)
+
+    def simulate(self, store: RunStore, config: RunConfig, num_blocks: int) -> Measured:
+        """One simulation with a pool of so many blocks."""
+        pool_bytes = (num_blocks * block_size(config) + 1) * config.model.kv_bytes_per_token
+        pools = {config.model.name: pool_bytes / GIB}
+        return store.measured(replace(config, server=replace(config.server, kv_memory_gib=pools)))
+
+
+def block_size(config: RunConfig) -> int:
+    """Tokens of the policy's blocks."""
+    return int(config.policy.parameters["block_size"])
+
+
+@dataclass(kw_only=True)
+class PrefixCache(EvictionOrders):
     """Hit rates come from the untimed replay, where Belady's order is a bound; throughput comes from timed runs.
 
-    A timed run's pool is its cache: free, held and parked blocks together. All requests of the trace arrive by its own
-    clock and are served to the end, so throughput is their number over the time that this takes. `traces` says what to
-    do by name of trace: the one whose file is given, else the last.
+    All requests of the trace arrive by its own clock and are served to the end, so throughput is their number over the
+    time that this takes. `traces` says what to do by name of trace: the one whose file is given, else the last.
     """
 
-    def __init__(
-        self,
-        name: str,
-        covers: Sequence[str],
-        drawing: str,
-        common: Sequence[str],
-        orders: Sequence[str],
-        traces: Mapping[str, Mapping[str, Any]],
-    ) -> None:
-        super().__init__(name, covers, drawing)
-        self.common = tuple(common)
-        self.orders = tuple(orders)
-        self.traces = traces
+    traces: Mapping[str, Mapping[str, Any]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         steps = max(len(trace["timed_blocks"]) for trace in self.traces.values())
@@ -57,36 +72,35 @@ class PrefixCache(Study):
         bound = Finding(*place, BELADY, "no order beats it at any size", "yes" if not ahead.any() else "no")
         return [*rates, bound]
 
-    def replayed(self, lab: Lab, order: str) -> list[Row]:
+    def replayed(self, store: RunStore, order: str) -> list[Row]:
         """The curve of one order in untimed replay."""
-        trace, config = self._config(lab, order)
-        rows, block_size = make_workload(config).rows, int(config.policy.block_size)
-        prices = PrefillPrices(make_cost(config, *make_machine(config)))
+        trace = self._trace(store)
+        config = self.config(store, trace, order, self.traces[trace]["overrides"])
+        rows, size = make_workload(config).rows, block_size(config)
+        times = PrefillTimes(make_cost(config.cost, config.model, config.server))
         prompt_lens = rows.prompt_len.tolist()
-        prompts = list(prompts_of(rows, block_size))
+        prompts = list(prompts_of(rows, size))
         table = []
         for num_blocks in self.traces[trace]["replay_blocks"]:
-            result = replay(prompts, num_blocks, hydra.utils.instantiate(config.policy.eviction))
-            tokens = [hit * block_size for hit in result.hits]
+            result = replay(prompts, num_blocks, config.policy.parameters["eviction"].make("eviction"))
+            tokens = [hit * size for hit in result.hits]
             found = {
                 "hit_rate": result.hit_rate,
                 "token_hit_rate": sum(tokens) / sum(prompt_lens),
                 "evictions": result.evictions,
-                "saved_prefill_s": prices.saved_s(prompt_lens, tokens),
+                "saved_prefill_s": times.saved_s(prompt_lens, tokens),
             }
-            table.append({**place(trace, "replay", order, num_blocks, block_size), **found})
+            table.append({**place(trace, "replay", order, num_blocks, size), **found})
         return table
 
-    def timed(self, lab: Lab, order: str, step: int) -> list[Row]:
+    def timed(self, store: RunStore, order: str, step: int) -> list[Row]:
         """One simulation, with the pool as large as the cache."""
-        trace, config = self._config(lab, order)
+        trace = self._trace(store)
         sizes = self.traces[trace]["timed_blocks"]
         if step >= len(sizes):
             return []
-        block_size, model = int(config.policy.block_size), make(config.model)
-        pool_bytes = (sizes[step] * block_size + 1) * model.kv_bytes_per_token
-        OmegaConf.update(config, "server.kv_memory_gib", {model.name: pool_bytes / GIB}, force_add=True)
-        summary, run = lab.measured(config)
+        config = self.config(store, trace, order, self.traces[trace]["overrides"])
+        summary, run = self.simulate(store, config, sizes[step])
         counts = summary["counters"]
         found = {
             "hit_rate": counts["hit_blocks"] / counts["blocks"],
@@ -96,17 +110,11 @@ class PrefixCache(Study):
             "mean_ttft_s": summary["ttft_s"]["mean"],
             "run": run,
         }
-        return [{**place(trace, "timed", order, sizes[step], block_size), **found}]
+        return [{**place(trace, "timed", order, sizes[step], block_size(config)), **found}]
 
-    def _config(self, lab: Lab, order: str) -> tuple[str, DictConfig]:
-        """The trace's name, and the config of its runs with this order."""
-        files = dict(lab.lengths)
-        trace = next((name for name in self.traces if name in files), list(self.traces)[-1])
-        overrides = (*self.common, *self.traces[trace]["overrides"], f"eviction@policy.eviction={order}")
-        config = composed("run", overrides).copy()
-        if trace in files:
-            OmegaConf.update(config, "trace.path", files[trace])
-        return trace, config
+    def _trace(self, store: RunStore) -> str:
+        files = dict(store.lengths)
+        return next((name for name in self.traces if name in files), list(self.traces)[-1])
 
 
 def place(trace: str, kind: str, order: str, num_blocks: int, block_size: int) -> Row:
@@ -114,16 +122,71 @@ def place(trace: str, kind: str, order: str, num_blocks: int, block_size: int) -
     return {"trace": trace, "kind": kind, "order": order, "num_blocks": num_blocks, "block_size": block_size}
 
 
-class PrefillPrices:
-    """What prompts cost, each alone in one iteration; every price is asked for once."""
+class PrefillTimes:
+    """The cost of prompts, each alone in one iteration; every cost is computed once."""
 
     def __init__(self, cost: CostModel) -> None:
-        self._prices = cache(lambda new, stored: cost.iteration(Work(prefill=((new, stored),))))
+        self._time_ps = cache(lambda new, num_stored: cost.iteration(Work(prefill=((new, num_stored),))))
 
     def saved_s(self, prompt_lens: Sequence[int], hit_tokens: Sequence[int]) -> float:
         """Seconds by which hits make these prompts faster; the last token of a prompt is always computed."""
         saved_ps = 0
         for prompt_len, hit in zip(prompt_lens, hit_tokens, strict=True):
-            stored = min(hit, prompt_len - 1)
-            saved_ps += self._prices(prompt_len, 0) - self._prices(prompt_len - stored, stored)
+            num_stored = min(hit, prompt_len - 1)
+            saved_ps += self._time_ps(prompt_len, 0) - self._time_ps(prompt_len - num_stored, num_stored)
         return saved_ps / PS
+
+
+@dataclass(kw_only=True)
+class AgentSessions(EvictionOrders):
+    """A closed loop of agentic sessions: what each eviction order finds, and what its users wait.
+
+    A slower cache also slows its own arrivals, so latency is the measure, not throughput.
+    """
+
+    pool_blocks: Sequence[int]
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        return [
+            Task(f"{self.name} {order}, {blocks} blocks", partial(self.served, order=order, num_blocks=blocks))
+            for blocks in self.pool_blocks
+            for order in self.orders
+        ]
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """At each size the order with the lowest mean time to first token, oracles aside, and how LRU compares."""
+        found = []
+        for blocks, rows in table[table["order"] != BELADY].groupby("num_blocks"):
+            best = rows.loc[rows["mean_ttft_s"].idxmin()]
+            found += [
+                Finding(self.name, f"{blocks} blocks", str(row["order"]), quantity, float(row[column]))
+                for row in (best, *(rows.loc[i] for i in rows.index[rows["order"] == "lru"] if i != best.name))
+                for quantity, column in (("mean time to first token (s)", "mean_ttft_s"), ("tokens found", "hit_rate"))
+            ]
+        return found
+
+    def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
+        """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
+        if SESSIONS not in dict(store.lengths):
+            raise InputError(
+                f"{self.name} replays recorded sessions: give --lengths {SESSIONS}=FILE, in the format of "
+                "github.com/callanjfox/kv-cache-tester, one session a line"
+            )
+        config = self.config(store, SESSIONS, order)
+        summary, run = self.simulate(store, config, num_blocks)
+        counts, ttft = summary["counters"], summary["ttft_s"]
+        row = {
+            "order": order,
+            "num_blocks": num_blocks,
+            "block_size": block_size(config),
+            "hit_rate": counts["hit_tokens"] / counts["tokens"],
+            "mean_ttft_s": ttft["mean"],
+            "p50_ttft_s": ttft["p50"],
+            "p90_ttft_s": ttft["p90"],
+            "mean_tpot_s": summary["tpot_s"]["mean"],
+            "simulated_s": summary["simulated_s"],
+            "requests": summary["requests"]["finished"],
+            "evictions": counts["evictions"],
+            "run": run,
+        }
+        return [row]

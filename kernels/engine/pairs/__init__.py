@@ -1,1 +1,1 @@
-"""Runs on a GPU whose simulated counterparts are made from the same configs: same requests, same rules."""
+"""Pairs of a run on a GPU and its simulation, from the same config: same requests, same policies."""

@@ -1,9 +1,5 @@
-"""The engine's logits against `transformers` in fp32: random models of every family, saved to a folder and read back.
+"""The engine's logits against those of `transformers` in fp32: random models of every family, saved and read back."""
 
-python -m kernels.engine.verify.against_transformers [--models tiny-opt,...] [--out FOLDER]
-"""
-
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,17 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.engine.architecture import of_folder
-from kernels.engine.verify.recorded import Recording, record
-from kernels.engine.verify.scenarios import SCENARIOS, Scenario
-from kernels.engine.weights import load_weights
-from kernels.measure.fingerprint import write_measured
+from testbed.kernels.engine.architecture import of_folder
+from testbed.kernels.engine.verify.scenarios import SCENARIOS, Recording, Scenario, record
+from testbed.kernels.engine.weights import load_weights
+from testbed.kernels.measure.fingerprint import fingerprint, in_short, write_rows
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers
-FIELDS = (
-    "model", "scenario", "mode", "rows", "error", "choices", "choices_equal", "beams", "beams_equal",
-    "score_error", "right",
-)  # fmt: skip
 SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ties
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-opt": ("opt", {"hidden_size": 256, "ffn_dim": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -40,34 +31,32 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    """Check models and scenarios, print a line for each, write them to a table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--scenarios", default="")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
+    """Check models (comma-separated names; None for all) in the scenarios whose names contain `scenarios`.
+
+    Prints a line for each, and writes them to a table; returns whether all pass.
+    """
     rows = []
-    for name in options.models.split(","):
+    for name in models.split(",") if models else MODELS:
         with tempfile.TemporaryDirectory() as folder:
             reference = make_model(name, Path(folder))
             arch = of_folder(Path(folder))
             weights = load_weights(arch, Path(folder), "cuda", torch.float16)
             for scenario in SCENARIOS:
-                for mode, graphs in (("debug", 0), ("graphs", 64)) if options.scenarios in scenario.name else ():
+                for mode, graphs in (("debug", 0), ("graphs", 64)) if scenarios in scenario.name else ():
                     found = record(scenario, arch, weights, "cuda", torch.float16, graphs)
                     judged = judge(reference, found, scenario)
                     rows.append({"model": name, "scenario": scenario.name, "mode": mode, **judged})
                     print(*rows[-1].values(), sep="  ", flush=True)
     wrong = [row for row in rows if not row["right"]]
     print(f"{len(rows) - len(wrong)} of {len(rows)} right")
-    if options.out:
-        write_measured(options.out / "right.csv", FIELDS, rows)
-    raise SystemExit(bool(wrong))
+    if out:
+        write_rows(out / "right.csv", rows, in_short(fingerprint()))
+    return not wrong
 
 
 def make_model(name: str, folder: Path) -> Any:
-    """A random model in fp16 saved to `folder`; returned in fp32, with the very same values."""
+    """A random model in fp16 saved to `folder`; returned in fp32 with the same values."""
     import transformers
 
     family, changes = MODELS[name]
@@ -82,7 +71,7 @@ def make_model(name: str, folder: Path) -> Any:
 
 
 def randomize(model: Any) -> None:
-    """Biases and gains that matter, and logits with a spread."""
+    """Set random biases and gains, and a head that gives logits a spread."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
@@ -97,7 +86,7 @@ def randomize(model: Any) -> None:
 def judge(reference: Any, found: Recording, scenario: Scenario) -> dict[str, Any]:
     """Errors of a recording; a choice counts where the reference's best two differ by more than the tolerance."""
     worst, clear, equal = 0.0, 0, 0
-    for ours, theirs in beside(reference, found):
+    for ours, theirs in pairs_of(reference, found):
         top = theirs.abs().amax(dim=1)
         worst = max(worst, float(((ours.float() - theirs).abs().amax(dim=1) / top).max()))
         best = torch.topk(theirs, 2, dim=1)
@@ -110,7 +99,7 @@ def judge(reference: Any, found: Recording, scenario: Scenario) -> dict[str, Any
     return {**counts, **beams, "right": right}
 
 
-def beside(reference: Any, found: Recording, batch_size: int = 8) -> Any:
+def pairs_of(reference: Any, found: Recording, batch_size: int = 8) -> Any:
     """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a time."""
     rows = sorted(found.rows, key=lambda row: row[0])
     whole = [a for (a, _), (b, _) in zip(rows, [*rows[1:], ((), None)], strict=True) if b[: len(a)] != a]
@@ -130,16 +119,17 @@ def beside(reference: Any, found: Recording, batch_size: int = 8) -> Any:
 
 
 def forward(reference: Any, tokens: Tensor) -> Tensor:
-    """The reference's logits at every position; what comes after a token has no influence on it."""
+    """The reference's logits at every position; later tokens do not influence them."""
     with torch.inference_mode():
-        return reference(tokens, use_cache=False).logits
+        logits: Tensor = reference(tokens, use_cache=False).logits
+    return logits
 
 
 def judge_beams(reference: Any, found: Recording) -> dict[str, Any]:
-    """The engine's beams against the reference's own search: without length penalty, without an end of sequence.
+    """The engine's beams against the reference's search: without length penalty, without an end of sequence.
 
-    score_error: how much worse the reference rates the engine's best candidate than its own, in shares of the latter.
-    Searches part ways at near ties; the one that goes wrong ends with a worse candidate.
+    score_error: the reference's rating of its best candidate minus that of the engine's, relative to the former.
+    Correct searches may differ at near ties; a wrong one ends with a worse candidate.
     """
     equal, error = 0, 0.0
     for request in found.records.requests:
@@ -153,7 +143,7 @@ def judge_beams(reference: Any, found: Recording) -> dict[str, Any]:
             )  # fmt: skip
         texts, outputs = theirs.sequences[:, request.prompt_len :].tolist(), found.records.outputs[i]
         equal += sorted(texts) == sorted(outputs)
-        ours = outputs[max(range(len(outputs)), key=found.totals[i].__getitem__)]
+        ours = outputs[max(range(len(outputs)), key=found.records.totals[i].__getitem__)]
         best = float(theirs.sequences_scores.max())
         error = max(error, (best - rating(reference, found.prompts[i], ours)) / abs(best))
     return {"beams": len(found.records.requests), "beams_equal": equal, "score_error": round(error, 5)}
@@ -164,7 +154,3 @@ def rating(reference: Any, prompt: list[int], output: list[int]) -> float:
     tokens = torch.tensor(prompt + output).cuda()
     scores = torch.log_softmax(forward(reference, tokens[None])[0].double(), dim=1)
     return float(scores[len(prompt) - 1 : -1].gather(1, tokens[len(prompt) :, None]).sum())
-
-
-if __name__ == "__main__":
-    main()

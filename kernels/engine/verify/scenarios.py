@@ -1,32 +1,47 @@
-"""Runs that together take every path of the engine: each has a policy, a scheduler, a pool and requests."""
+"""Runs that cover every path of the engine: each has a policy, a scheduler, a pool and requests.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+A recording contains the engine's logits, each with the tokens before it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from testbed.core.errors import PlugInError
 from testbed.core.request import Request
+from testbed.core.slots import Copy
+from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.assemble import Options, assemble
+from testbed.kernels.engine.clock import StepClock
+from testbed.kernels.engine.records import Records
+from testbed.kernels.engine.sampler import SampledRow
+from testbed.kernels.engine.weights import Weights
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.beams import Replacement
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import PreemptionRule, Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 
 MAX_LEN = 512  # of prompt and output together
-ROOMY, TIGHT = 64 * MAX_LEN, 512  # slots of a pool that holds everything, and of one that makes them preempt
+LARGE, TIGHT = 64 * MAX_LEN, 512  # slots of a pool that fits all requests, and of one that causes preemptions
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run; `happened` says what it must have led to: "swaps", "recomputes", "hits", "copies" or nothing."""
+    """One run; `happened` is an event that it must cause: "swaps", "recomputes", "hits", "copies" or none."""
 
     name: str
     policy: Callable[[PoolSpec], MemoryPolicy]
-    num_slots: int = ROOMY
+    num_slots: int = LARGE
     rule: Callable[[], PreemptionRule] = Recompute
     chunked: bool = False
     num_seqs: int = 1
@@ -37,10 +52,10 @@ class Scenario:
 
     def pool(self) -> PoolSpec:
         """The device's pool, and a host pool that is large enough."""
-        return PoolSpec(self.num_slots, MAX_LEN, host(ROOMY))
+        return PoolSpec(self.num_slots, MAX_LEN, host(LARGE))
 
     def scheduler(self, policy: MemoryPolicy) -> Scheduler:
-        """Who runs when."""
+        """The scheduler with this policy."""
         if self.chunked:
             return ChunkedPrefill(policy, self.rule(), max_num_batched_tokens=96, max_num_seqs=64)
         return MixedPrefill(policy, self.rule(), max_num_batched_tokens=2048, max_num_seqs=64)
@@ -72,3 +87,63 @@ SCENARIOS = [
     Scenario("beams of 4", Paged, num_seqs=4, beam=True, num_requests=16, happened="copies"),
     Scenario("beams of 4, swapped", Paged, TIGHT, Swap, num_seqs=4, beam=True, num_requests=16, happened="swaps"),
 ]
+
+
+@dataclass(slots=True)
+class Recording:
+    """rows: (tokens so far, logits of the next) of every choice."""
+
+    rows: list[tuple[tuple[int, ...], Tensor]] = field(default_factory=list)
+    prompts: dict[int, list[int]] = field(default_factory=dict)
+    records: Records = field(default_factory=Records)
+    num_copies: int = 0
+
+
+def record(
+    scenario: Scenario, arch: Architecture, weights: Weights, device: str, dtype: torch.dtype, graphs: int = 0
+) -> Recording:
+    """Serve the scenario's requests, in debug mode or, with graphs, without it.
+
+    Raises where the scenario did not cause the expected event.
+    """
+    pool = scenario.pool()
+    short = replace(arch, spec=replace(arch.spec, max_len=min(arch.spec.max_len, MAX_LEN)))
+    scheduler = scenario.scheduler(scenario.policy(pool))
+    options = Options(device, dtype, debug=not graphs, clock=StepClock(0.1), graphs=graphs)
+    engine = assemble(scheduler, pool, short, weights, options)
+    found, requests = Recording(), scenario.requests(arch.spec.vocab_size)
+    found.prompts = {r.request_id: engine.runner.token_buffers.prompt(r.incoming) for r in requests}
+    _watch(engine.runner.sampler, engine.runner.moves, found)
+    found.records = engine.serve(requests)
+    _check(scenario, found, scheduler.policy.counters())
+    return found
+
+
+def _watch(sampler: Any, moves: Any, found: Recording) -> None:
+    sample, copy = sampler.sample, moves.copy
+
+    def watched(logits: Tensor, sampled: list[SampledRow], best: Tensor) -> dict[int, tuple[Replacement, ...]]:
+        for group, index, row in sampled:
+            tokens = sampler.token_buffers.tokens[group.sequences[index].seq_id]
+            found.rows.append((tuple(tokens), logits[row].clone()))
+        parents: dict[int, tuple[Replacement, ...]] = sample(logits, sampled, best)
+        return parents
+
+    def copied(copies: tuple[Copy, ...]) -> None:
+        found.num_copies += len(copies)
+        copy(copies)
+
+    sampler.sample, moves.copy = watched, copied
+
+
+def _check(scenario: Scenario, found: Recording, counters: Mapping[str, float]) -> None:
+    requests = found.records.requests
+    counts = {
+        "": 1,
+        "swaps": sum(r.num_swaps for r in requests),
+        "recomputes": sum(r.num_recomputes for r in requests),
+        "hits": counters.get("hit_tokens", 0),
+        "copies": found.num_copies,
+    }
+    if len(requests) != scenario.num_requests or found.records.rejections or not counts[scenario.happened]:
+        raise PlugInError(f"{scenario.name}: {len(requests)} requests ended, {counts}")

@@ -1,10 +1,10 @@
-"""A buddy allocator over a range of units; knows no sequences (Knuth, TAOCP vol. 1, section 2.5)."""
+"""A buddy allocator over a range of units, independent of sequences (Knuth, TAOCP vol. 1, section 2.5)."""
 
 
 class BuddyAllocator:
     """Ranges of 2^order units, aligned to their size, lowest address first.
 
-    A pool that is no power of two starts as the aligned powers of two that fill it from unit 0 on.
+    A pool whose size is no power of two starts as the aligned powers of two that fill it from unit 0.
     """
 
     __slots__ = ("_free", "max_order", "num_free", "num_units")
@@ -27,7 +27,7 @@ class BuddyAllocator:
                 break
         else:
             return None
-        start = min(self._free[larger])  # few free ranges exist at any time, so no order is kept among them
+        start = min(self._free[larger])  # few free ranges exist at any time, so they are unsorted
         self._free[larger].remove(start)
         while larger > order:
             larger -= 1
@@ -36,7 +36,7 @@ class BuddyAllocator:
         return start
 
     def free(self, start: int, order: int) -> None:
-        """Give a range back and join it with its buddy as often as that is free."""
+        """Free a range and merge it with its buddy for as long as the buddy is free."""
         self.num_free += 1 << order
         while order < self.max_order and (start ^ 1 << order) in self._free[order]:
             self._free[order].remove(start ^ 1 << order)

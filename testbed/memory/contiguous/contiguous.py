@@ -6,9 +6,8 @@ from bisect import bisect_right
 from functools import cache
 from typing import ClassVar, NamedTuple
 
-from testbed.core.batch import Batch, BatchIndex
 from testbed.core.errors import InputError
-from testbed.core.sequence import Sequence
+from testbed.core.sequence import Batch, BatchIndex, Sequence
 from testbed.core.slots import (
     GRANTED,
     Answer,
@@ -17,9 +16,9 @@ from testbed.core.slots import (
     Extent,
     Fixed,
     Footprint,
+    NonSequenceSlots,
     Ops,
     Refusal,
-    Unowned,
     Usage,
     ceil_div,
 )
@@ -28,7 +27,7 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
 class Reservation(NamedTuple):
-    """A buddy range of 2^order blocks from `block` on, of which `slots` slots were asked for."""
+    """A buddy range of 2^order blocks that begins at `block`, of which `slots` slots were requested."""
 
     seq: Sequence
     block: int
@@ -37,18 +36,18 @@ class Reservation(NamedTuple):
 
 
 class FullAt(BatchIndex):
-    """Knows at which step the first reservation of a batch is full; stale heap entries are dropped on sight."""
+    """Finds the step at which the first reservation of a batch is full, by a heap whose stale entries drop lazily."""
 
     def __init__(self, batch: Batch, reservations: dict[int, Reservation]) -> None:
         self.batch = batch
         self.reservations = reservations
         self._full: list[tuple[int, int]] = []
 
-    def joined(self, seq: Sequence) -> None:
+    def added(self, seq: Sequence) -> None:
         heapq.heappush(self._full, (self._step(seq), seq.seq_id))
 
-    def left(self, seq: Sequence) -> None:
-        """Nothing to do: the entry is stale from now on."""
+    def removed(self, seq: Sequence) -> None:
+        """Does nothing: the entry has become stale."""
 
     def steps(self) -> int | None:
         """Steps until a member's reservation is full; None for an empty batch."""
@@ -61,29 +60,29 @@ class FullAt(BatchIndex):
         return None
 
     def _step(self, seq: Sequence) -> int:
-        return self.reservations[seq.seq_id].slots - seq.room_offset
+        return self.reservations[seq.seq_id].slots - seq.slots_offset
 
 
 class Contiguous(MemoryPolicy):
-    """A buddy allocator of blocks, one reservation per sequence; the subclass says how much to reserve.
+    """A buddy allocator of blocks, one reservation per sequence; a subclass computes the size of the reservation.
 
-    Refuses LATER where no free range is large enough, NEVER where none could be in an empty pool.
+    Refuses LATER where no free range is large enough, NEVER where an empty pool has none that is.
     """
 
     def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
         if block_size < 1:
-            raise InputError(f"block_size is {block_size}; it must be at least 1 token")
+            raise InputError(f"block_size={block_size}: must be at least 1 token")
         self.block_size = block_size
         self.max_len = pool.max_len
         self._buddy = BuddyAllocator(pool.num_slots // block_size)
         self._reservations: dict[int, Reservation] = {}
         self._live = 0
         self._held = 0
-        self._longest = cache(self._longest_of)
+        self._longest = cache(self._max_seq_len_of)
 
     @abstractmethod
     def reservation(self, prompt_len: int, output_len: int) -> int:
-        """Slots to reserve for such a sequence; output_len is 0 unless the policy declares that it reads it."""
+        """Slots to reserve for a sequence; output_len is 0 unless the policy declares `reads_output_len`."""
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         first = seqs[0]
@@ -101,7 +100,7 @@ class Contiguous(MemoryPolicy):
         self._held += slots * len(seqs)
         return [GRANTED] * len(seqs)
 
-    def extend(self, batch: Batch, num_tokens: int) -> Answer:
+    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         steps = batch.index(self, self._index).steps()
         if steps is not None and steps < num_tokens:
             return Refusal.NEVER
@@ -110,15 +109,15 @@ class Contiguous(MemoryPolicy):
 
     def release(self, seq: Sequence) -> None:
         held = self._reservations.pop(seq.seq_id)
-        self._live -= seq.room
+        self._live -= seq.num_slots
         self._held -= held.slots
         self._buddy.free(held.block, held.order)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        """The child gets the parent's whole range, stored tokens or not, as in the paper's baselines.
+        """Copy the parent's whole range to the child, also slots without tokens, as in the paper's baselines.
 
-        BuddyBlockSpaceManager.fork, which the artifact's Orca scheduler calls, pairs the two block tables to their
-        ends; sequences of one request have ranges of one order.
+        BuddyBlockSpaceManager.fork, which the artifact's Orca scheduler calls, copies the whole block table; the
+        sequences of one request have ranges of one order.
         """
         source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
         size = self.block_size
@@ -134,32 +133,32 @@ class Contiguous(MemoryPolicy):
         total = buddy.num_units * size
         return Usage(total, self._live, self._held, total - free, 0, free, buddy.largest_free() * size)
 
-    def horizon(self, batch: Batch) -> int:
+    def guaranteed_steps(self, batch: Batch) -> int:
         return batch.index(self, self._index).steps() or 0
 
     def footprint(self, seq: Sequence) -> Footprint | None:
         return Fixed(self._reservations[seq.seq_id].slots)
 
-    def longest(self, prompt_len: int, num_seqs: int) -> int:
+    def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         return self._longest(prompt_len, num_seqs)
 
-    def unowned(self) -> Unowned:
+    def non_sequence_slots(self) -> NonSequenceSlots:
         size, held = self.block_size, self._reservations.values()
         ends = ((r.block * size + r.slots, (size << r.order) - r.slots) for r in held)
-        return Unowned(rounding=tuple(Extent(end, length) for end, length in ends if length))
+        return NonSequenceSlots(rounding=tuple(Extent(end, length) for end, length in ends if length))
 
     def check(self) -> None:
         self._buddy.check()
         held = self._reservations.values()
         used = sum(1 << r.order for r in held)
         assert used + self._buddy.num_free == self._buddy.num_units, "blocks were lost or counted twice"
-        assert self._live == sum(r.seq.room for r in held), "live slots are miscounted"
+        assert self._live == sum(r.seq.num_slots for r in held), "live slots are miscounted"
         assert self._held == sum(r.slots for r in held), "held slots are miscounted"
         for r in held:
-            assert r.seq.room <= r.slots <= self.block_size << r.order, f"{r.seq} overran its reservation"
+            assert r.seq.num_slots <= r.slots <= self.block_size << r.order, f"{r.seq} overran its reservation"
 
-    def _longest_of(self, prompt_len: int, num_seqs: int) -> int:
-        """See `longest`; reservations do not shrink as outputs grow, so the last that fits is found by halves."""
+    def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
+        """See `max_seq_len`; reservations do not shrink as outputs grow, so bisection finds the last that fits."""
         units = self._buddy.num_units
 
         def is_too_long(output_len: int) -> bool:
@@ -170,7 +169,7 @@ class Contiguous(MemoryPolicy):
         return prompt_len + outputs[fitting - 1] if fitting else 0
 
     def _allocate(self, count: int, order: int) -> list[int]:
-        """`count` ranges of 2^order blocks, or none."""
+        """First blocks of `count` ranges of 2^order blocks; an empty list where not all fit."""
         blocks = list[int]()
         while len(blocks) < count:
             block = self._buddy.allocate(order)
@@ -205,7 +204,7 @@ class ContiguousPow2(Contiguous):
 
 
 class ContiguousOracle(Contiguous):
-    """Orca (Oracle): exactly what will be used."""
+    """Orca (Oracle): the prompt and the true output length."""
 
     reads_output_len: ClassVar[bool] = True
 

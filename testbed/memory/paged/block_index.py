@@ -1,9 +1,9 @@
-"""Which members of a batch need a block at which step, found without walking the batch."""
+"""The members of a batch that need a block at a step, found without iterating over the batch."""
 
-from testbed.core.batch import Batch, BatchIndex
-from testbed.core.records import record
-from testbed.core.sequence import Sequence
-from testbed.core.slots import Growth, growth_of
+from collections.abc import Sequence as Row
+
+from testbed.core.sequence import Batch, BatchIndex, Sequence
+from testbed.core.slots import Growth, growth_of, record
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables
 
@@ -11,8 +11,8 @@ from testbed.memory.paged.block_tables import BlockTable, Tables
 class BlockIndex(BatchIndex):
     """Members by the step, modulo the block size, at which they need their next block.
 
-    due[r] holds the blocks of the members whose blocks are full at the steps congruent to r. `tails` holds the tables
-    of members whose partial last block was shared when they joined or forked, and may have to be copied before the
+    due[r] contains the blocks of the members whose blocks are full at the steps congruent to r. `tails` contains the
+    tables of members whose partial last block was shared when they joined or forked, and may need a copy before the
     next write.
     """
 
@@ -23,22 +23,22 @@ class BlockIndex(BatchIndex):
         self.due: list[dict[int, list[int]]] = [{} for _ in range(tables.block_size)]
         self.tails: dict[int, BlockTable] = {}
 
-    def joined(self, seq: Sequence) -> None:
+    def added(self, seq: Sequence) -> None:
         table = self.tables.of(seq)
-        self.due[-seq.room_offset % len(self.due)][seq.seq_id] = table.blocks
-        if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1 and seq.room % len(self.due):
+        self.due[-seq.slots_offset % len(self.due)][seq.seq_id] = table.blocks
+        if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1 and seq.num_slots % len(self.due):
             self.forked(seq)
 
-    def left(self, seq: Sequence) -> None:
-        del self.due[-seq.room_offset % len(self.due)][seq.seq_id]
+    def removed(self, seq: Sequence) -> None:
+        del self.due[-seq.slots_offset % len(self.due)][seq.seq_id]
         self.tails.pop(seq.seq_id, None)
 
     def forked(self, seq: Sequence) -> None:
-        """A member shares its last block, a partial one, from now on."""
+        """Record that a member shares its partial last block."""
         self.tails[seq.seq_id] = self.tables.of(seq)
 
     def needed(self, num_steps: int) -> int:
-        """Blocks that num_steps more steps of all members take, copies on write aside."""
+        """Blocks that num_steps more steps of all members take, without copy-on-write."""
         due, now = self.due, self.batch.extended % len(self.due)
         if num_steps == 1:
             return len(due[now])
@@ -57,14 +57,14 @@ class BlockIndex(BatchIndex):
         return steps
 
     def step(self) -> int:
-        """What grow(1) does; returns the slots that it took."""
+        """The same as grow(1), but returns the number of slots taken."""
         due, take = self.due[self.batch.extended % len(self.due)], self.pool.free.pop
         for blocks in due.values():
             blocks.append(take())
         return len(due) * len(self.due)
 
     def grow(self, num_steps: int) -> Growth:
-        """Hand out the blocks for num_steps more steps from the end of the free ones, which must be enough."""
+        """Append the blocks for num_steps more steps, from the end of the free list, which must be long enough."""
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
         for soonest, members in enumerate((self.due[now:] + self.due[:now])[:num_steps]):
@@ -79,14 +79,30 @@ class BlockIndex(BatchIndex):
         return record(Growth, ((num_free - len(free)) * size, first, second))
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
-        """When num_steps more steps will take blocks after the first num_blocks of them."""
-        size, start, taken = len(self.due), self.batch.extended, 0
+        """When num_steps more steps will take blocks, without the first num_blocks of them."""
+        size, taken = len(self.due), 0
+        events = list[tuple[int, int]]()
+        for step, count in self._takes(num_steps):
+            before, taken = max(taken, num_blocks), taken + count
+            events.append((step, max(taken - before, 0) * size))
+        return growth_of(events)
+
+    def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
+        """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
+        taken, events = 0, list[tuple[int, int]]()
+        for step, count in self._takes(num_steps):
+            events.append((step, sum(marks[taken : taken + count]) * len(self.due)))
+            taken += count
+        return growth_of(events)
+
+    def _takes(self, num_steps: int) -> list[tuple[int, int]]:
+        """The steps among the next num_steps that take blocks, and how many."""
+        size, start = len(self.due), self.batch.extended
         counts = [(soonest, len(self.due[(start + soonest) % size])) for soonest in range(min(num_steps, size))]
         rounds = [(soonest, count) for soonest, count in counts if count]
-        events = list[tuple[int, int]]()
-        for first in range(0, num_steps, size):
-            for soonest, count in rounds:
-                if first + soonest < num_steps:
-                    before, taken = max(taken, num_blocks), taken + count
-                    events.append((first + soonest, max(taken - before, 0) * size))
-        return growth_of(events)
+        return [
+            (first + soonest, count)
+            for first in range(0, num_steps, size)
+            for soonest, count in rounds
+            if first + soonest < num_steps
+        ]

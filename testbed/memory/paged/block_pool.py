@@ -1,14 +1,13 @@
-"""Block ids, how many sequences hold each, and which are free."""
+"""Block ids: their reference counts, and the free list."""
 
 from collections.abc import Iterable
 
 
 class BlockPool:
-    """num_blocks blocks; the last of `free` is taken next, by default the lowest id first.
+    """num_blocks blocks; `take` pops from the end of `free`, by default the lowest id first.
 
-    `sharers` holds the reference count of every block that more than one sequence holds; any other taken block has
-    one holder. Most workloads share little, so taking and freeing need not touch a count. num_saved is the number of
-    blocks that sharing saves.
+    `sharers` maps every block with a reference count above 1 to its count; any other taken block has a count of 1.
+    Most workloads share little, so most calls change no count. num_saved is the number of blocks that sharing saves.
     """
 
     __slots__ = ("free", "num_blocks", "num_saved", "sharers")
@@ -21,7 +20,7 @@ class BlockPool:
         self.num_saved = 0
 
     def take(self, count: int) -> list[int]:
-        """`count` free blocks, which must be there, in the order in which they are handed out."""
+        """Take `count` free blocks; the caller ensures that there are as many."""
         if not count:
             return []
         blocks = self.free[: -count - 1 : -1]
@@ -29,13 +28,13 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """One more sequence holds each of these blocks."""
+        """Increment the reference count of each of these blocks."""
         for block in blocks:
             self.sharers[block] = self.sharers.get(block, 1) + 1
             self.num_saved += 1
 
     def put(self, blocks: list[int]) -> int:
-        """One sequence fewer holds each of these blocks; returns how many became free (the last one of them first)."""
+        """Decrement the reference count of each block; returns how many became free (`take` pops the last first)."""
         if not self.sharers:
             self.free.extend(blocks)
             return len(blocks)
@@ -44,7 +43,7 @@ class BlockPool:
         return len(unshared)
 
     def drop(self, block: int) -> bool:
-        """Take one holder from a shared block; False where it was the only one."""
+        """Decrement the reference count of a shared block; False, without a change, where the count is 1."""
         count = self.sharers.get(block, 1)
         if count == 1:
             return False
@@ -56,11 +55,11 @@ class BlockPool:
         return True
 
     def ref_count(self, block: int) -> int:
-        """Sequences that hold a taken block."""
+        """The reference count of a taken block."""
         return self.sharers.get(block, 1)
 
     def check(self, tables: Iterable[list[int]]) -> None:
-        """Free and held blocks are all blocks, and the counts are those of the tables."""
+        """Assert that free and held blocks are all blocks, and that the counts equal those of the tables."""
         self._check(tables, [])
 
     def _check(self, tables: Iterable[list[int]], unheld: list[int]) -> None:

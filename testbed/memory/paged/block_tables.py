@@ -1,16 +1,15 @@
-"""Block tables, and the count of slots that store a token."""
+"""Block tables of sequences and of registered prefixes; copy-on-write at block granularity (section 4.4, Fig. 8)."""
 
 from collections.abc import Collection, Iterable
 from typing import NoReturn
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import NO_OPS, Ops, ceil_div
+from testbed.core.slots import NO_OPS, Copy, Ops, ceil_div
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.copy_on_write import copy_tails
 
 
 class BlockTable:
-    """The blocks of one sequence in order, as many as its room needs; the first `pinned` are a registered prefix."""
+    """The blocks of one sequence in order, enough for its num_slots; the first `pinned` are a registered prefix."""
 
     __slots__ = ("blocks", "pinned", "seq")
 
@@ -36,7 +35,7 @@ class Tables:
         return self.held.get(seq.seq_id) or absent(seq)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """`child` holds the parent's blocks, instead of its own if it has any."""
+        """Share the parent's blocks with `child`, which first drops the blocks that it has."""
         table, own = self.of(parent), self.held.get(child.seq_id)
         if own is not None:
             self._replace(own, table)
@@ -45,34 +44,55 @@ class Tables:
             self.held[child.seq_id] = BlockTable(child, list(table.blocks), table.pinned)
 
     def give_up(self, seq: Sequence, kept: int = 0) -> None:
-        """The sequence leaves the device; its first `kept` blocks remain held."""
+        """Remove a sequence's table; its first `kept` blocks keep their reference."""
         self._drop_end(self.of(seq), kept)
         del self.held[seq.seq_id]
 
+    def copying_writers(self, tails: Iterable[BlockTable]) -> list[BlockTable]:
+        """The tables that must copy their partial last block before a write, in the order of writing.
+
+        The first writers of a shared block copy it; the last one writes in place.
+        """
+        writers, counts = [], dict[int, int]()
+        for table in tails:
+            tail = table.blocks[-1]
+            count = counts.get(tail, self.pool.ref_count(tail))
+            if count > 1:
+                writers.append(table)
+                counts[tail] = count - 1
+        return writers
+
     def copy_tails(self, writers: Collection[BlockTable]) -> Ops:
-        """Give each writer a last block of its own, from the free ones."""
+        """Replace each writer's last block by a free one; the copies are of whole blocks, as in the 2023 system."""
         if not writers:
             return NO_OPS
-        copies = copy_tails(writers, self.pool, self.block_size)
-        self.live += sum(table.seq.room % self.block_size for table in writers)
-        return Ops(copies)
+        size, copies = self.block_size, list[Copy]()
+        for table in writers:
+            source, target = table.blocks[-1], self.pool.free.pop()
+            self.pool.drop(source)
+            table.blocks[-1] = target
+            copies.append(Copy(source * size, target * size, size))
+            self.live += table.seq.num_slots % size
+        return Ops(tuple(copies))
 
     def check(self, pinned: dict[int, list[int]], kept: Iterable[list[int]]) -> None:
         """Raise AssertionError where a count is wrong.
 
-        `pinned` holds the blocks of registered prefixes by length; `kept` what swapped sequences still hold.
+        `pinned` maps lengths to the blocks of registered prefixes; `kept` lists the blocks of swapped sequences.
         """
         self.pool.check([*(table.blocks for table in self.held.values()), *pinned.values(), *kept])
-        stored = [(table.seq.room, table.blocks) for table in self.held.values()]
-        assert self.live == stored_tokens([*stored, *pinned.items()], self.block_size), "live slots are miscounted"
+        num_stored = [(table.seq.num_slots, table.blocks) for table in self.held.values()]
+        assert self.live == stored_tokens([*num_stored, *pinned.items()], self.block_size), "live slots are miscounted"
         for seq_id, table in self.held.items():
-            assert len(table.blocks) == ceil_div(table.seq.room, self.block_size), f"table of sequence {seq_id}"
+            assert len(table.blocks) == ceil_div(table.seq.num_slots, self.block_size), f"table of sequence {seq_id}"
 
     def _replace(self, table: BlockTable, parent: BlockTable) -> None:
-        """`table` becomes the parent's, of equal length; what both share already is left alone."""
-        if table.seq.room != parent.seq.room:
-            raise ValueError(f"a beam of {table.seq.room} tokens cannot go on with {parent.seq.room} of another")
-        # Sharing begins at the root: the last block that both have in common has only common ones before it.
+        """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do not change."""
+        if table.seq.num_slots != parent.seq.num_slots:
+            raise ValueError(
+                f"a beam of {table.seq.num_slots} tokens cannot continue from a beam of {parent.seq.num_slots}"
+            )
+        # Sharing begins at the first block: all blocks before the last common one are common too.
         own, others = table.blocks, parent.blocks
         common = len(own)
         while common and own[common - 1] != others[common - 1]:
@@ -82,20 +102,54 @@ class Tables:
         self.pool.share(own[common:])
 
     def _drop_end(self, table: BlockTable, first: int) -> None:
-        """Drop the blocks from the given one on, and the stored tokens of those that nobody else holds."""
-        blocks, padding = table.blocks, len(table.blocks) * self.block_size - table.seq.room
+        """Drop the blocks from index `first` on, and the stored tokens of those without another reference."""
+        blocks, padding = table.blocks, len(table.blocks) * self.block_size - table.seq.num_slots
         if padding and self.pool.sharers and self.pool.ref_count(blocks[-1]) > 1:
             padding = 0
         self.live -= self.pool.put(blocks[first:] if first else blocks) * self.block_size - padding
 
 
+class RegisteredPrefixes(dict[int, list[int]]):
+    """Registered prefixes (section 4.4) as pinned blocks by length; sequences with a prefix share its whole blocks.
+
+    Each sequence copies the partial last block, because it writes its next tokens there. It also copies the block with
+    the last prompt token, which is always computed again.
+    """
+
+    __slots__ = ("block_size", "num_blocks")
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__()
+        self.block_size = block_size
+        self.num_blocks = 0
+
+    def pin(self, num_tokens: int, blocks: list[int]) -> None:
+        """Keep these blocks as the prefix of num_tokens tokens."""
+        self[num_tokens] = blocks
+        self.num_blocks += len(blocks)
+
+    def whole(self, seq: Sequence) -> list[int]:
+        """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
+        return self[seq.registered_prefix][: self._num_whole(seq)]
+
+    def remainder(self, seq: Sequence, blocks: list[int]) -> Ops:
+        """The copy of the rest of the prefix to `blocks`, the blocks of `seq`."""
+        size, last = self.block_size, self._num_whole(seq)
+        if seq.registered_prefix == last * size:
+            return NO_OPS
+        return Ops((Copy(self[seq.registered_prefix][last] * size, blocks[last] * size, size),))
+
+    def _num_whole(self, seq: Sequence) -> int:
+        return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
+
+
 def absent(seq: Sequence) -> NoReturn:
-    """Nobody has a table for it."""
-    raise KeyError(f"{seq} is not on the device: admit it, or move it back, first")
+    """Raise KeyError for a sequence without a table."""
+    raise KeyError(f"{seq}: is not on the device (admit it, or move it back, first)")
 
 
 def stored_tokens(tables: Iterable[tuple[int, list[int]]], block_size: int) -> int:
-    """Slots that store a token in tables of so many tokens and these blocks, shared ones once."""
+    """Slots that store a token, shared ones once, for pairs of (tokens, blocks of the table)."""
     filled = dict[int, int]()
     for num_tokens, blocks in tables:
         for i, block in enumerate(blocks):

@@ -5,10 +5,8 @@ from functools import lru_cache
 from math import ceil
 from typing import ClassVar
 
-from testbed.core.batch import Batch
 from testbed.core.errors import InputError
-from testbed.core.records import record
-from testbed.core.sequence import Sequence
+from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import (
     DEVICE,
     GRANTED,
@@ -22,17 +20,16 @@ from testbed.core.slots import (
     Grant,
     Granular,
     Growth,
+    NonSequenceSlots,
     Ops,
     Refusal,
-    Unowned,
     Usage,
     ceil_div,
+    record,
 )
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, Tables, stored_tokens
-from testbed.memory.paged.copy_on_write import copying_writers
-from testbed.memory.paged.registered_prefixes import RegisteredPrefixes
+from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, Tables, stored_tokens
 from testbed.memory.paged.swap_space import SwapSpace, distinct
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
@@ -40,9 +37,9 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 class Paged(MemoryPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool free.
 
-    The watermark (section 4.5; the artifact's 1%) is waived when nothing is resident, so that a pool that could hold
-    a request always admits it in the end. `blocks` is the pool to take blocks from, by default a fresh one. Refuses
-    NEVER where the tokens would not fit an empty pool less the registered prefixes.
+    The watermark (section 4.5; the artifact's 1%) does not apply when no sequence is on the device, so that a request
+    that fits the pool is admitted in the end. `blocks` is the pool to take blocks from, by default a new one. Refuses
+    NEVER where the tokens exceed an empty pool less the registered prefixes.
     """
 
     shares: ClassVar[bool] = True
@@ -53,9 +50,9 @@ class Paged(MemoryPolicy):
         self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, blocks: BlockPool | None = None
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
-            raise InputError(f"block_size is {block_size}; it must be from 1 to {self.max_block_size} tokens")
+            raise InputError(f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens")
         if not 0 <= watermark < 1:
-            raise InputError(f"watermark is {watermark}; it must be a share of the pool, at least 0 and below 1")
+            raise InputError(f"watermark={watermark}: must be a share of the pool, at least 0 and below 1")
         self.block_size = block_size
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
@@ -68,44 +65,49 @@ class Paged(MemoryPolicy):
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         """Several sequences share the whole blocks of their prompt, as they would after a fork and a first write.
 
-        Its partial last block is everybody's own, and computed by everybody: a copy would come before the iteration,
-        when there is nothing to copy yet. A registered prefix is there as a whole, however little is asked for.
+        Each sequence computes the partial last block of the prompt itself: a copy would run before the iteration that
+        computes it. A registered prefix is stored as a whole, even if num_tokens is smaller.
         """
         first, size = seqs[0], self.block_size
         prefix: list[int] = []
-        if registered := first.prefix in self._prefixes:
-            prefix, num_tokens = self._prefixes.whole(first), max(num_tokens, first.prefix)
+        if registered := first.registered_prefix in self._prefixes:
+            prefix, num_tokens = self._prefixes.whole(first), max(num_tokens, first.registered_prefix)
         each, common, more = -(-num_tokens // size), first.prompt_len // size, len(seqs) - 1
         needed = each + more * (each - common) - len(prefix)
-        if not self._make_room(needed, self._reserve()):
+        if not self._ensure_free(needed, self._reserve()):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
         self._pool.share(prefix)
-        blocks = self._seat(seqs, each, common, prefix)
+        blocks = self._allocate_tables(seqs, each, common, prefix)
         self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
         grant = GRANTED
         if registered:
-            grant = Grant(first.prefix, self._prefixes.remainder(first, blocks))
+            grant = Grant(first.registered_prefix, self._prefixes.remainder(first, blocks))
             for seq in seqs:
                 self._tables.held[seq.seq_id].pinned = len(prefix)
         return [grant, *[Grant(common * size)] * more] if more else [grant]
 
-    def extend(self, batch: Batch, num_tokens: int) -> Answer:
+    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
-        writers = copying_writers(index.tails.values(), self._pool) if index.tails else ()
+        writers = self._tables.copying_writers(index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
-        if (num_tokens // self.block_size + 1) * num_seqs + len(writers) > num_free:
-            needed = self._asked_by(index, num_tokens, writers)
-            if not self._make_room(needed):
+        rounds = (num_tokens - 2) // self.block_size + 2  # in each of which a sequence takes one block at most
+        if rounds * num_seqs + len(writers) > num_free:
+            needed = self._requested_by(index, num_tokens, writers)
+            if not self._ensure_free(needed):
                 return Refusal.LATER
             if needed > num_free:
-                evicted = index.beyond(num_tokens, num_free - len(writers))
+                evicted = self._evicted(index, num_tokens, num_free - len(writers))
         self._tables.live += num_tokens * num_seqs
         if index.tails:
             return self._write_tails(index, num_tokens, writers)
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
+
+    def fits(self, seq: Sequence, num_tokens: int) -> bool:
+        shared = self._prefixes.whole(seq) if seq.registered_prefix in self._prefixes else []
+        return ceil_div(num_tokens, self.block_size) - len(shared) + self._reserve() <= self._available()
 
     def release(self, seq: Sequence) -> None:
         if seq.seq_id in self._host.tables:
@@ -120,22 +122,22 @@ class Paged(MemoryPolicy):
         size, pool = self.block_size, self._pool
         total, free = pool.num_blocks * size, len(pool.free) * size
         held = total - free
-        return record(Usage, (total, self._tables.live, held, held, 0, free, free, pool.num_saved * size))
+        return record(Usage, (total, self._tables.live, held, held, 0, free, free, pool.num_saved * size, 0))
 
-    def horizon(self, batch: Batch) -> int:
+    def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
         return self._footprint
 
-    def longest(self, prompt_len: int, num_seqs: int) -> int:
+    def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         common = prompt_len // self.block_size if num_seqs > 1 else 0
         return self.block_size * (common + (self._capacity() - common) // num_seqs)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         self._tables.fork(parent, child)
-        if parent.room % self.block_size:
+        if parent.num_slots % self.block_size:
             for seq in (parent, child):
                 if seq.batch is not None:
                     (seq.batch.indexes.get(self) or seq.batch.index(self, self._index)).forked(seq)
@@ -143,21 +145,21 @@ class Paged(MemoryPolicy):
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         if tier not in (DEVICE, HOST):
-            raise UnsupportedError(f"{type(self).__name__} knows the tiers {DEVICE} and {HOST}, not {tier}")
+            raise UnsupportedError(f"{type(self).__name__}: tier {tier}: is none of {DEVICE} and {HOST}")
         return self._move_out(seqs) if tier == HOST else self._move_in(seqs)
 
     def register_prefix(self, num_tokens: int) -> None:
-        """Pin num_tokens tokens; sequences whose `prefix` is num_tokens share their whole blocks from then on."""
+        """Pin num_tokens tokens; later sequences with that registered_prefix share its whole blocks."""
         needed = ceil_div(num_tokens, self.block_size)
-        if not self._make_room(needed):
-            raise InputError(f"a prefix of {num_tokens} tokens needs {needed} blocks; {len(self._pool.free)} are free")
+        if not self._ensure_free(needed):
+            raise InputError(f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} are free")
         self._prefixes.pin(num_tokens, self._pool.take(needed))
         self._tables.live += num_tokens
 
-    def unowned(self) -> Unowned:
+    def non_sequence_slots(self) -> NonSequenceSlots:
         size = self.block_size
         pinned = (block for blocks in self._prefixes.values() for block in blocks)
-        return Unowned(pinned=tuple(Extent(block * size, size) for block in pinned))
+        return NonSequenceSlots(pinned=tuple(Extent(block * size, size) for block in pinned))
 
     def check(self) -> None:
         self._tables.check(self._prefixes, [host.kept for host in self._host.tables.values()])
@@ -173,21 +175,25 @@ class Paged(MemoryPolicy):
         return self._watermark if self._tables.held else 0
 
     def _available(self) -> int:
-        """Blocks that could be had now."""
+        """Blocks that can be taken now."""
         return len(self._pool.free)
 
-    def _asked_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
-        """Free blocks without which a batch is refused num_tokens more steps."""
+    def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
+        """Free blocks that a batch needs for num_tokens more steps; with fewer it is refused."""
         return index.needed(num_tokens) + len(writers)
 
-    def _make_room(self, needed: int, reserve: int = 0) -> bool:
-        """Whether `needed` blocks are free, and `reserve` more; a subclass may free some to make it so."""
+    def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
+        """Whether needed + reserve blocks are free; a subclass may first evict cached blocks."""
         return len(self._pool.free) >= needed + reserve
 
-    def _seat(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
-        """Tables for a group, `each` blocks for everybody, the first `common` of them the same ones for all.
+    def _evicted(self, index: BlockIndex, num_tokens: int, num_free: int) -> Growth:
+        """When the next num_tokens steps take blocks that were freed for them, behind num_free that were free."""
+        return NO_GROWTH
 
-        The first sequence holds the blocks `found` already; all others are free ones. Returns its blocks.
+    def _allocate_tables(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
+        """Allocate a group's tables of `each` blocks, of which the first `common` are shared by all sequences.
+
+        The first sequence's table begins with the blocks `found`; all others come from the pool. Returns its blocks.
         """
         blocks = found + self._pool.take(max(each - len(found), 0))
         self._tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
@@ -197,7 +203,7 @@ class Paged(MemoryPolicy):
         return blocks
 
     def _write_tails(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> Answer:
-        """Extend a batch in which last blocks may be shared; from then on nobody shares one. Never within a horizon."""
+        """Extend a batch whose last blocks may be shared, and unshare them. Never within guaranteed steps."""
         ops = self._tables.copy_tails(writers)
         index.tails.clear()
         growth = index.grow(num_tokens)
@@ -212,20 +218,19 @@ class Paged(MemoryPolicy):
         return answer
 
     def _move_in(self, seqs: list[Sequence]) -> Answer:
-        source = self._host.blocks(seqs)
-        # Every sequence may need a block in its next step; without room for that the group would be moved out again.
+        # Every sequence may need a block in its next step; without these blocks the group would be moved out again.
         spare = self._reserve() + len(seqs) if self._tables.held else 0
-        if not self._make_room(len(source), spare):
+        if not self._ensure_free(self._host.num_blocks(seqs), spare):
             return Refusal.LATER
         kept = distinct([self._host.tables[seq.seq_id].kept for seq in seqs])
-        tables, ops = self._host.fetch(seqs, source, self._pool)
+        tables, ops = self._host.fetch(seqs, self._pool)
         self._tables.held.update(zip((seq.seq_id for seq in seqs), tables, strict=True))
-        stored = stored_tokens([(table.seq.room, table.blocks) for table in tables], self.block_size)
-        self._tables.live += stored - self.block_size * len(kept)
+        num_stored = stored_tokens([(table.seq.num_slots, table.blocks) for table in tables], self.block_size)
+        self._tables.live += num_stored - self.block_size * len(kept)
         return Grant(0, ops)
 
 
 @lru_cache(1 << 10)
 def taken_at_once(slots: int, evicted: Growth) -> Grant:
-    """The grant of a single step that took so many slots."""
+    """The grant of a single step that took `slots` slots."""
     return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED

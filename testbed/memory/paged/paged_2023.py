@@ -4,8 +4,7 @@ from collections.abc import Collection
 from itertools import groupby, islice
 from operator import attrgetter
 
-from testbed.core.batch import Batch
-from testbed.core.sequence import Sequence
+from testbed.core.sequence import Batch, Sequence
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables
@@ -14,26 +13,26 @@ from testbed.memory.policy import PoolSpec
 
 
 class GroupIndex(BlockIndex):
-    """Also knows how many members each request has; widest is the most that one ever had."""
+    """Also counts the members of each request; `widest` is the largest count so far."""
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
         super().__init__(batch, tables, pool)
         self.num_seqs: dict[int, int] = {}
         self.widest = 0
 
-    def joined(self, seq: Sequence) -> None:
-        super().joined(seq)
+    def added(self, seq: Sequence) -> None:
+        super().added(seq)
         count = self.num_seqs[seq.request_id] = self.num_seqs.get(seq.request_id, 0) + 1
         self.widest = max(self.widest, count)
 
-    def left(self, seq: Sequence) -> None:
-        super().left(seq)
+    def removed(self, seq: Sequence) -> None:
+        super().removed(seq)
         self.num_seqs[seq.request_id] -= 1
         if not self.num_seqs[seq.request_id]:
             del self.num_seqs[seq.request_id]
 
-    def asked(self, num_steps: int, writers: Collection[BlockTable]) -> int:
-        """Free blocks for num_steps steps in which each group asks, in turn, for as many as it has sequences."""
+    def requested(self, num_steps: int, writers: Collection[BlockTable]) -> int:
+        """Free blocks for num_steps steps in which each group in turn requires one for each of its sequences."""
         most = taken = 0
         copying = {table.seq.seq_id for table in writers}
         for step in range(self.batch.extended, self.batch.extended + num_steps):
@@ -46,44 +45,44 @@ class GroupIndex(BlockIndex):
 
     @property
     def is_even(self) -> bool:
-        """Whether all groups are of one width."""
+        """Whether all groups have the same number of sequences."""
         return len(self.batch.sequences) == self.widest * len(self.num_seqs)
 
-    def asked_last(self, num_steps: int) -> int:
-        """The same where groups are even and nobody copies: then nobody finds fewer blocks than who asks last."""
+    def requested_last(self, num_steps: int) -> int:
+        """`requested` where groups are even and no block is copied: the last group then finds the fewest blocks."""
         last = islice(reversed(self.batch.sequences.values()), self.widest)
         step = self.batch.extended + num_steps - 1
         return self.needed(num_steps) - sum(self._is_due(seq, step) for seq in last) + self.widest
 
     def _is_due(self, seq: Sequence, step: int) -> bool:
-        return (seq.room_offset + step) % len(self.due) == 0
+        return (seq.slots_offset + step) % len(self.due) == 0
 
 
 class Paged2023(Paged):
-    """A step asks for a free block for each sequence of a group, needed or not; a share of a block is no watermark.
+    """A step requires a free block for each sequence of a group, needed or not; the watermark is rounded down.
 
-    The first is waived for a group that decodes alone, so that a pool that could hold a request always serves it.
+    The first rule does not apply to a group that decodes alone, so that a request that fits the pool is served.
     """
 
     def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01) -> None:
         super().__init__(pool, block_size, watermark)
         self._watermark = int(watermark * self._pool.num_blocks)
 
-    def horizon(self, batch: Batch) -> int:
-        """Steps for which every group finds a free block for each of its sequences, whichever asks last."""
+    def guaranteed_steps(self, batch: Batch) -> int:
+        """Steps for which every group finds a free block for each of its sequences, in any order of groups."""
         index: GroupIndex = batch.indexes.get(self) or batch.index(self, self._index)
         left = self._available() - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:
             return 0
         return min(index.steps_within(left), self._max_len)
 
-    def _asked_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
-        needed = super()._asked_by(index, num_tokens, writers)
+    def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
+        needed = super()._requested_by(index, num_tokens, writers)
         assert isinstance(index, GroupIndex)
         if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
             return needed
         even = index.is_even and not writers
-        return max(needed, index.asked_last(num_tokens) if even else index.asked(num_tokens, writers))
+        return max(needed, index.requested_last(num_tokens) if even else index.requested(num_tokens, writers))
 
     def _index(self, batch: Batch) -> GroupIndex:
         return GroupIndex(batch, self._tables, self._pool)

@@ -1,4 +1,4 @@
-"""The host tier (section 4.5): whole groups move there and back, every shared block once."""
+"""The host tier (section 4.5): groups swap out and in as a whole, every shared block once."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from testbed.memory.paged.block_tables import BlockTable
 
 @dataclass(slots=True)
 class HostTable:
-    """What a sequence holds on the host; its blocks `kept`, a registered prefix, never leave the device."""
+    """A swapped sequence's blocks on the host; its blocks `kept`, a registered prefix, stay on the device."""
 
     kept: list[int]
     blocks: list[int]
 
 
 class SwapSpace:
-    """The host's blocks, and the tables of the sequences that are there."""
+    """The host's blocks, and the tables of the swapped sequences."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
@@ -25,38 +25,33 @@ class SwapSpace:
         self._pool = BlockPool(num_blocks)
 
     def put(self, tables: list[BlockTable]) -> Answer:
-        """Room for a group's tables but for the blocks that each keeps on the device, and how they get here."""
+        """Swap a group out: allocate its host blocks and return the transfers, or refuse; pinned blocks do not move."""
         moving = [table.blocks[table.pinned :] for table in tables]
-        source = distinct(moving)
-        if len(source) > len(self._pool.free):
+        if len(distinct(moving)) > len(self._pool.free):
             return Refusal.LATER
-        target = self._pool.take(len(source))
-        moved = pair(moving, source, target)
-        share_repeated(moved, self._pool)
+        moved, copies = move_tables(moving, self._pool, self.block_size)
         for table, blocks in zip(tables, moved, strict=True):
             self.tables[table.seq.seq_id] = HostTable(table.blocks[: table.pinned], blocks)
-        return Grant(0, Ops(moves=(Move(DEVICE, HOST, transfers(source, target, self.block_size)),)))
+        return Grant(0, Ops(moves=(Move(DEVICE, HOST, copies),)))
 
-    def blocks(self, seqs: list[Sequence]) -> list[int]:
-        """What a group holds here, shared blocks once."""
-        return distinct([self.tables[seq.seq_id].blocks for seq in seqs])
+    def num_blocks(self, seqs: list[Sequence]) -> int:
+        """A group's blocks on the host, shared ones once."""
+        return len(distinct([self.tables[seq.seq_id].blocks for seq in seqs]))
 
-    def fetch(self, seqs: list[Sequence], source: list[int], pool: BlockPool) -> tuple[list[BlockTable], Ops]:
-        """The group, which holds the blocks `source` here, goes back to free blocks of `pool`; its tables there."""
-        target = pool.take(len(source))
+    def fetch(self, seqs: list[Sequence], pool: BlockPool) -> tuple[list[BlockTable], Ops]:
+        """Swap a group in to free blocks of `pool`; returns its tables there and the transfers."""
         hosted = [self.tables[seq.seq_id] for seq in seqs]
-        moved = pair([table.blocks for table in hosted], source, target)
-        share_repeated(moved, pool)
+        moved, copies = move_tables([table.blocks for table in hosted], pool, self.block_size)
         for seq in seqs:
             self.drop(seq)
         tables = [
             BlockTable(seq, table.kept + new, len(table.kept))
             for seq, table, new in zip(seqs, hosted, moved, strict=True)
         ]
-        return tables, Ops(moves=(Move(HOST, DEVICE, transfers(source, target, self.block_size)),))
+        return tables, Ops(moves=(Move(HOST, DEVICE, copies),))
 
     def drop(self, seq: Sequence) -> list[int]:
-        """The sequence leaves the host; returns the blocks that it has kept on the device."""
+        """Free a sequence's host blocks; returns its blocks that stayed on the device."""
         table = self.tables.pop(seq.seq_id)
         self._pool.put(table.blocks)
         return table.kept
@@ -71,21 +66,14 @@ def distinct(tables: list[list[int]]) -> list[int]:
     return list(dict.fromkeys(block for table in tables for block in table))
 
 
-def pair(tables: list[list[int]], source: list[int], target: list[int]) -> list[list[int]]:
-    """The tables with every source block replaced by its target block."""
-    target_of = dict(zip(source, target, strict=True))
-    return [[target_of[block] for block in table] for table in tables]
-
-
-def transfers(source: list[int], target: list[int], block_size: int) -> tuple[Copy, ...]:
-    """One transfer a block between the tiers."""
-    pairs = zip(source, target, strict=True)
-    return tuple(Copy(src * block_size, dst * block_size, block_size) for src, dst in pairs)
-
-
-def share_repeated(tables: list[list[int]], pool: BlockPool) -> None:
-    """Count the second and later holders of every freshly taken block."""
+def move_tables(tables: list[list[int]], pool: BlockPool, block_size: int) -> tuple[list[list[int]], tuple[Copy, ...]]:
+    """Copy tables to free blocks of another pool, with the same sharing; a transfer for each block."""
+    source = distinct(tables)
+    target_of = dict(zip(source, pool.take(len(source)), strict=True))
+    moved = [[target_of[block] for block in table] for table in tables]
     seen = set[int]()
-    for table in tables:
+    for table in moved:
         pool.share(block for block in table if block in seen)
         seen.update(table)
+    size = block_size
+    return moved, tuple([Copy(src * size, dst * size, size) for src, dst in target_of.items()])

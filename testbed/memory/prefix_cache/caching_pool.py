@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from testbed.core.slots import Growth
+from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node, PrefixIndex
@@ -18,6 +20,11 @@ class CachingPool(BlockPool):
         self.order = order
         self.num_parked = 0
         self.evictions = 0
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that are neither held nor findable."""
+        return len(self.free)
 
     def hold(self, nodes: Sequence[Node]) -> int:
         """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were parked."""
@@ -63,6 +70,10 @@ class CachingPool(BlockPool):
         self.free += self.index.drop(self.order.victims(count))
         self.num_parked -= count
         self.evictions += count
+
+    def evicted(self, index: BlockIndex, num_steps: int, num_free: int) -> Growth:
+        """Which blocks that num_steps steps take were evicted for them just now: those after the first num_free."""
+        return index.beyond(num_steps, num_free)
 
     def parked(self) -> list[int]:
         """The parked blocks, by id."""

@@ -6,7 +6,10 @@ from itertools import chain, count, islice
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Answers, Ops, Refusal
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.caching_pool import CachingPool
+from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.last_use_pool import LastUsePool
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
 
@@ -19,6 +22,9 @@ class OutputCaching(PrefixCaching):
     published when the sequence gives its room back, not when they fill up. That is the same: until then nobody could
     ask for them, and an eviction order hears of a block when it is found or nobody holds it any more.
 
+    With the order `lru` blocks leave as in vLLM, see LastUsePool; uncached_first is for that order alone. With another
+    one, free blocks are taken before cached ones are evicted, and the cache keeps one copy of equal contents.
+
     Sequences of a group share their prompt alone. Beams change whose tokens they go on with, and samples come back
     together, so neither publishes what it generates. On the host nothing is findable, as before.
     """
@@ -30,7 +36,9 @@ class OutputCaching(PrefixCaching):
         watermark: float = 0.0,
         eviction: EvictionOrder | None = None,
         hash_of: HashOf = hash,
+        uncached_first: bool = False,
     ) -> None:
+        self._uncached_first = uncached_first
         super().__init__(pool, block_size, watermark, eviction, hash_of)
         self._alone: set[int] = set()
 
@@ -47,23 +55,28 @@ class OutputCaching(PrefixCaching):
     def release(self, seq: Seq) -> None:
         prompt = self._prompts.get(seq.seq_id)
         if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables.held:
-            known, full = prompt.contents, seq.stored // self.block_size
-            prompt.contents = [*known, *islice(own_contents(seq, len(known)), max(full - len(known), 0))]
-            self.computed(seq, seq.stored)
+            known, full = prompt.contents, seq.num_stored // self.block_size
+            prompt.contents = [*known, *islice(output_contents(seq, len(known)), max(full - len(known), 0))]
+            self.publish(seq, seq.num_stored)
         self._alone.discard(seq.seq_id)
         super().release(seq)
 
+    def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
+        if type(order) is Lru:
+            return LastUsePool(num_blocks, self._uncached_first, hash_of)
+        return super()._make_cache(num_blocks, order, hash_of)
+
     def _contents(self, seq: Seq) -> Sequence[Content]:
         named = super()._contents(seq)
-        return list(islice(own_contents(seq, 0), seq.prompt_len // self.block_size)) if named is None else named
+        return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size)) if named is None else named
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         """Blocks behind the prompt are found only where a token follows them that is yet to be computed."""
-        found = self._cache.index.match(chain(contents, own_contents(seq, len(contents))))
+        found = self._cache.index.match(chain(contents, output_contents(seq, len(contents))))
         return found if len(found) > len(contents) else found[: self._readable(seq, num_tokens)]
 
 
-def own_contents(seq: Seq, first: int) -> Iterator[Content]:
+def output_contents(seq: Seq, first: int) -> Iterator[Content]:
     """What the blocks of a sequence from the given one on store, as nobody else's do."""
     for block in count(first):  # not an expression in brackets, of which the compiler would make an endless list
         yield (seq.seq_id,), block

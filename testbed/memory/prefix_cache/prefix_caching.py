@@ -4,9 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from testbed.core.records import record
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import HOST, Answer, Answers, Extent, Grant, Refusal, Unowned, Usage, ceil_div
+from testbed.core.slots import (
+    HOST,
+    Answer,
+    Answers,
+    Extent,
+    Grant,
+    Growth,
+    NonSequenceSlots,
+    Refusal,
+    Usage,
+    ceil_div,
+    record,
+)
+from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, UnsupportedError
 from testbed.memory.prefix_cache.caching_pool import CachingPool
@@ -62,7 +74,7 @@ class PrefixCaching(Paged):
         hash_of: HashOf = hash,
     ) -> None:
         order = Lru() if eviction is None else eviction
-        self._cache = CachingPool(pool.num_slots // max(block_size, 1), order, hash_of)  # the pool, by what it is
+        self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order, hash_of)  # the pool, by what it is
         super().__init__(pool, block_size, watermark, self._cache)
         self._prompts: dict[int, CachedPrompt] = {}
         self._counts = CacheCounts()
@@ -81,7 +93,7 @@ class PrefixCaching(Paged):
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         first = seqs[0]
-        contents = None if first.prefix in self._prefixes else self._contents(first)
+        contents = None if first.registered_prefix in self._prefixes else self._contents(first)
         if contents is None:
             return super().admit(seqs, num_tokens)
         each, common = ceil_div(num_tokens, self.block_size), first.prompt_len // self.block_size
@@ -90,20 +102,35 @@ class PrefixCaching(Paged):
         if total > self._capacity():
             return Refusal.NEVER
         found = self._match(first, contents, num_tokens)
-        nodes = self._within_room(found, total, common if more else each)
+        if self.moves_in_background and self._is_loading(
+            found, contents[len(found) : self._readable(first, num_tokens)]
+        ):
+            return Refusal.LOADING
+        nodes = self._within_free(found, total, common if more else each)
         if nodes is None:
             return Refusal.LATER
         nodes = nodes[:common] if more else nodes
         self._count(first, contents, len(nodes))
-        self._make_room_beside(nodes, total)
-        self._seat(seqs, each, common, [node.block for node in nodes])
+        self._ensure_free_with_hits(nodes, total)
+        self._allocate_tables(seqs, each, common, [node.block for node in nodes])
         num_cached, shared = len(nodes) * self.block_size, common * self.block_size
-        room = max(num_tokens, num_cached)
-        self._tables.live += room - num_cached + more * (room - shared)
+        num_slots = max(num_tokens, num_cached)
+        self._tables.live += num_slots - num_cached + more * (num_slots - shared)
         self._prompts[first.seq_id] = CachedPrompt(contents, len(nodes), nodes[-1] if nodes else self._cache.index.root)
         return [Grant(num_cached), *[Grant(shared)] * more]
 
-    def computed(self, seq: Seq, num_tokens: int) -> None:
+    def find(self, seq: Seq, num_tokens: int) -> int:
+        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        return 0 if contents is None else len(self._match(seq, contents, num_tokens)) * self.block_size
+
+    def fits(self, seq: Seq, num_tokens: int) -> bool:
+        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        if contents is None:
+            return super().fits(seq, num_tokens)
+        each = ceil_div(num_tokens, self.block_size)
+        return self._within_free(self._match(seq, contents, num_tokens), each, each) is not None
+
+    def publish(self, seq: Seq, num_tokens: int) -> None:
         """Index the full prompt blocks among the first num_tokens tokens."""
         prompt = self._prompts.get(seq.seq_id)
         if prompt is None:
@@ -131,66 +158,76 @@ class PrefixCaching(Paged):
 
     def usage(self) -> Usage:
         size, pool = self.block_size, self._cache
-        free, cached, total = len(pool.free) * size, pool.num_parked * size, pool.num_blocks * size
+        free, cached, total = pool.num_free * size, pool.num_parked * size, pool.num_blocks * size
         held = total - free - cached
         live, saved = self._tables.live, pool.num_saved * size
-        return record(Usage, (total, live, held, held, cached, free, free + cached, saved))
+        return record(Usage, (total, live, held, held, cached, free, free + cached, saved, 0))
 
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._cache.evictions}
 
-    def unowned(self) -> Unowned:
+    def non_sequence_slots(self) -> NonSequenceSlots:
         size = self.block_size
-        return super().unowned()._replace(cached=tuple(Extent(b * size, size) for b in self._cache.parked()))
+        return super().non_sequence_slots()._replace(cached=tuple(Extent(b * size, size) for b in self._cache.parked()))
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
         """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
-        if seq.content is None:
+        if seq.prompt_ids is None:
             return None
-        return block_contents(seq.content, seq.tokens_per_id, seq.prompt_len, self.block_size)
+        return block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         """The leading blocks of these contents that are there, for a sequence that asks for num_tokens tokens."""
         return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
+
+    def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
+        """Whether a block of the contents behind those found is on its way to the device."""
+        return False
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:
         """Prompt blocks that need not be computed again."""
         return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
 
     def _available(self) -> int:
-        return len(self._cache.free) + self._cache.num_parked
+        return self._cache.num_free + self._cache.num_parked
 
-    def _within_room(self, found: list[Node], total: int, asked: int) -> list[Node] | None:
+    def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         """The most of the found nodes that can be held together with all the blocks asked for.
 
-        What lies beyond the first `asked` is never a reason to refuse: if it were, an eviction could end a refusal.
+        What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction could end a refusal.
         """
-        room = self._available() - self._reserve() - total
-        room += sum(not node.parked for node in found[:asked])
-        if room < 0:
+        num_slots = self._available() - self._reserve() - total
+        num_slots += sum(not node.parked for node in found[:requested])
+        if num_slots < 0:
             return None
-        for i in range(asked, len(found)):
-            room -= found[i].parked
-            if room < 0:
+        for i in range(requested, len(found)):
+            num_slots -= found[i].parked
+            if num_slots < 0:
                 return found[:i]
         return found
 
-    def _make_room_beside(self, nodes: list[Node], total: int) -> None:
+    def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         """Hold these nodes, and evict others until what is missing of `total` blocks is free."""
         self._tables.live += self._cache.hold(nodes) * self.block_size
-        self._make_room(max(total - len(nodes), 0))
+        self._ensure_free(max(total - len(nodes), 0))
 
-    def _make_room(self, needed: int, reserve: int = 0) -> bool:
+    def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
         """Evict as many blocks as it takes, if there are enough."""
-        short = needed - len(self._cache.free)
-        if short + reserve > self._cache.num_parked:
+        if needed + reserve > self._available():
             return False
+        short = needed - len(self._cache.free)
         if short > 0:
             self._cache.evict(short)
         return True
 
+    def _evicted(self, index: BlockIndex, num_tokens: int, num_free: int) -> Growth:
+        return self._cache.evicted(index, num_tokens, num_free)
+
+    def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
+        return CachingPool(num_blocks, order, hash_of)
+
     def _count(self, seq: Seq, contents: Sequence[Content], num_hits: int) -> None:
-        if seq.num_preemptions or seq.content is None:
+        if seq.num_preemptions or seq.prompt_ids is None:
             return
         counts = self._counts
         counts.prompts += 1
@@ -199,4 +236,4 @@ class PrefixCaching(Paged):
         counts.tokens += seq.prompt_len
         counts.hit_tokens += num_hits * self.block_size
         if self.reads_future:
-            self._cache.order.asked(self._cache.index.chain(contents))
+            self._cache.order.requested(self._cache.index.chain(contents))

@@ -1,7 +1,8 @@
 """Which block holds which content: full blocks of prompts, found by the chain of contents that leads to them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from testbed.core.errors import InputError
@@ -36,15 +37,14 @@ class Node:
     """A full block of prompt content behind its predecessor `parent`.
 
     block is HOLE where the content was dropped while later blocks of it are still there. parked: nobody holds the
-    block, so it may be evicted. children: blocks indexed right behind it. rival: the next node with the same hash.
-    hits, ticket and memo are for eviction orders; memo is None until an order sets it.
+    block, so it may be evicted. children: blocks indexed right behind it. code: the chained hash of its content and all
+    before it, by which eviction orders know again what has left. hits, ticket and memo are for these orders; memo is
+    None until one sets it.
     """
 
-    __slots__ = ("block", "children", "code", "content", "depth", "hits", "memo", "parent", "parked", "rival", "ticket")
+    __slots__ = ("block", "children", "code", "content", "depth", "hits", "memo", "parent", "parked", "ticket")
 
-    def __init__(
-        self, parent: "Node | None", content: Content, code: int, block: int, rival: "Node | None" = None
-    ) -> None:
+    def __init__(self, parent: "Node | None", content: Content, code: int, block: int) -> None:
         self.parent = parent
         self.content = content
         self.code = code
@@ -52,38 +52,54 @@ class Node:
         self.depth: int = -1 if parent is None else parent.depth + 1
         self.parked = False
         self.children = 0
-        self.rival = rival
         self.hits = 0
         self.ticket = -1
         self.memo: Any = None
 
 
 class PrefixIndex:
-    """Chained hashes of contents to blocks.
+    """Chains of contents to blocks: each node is known by its predecessor and its content.
 
-    Each hash covers the predecessor's, and on a hit predecessor and content themselves are compared, so a collision
-    costs time and never shares. A block whose predecessor is missing cannot be found until that one is back.
+    Contents themselves are compared on a hit, not only their hashes, so a collision costs time and never shares. A
+    block whose predecessor is missing cannot be found until that one is back. `kept` counts for each node the other
+    memories that have its content, and keep it in the index without a block.
     """
 
     def __init__(self, num_blocks: int, hash_of: HashOf = hash) -> None:
         self.hash_of = hash_of
         self.root = Node(None, 0, 0, 0)
         self.holder: list[Node | None] = [None] * num_blocks
-        self._nodes: dict[int, Node] = {}
+        self.kept: dict[Node, int] = {}
+        self._nodes: dict[tuple[Node, Content], Node] = {}
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
         """The nodes of the leading contents that are there without a gap. Changes nothing."""
         found: list[Node] = []
-        node, nodes, hash_of = self.root, self._nodes, self.hash_of
+        node, nodes = self.root, self._nodes
         for content in contents:
-            child = nodes.get(hash_of((node.code, content)))
-            while child is not None and (child.parent is not node or child.content != content):
-                child = child.rival
+            child = nodes.get((node, content))
             if child is None or child.block == HOLE:
                 break
             found.append(child)
             node = child
         return found
+
+    def child(self, node: Node, content: Content) -> Node | None:
+        """The node of `content` right behind `node`, with a block or as a hole."""
+        return self._nodes.get((node, content))
+
+    def keep(self, node: Node) -> None:
+        """The node stays while another memory has its content."""
+        self.kept[node] = self.kept.get(node, 0) + 1
+        node.children += 1
+
+    def let_go(self, node: Node) -> None:
+        """One of these memories has its content no longer."""
+        self.kept[node] -= 1
+        if not self.kept[node]:
+            del self.kept[node]
+        node.children -= 1
+        self._prune(node)
 
     def chain(self, contents: Iterable[Content]) -> list[int]:
         """The chained hash of each content."""
@@ -100,12 +116,10 @@ class PrefixIndex:
         """
         nodes, holder, hash_of = self._nodes, self.holder, self.hash_of
         for content, block in zip(contents, blocks, strict=False):
-            code = hash_of((node.code, content))
-            first = child = nodes.get(code)
-            while child is not None and (child.parent is not node or child.content != content):
-                child = child.rival
+            child = nodes.get((node, content))
             if child is None:
-                child = nodes[code] = holder[block] = Node(node, content, code, block, first)
+                code = hash_of((node.code, content))
+                child = nodes[node, content] = holder[block] = Node(node, content, code, block)
                 node.children += 1
             elif child.block != block:
                 equal(child, block)
@@ -121,7 +135,7 @@ class PrefixIndex:
 
     def drop(self, dropped: Iterable[Node]) -> list[int]:
         """The blocks of these nodes no longer hold their content; returns the blocks."""
-        nodes, holder, blocks = self._nodes, self.holder, []
+        holder, blocks = self.holder, []
         for node in dropped:
             blocks.append(node.block)
             holder[node.block] = None
@@ -129,47 +143,23 @@ class PrefixIndex:
             node.parked = False
             if node.children:
                 node.hits, node.memo = 0, None
-            while node.block == HOLE and not node.children:  # a hole with nothing behind it, and whatever it leaves so
-                other = nodes.pop(node.code)
-                if other is not node or node.rival is not None:
-                    nodes[node.code] = without(other, node)
-                assert node.parent is not None
-                node = node.parent
-                node.children -= 1
+            self._prune(node)
         return blocks
 
-    def check(self) -> None:
-        """Raise AssertionError where blocks and nodes do not belong to each other."""
-        nodes = list(self._all())
-        children = Counter(node.parent for node in nodes)
-        full = {node.block: node for node in nodes if node.block != HOLE}
-        assert [full.get(block) for block in range(len(self.holder))] == self.holder, "blocks and nodes differ"
-        for node in nodes:
+    def _prune(self, node: Node) -> None:
+        """Forget a hole with nothing behind it, and whatever it leaves so."""
+        while node.block == HOLE and not node.children:
             assert node.parent is not None
-            assert self.insert(node.parent, [node.content], [node.block], _lost) is node
-            assert node.children == children[node], "children are miscounted"
+            del self._nodes[node.parent, node.content]
+            node = node.parent
+            node.children -= 1
+
+    def check(self, copies: Mapping[int, Node] = MappingProxyType({})) -> None:
+        """Raise AssertionError where blocks and nodes do not belong to each other; `copies` store what others do."""
+        children = Counter(node.parent for node in self._nodes.values())
+        full = {node.block: node for node in self._nodes.values() if node.block != HOLE} | dict(copies)
+        assert [full.get(block) for block in range(len(self.holder))] == self.holder, "blocks and nodes differ"
+        for (parent, content), node in self._nodes.items():
+            assert (node.parent, node.content) == (parent, content), f"block {node.block} is not found by its content"
+            assert node.children == children[node] + self.kept.get(node, 0), "children are miscounted"
             assert node.children or node.block != HOLE, "a hole with nothing behind it"
-
-    def _all(self) -> Iterable[Node]:
-        for node in self._nodes.values():
-            rival: Node | None = node
-            while rival is not None:
-                yield rival
-                rival = rival.rival
-
-
-def _lost(node: Node, block: int) -> None:
-    raise AssertionError(f"block {block} cannot be found by its content")
-
-
-def without(first: Node, node: Node) -> Node:
-    """The chain of rivals from `first` on, of which `node` is not the only one, without `node`; its first."""
-    if first is node:
-        assert node.rival is not None
-        return node.rival
-    other = first
-    while other.rival is not node:
-        assert other.rival is not None
-        other = other.rival
-    other.rival = node.rival
-    return first

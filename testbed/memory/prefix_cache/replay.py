@@ -50,10 +50,10 @@ def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
 
 def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrder, hash_of: HashOf = hash) -> Replayed:
     """Serve the prompts one by one from a cache of num_blocks blocks; None: as many as there are."""
-    asked = list(prompts)
-    total = sum(prompt.num_blocks for prompt in asked)
+    requested = list(prompts)
+    total = sum(prompt.num_blocks for prompt in requested)
     pool = CachingPool(total if num_blocks is None else num_blocks, order, hash_of)
-    chains = [prompt.contents for prompt in asked]
+    chains = [prompt.contents for prompt in requested]
     if max(map(len, chains), default=0) > pool.num_blocks:
         chains = [contents[: pool.num_blocks] for contents in chains]
     if order.reads_future:
@@ -64,7 +64,7 @@ def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrd
 def serve(pool: CachingPool, contents: Sequence[Content]) -> int:
     """One prompt comes and goes; returns how many of its blocks were found."""
     if pool.order.reads_future:
-        pool.order.asked(pool.index.chain(contents))
+        pool.order.requested(pool.index.chain(contents))
     nodes = pool.index.match(contents)
     pool.hold(nodes)
     missing = len(contents) - len(nodes)

@@ -7,63 +7,63 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
 
-from kernels.engine import calibrate, launches  # noqa: E402
-from kernels.engine.assemble import Options  # noqa: E402
-from kernels.engine.maths import PlainMaths  # noqa: E402
-from kernels.engine.network import Network  # noqa: E402
-from kernels.engine.records import Iteration  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.model import CostModel, Work  # noqa: E402
 from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
+from testbed.kernels.engine import bench, calibrate  # noqa: E402
+from testbed.kernels.engine.assemble import Options  # noqa: E402
+from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
+from testbed.kernels.engine.network import Network  # noqa: E402
+from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousOracle  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 
 
 @pytest.mark.parametrize("family", ["opt", "llama"])
-def test_all_layers_run_without_attention(family):
+def test_layers_run_without_attention(family):
     arch = tiny.architecture(family)
     network = Network(arch, tiny.weights(arch), PlainMaths())
-    x, said = torch.randn(5, arch.spec.hidden_size), torch.randn(5, 4, 8)
-    once = calibrate.all_layers(network, x, torch.arange(5), said)
+    x, reported = torch.randn(5, arch.spec.hidden_size), torch.randn(5, 4, 8)
+    once = calibrate.all_layers(network, x, torch.arange(5), reported)
     assert torch.isfinite(once).all()
     assert not torch.equal(once, x)
-    assert torch.equal(once, calibrate.all_layers(network, x, torch.arange(5), said))  # x is as it was
+    assert torch.equal(once, calibrate.all_layers(network, x, torch.arange(5), reported))  # x is as it was
 
 
-def test_padded_batches_cost_what_their_graph_costs(monkeypatch):
+def test_padded_batch_takes_the_time_of_its_graph(monkeypatch):
     """The profile is a shipped one with these sections in place of its own."""
-    made = read_profile("h200-opt-13b-tp1")
+    built = read_profile("h200-opt-13b-tp1")
     points = {name: [[n, float(n), float(n), float(n)] for n in (1, 512)] for name in ("linear", "output_head")}
     for name, rows in points.items():
-        made["sections"][name]["points"] = rows
-    made["sections"]["once_per_iteration"] = {
+        built["sections"][name]["points"] = rows
+    built["sections"]["once_per_iteration"] = {
         "axes": ["num_tokens"],
         "points": [[1, 5.0, 5.0, 5.0], [512, 5.0, 5.0, 5.0]],
     }
-    made["cuda_graph_sizes"] = calibrate.GRAPHS
-    cost = ProfileCost(read_model("opt-13b"), None, made)
+    built["cuda_graph_sizes"] = calibrate.GRAPHS
+    cost = ProfileCost(read_model("opt-13b"), None, built)
     write = ProfileCost(read_model("opt-13b"), None, "h200-opt-13b-tp1")._layers._write
-    assert cost._layers.price(33, 33) - write(33) == (40 * 40 + 33 + 5) * 10**6
+    assert cost._layers.time_ps(33, 33) - write(33) == (40 * 40 + 33 + 5) * 10**6
     assert cost.iteration(Work(3, 300, 100)) > 0
 
 
-def test_an_iteration_with_a_prompt_pays_for_single_launches():
-    made = read_profile("h200-opt-13b-tp1")
-    plain = ProfileCost(read_model("opt-13b"), None, made)
-    made["sections"]["launched_singly"] = {"axes": ["num_tokens"], "points": [[1, 900.0, 0, 0], [512, 100.0, 0, 0]]}
-    cost = ProfileCost(read_model("opt-13b"), None, made)
+def test_prefill_iteration_adds_eager_launch_time():
+    built = read_profile("h200-opt-13b-tp1")
+    plain = ProfileCost(read_model("opt-13b"), None, built)
+    built["sections"]["launched_eager"] = {"axes": ["num_tokens"], "points": [[1, 900.0, 0, 0], [512, 100.0, 0, 0]]}
+    cost = ProfileCost(read_model("opt-13b"), None, built)
     prompt, decode = Work(3, 300, 100, prefill=((1, 0),)), Work(3, 300, 100)
     assert cost.iteration(decode) == plain.iteration(decode)
     assert cost.iteration(prompt) - plain.iteration(prompt) == pytest.approx(900e6, rel=0.02)
 
 
-def test_decodes_alone_pay_for_what_their_graph_takes_beyond_its_kernels():
-    made = read_profile("h200-opt-13b-tp1")
-    plain = ProfileCost(read_model("opt-13b"), None, made)
+def test_decode_iteration_adds_graph_launch_time():
+    built = read_profile("h200-opt-13b-tp1")
+    plain = ProfileCost(read_model("opt-13b"), None, built)
     rows = [["paged", 1, 300.0, 0, 0], ["paged", 9, 100.0, 0, 0], ["contiguous", 1, 700.0, 0, 0]]
-    made["sections"]["launched_together"] = {"axes": ["kernel", "num_seqs"], "points": rows}
-    cost = ProfileCost(read_model("opt-13b"), None, made)
+    built["sections"]["launched_graph"] = {"axes": ["kernel", "num_seqs"], "points": rows}
+    cost = ProfileCost(read_model("opt-13b"), None, built)
     decode, prompt = Work(5, 300, 100), Work(5, 300, 100, prefill=((1, 0),))
     assert cost.iteration(decode) - plain.iteration(decode) == 200 * 10**6
     assert cost.iteration(prompt) == plain.iteration(prompt)
@@ -73,9 +73,9 @@ def test_decodes_alone_pay_for_what_their_graph_takes_beyond_its_kernels():
     ]
 
 
-def bench(family):
+def tiny_bench(family):
     arch = tiny.architecture(family)
-    return launches.Bench(arch, tiny.weights(arch), Options(clock=tiny.StepClock(1e-3)))
+    return bench.Bench(arch, tiny.weights(arch), Options(clock=tiny.StepClock(1e-3)))
 
 
 class OneMillisecond(CostModel):
@@ -84,30 +84,30 @@ class OneMillisecond(CostModel):
 
 
 @pytest.mark.parametrize("kind", [Paged, ContiguousOracle])
-def test_decodes_alone_are_of_the_whole_batch(monkeypatch, kind):
-    monkeypatch.setattr(launches, "CONTEXT", 20)
-    monkeypatch.setattr(launches, "STEPS", 12)
-    monkeypatch.setattr(launches, "LONGEST", 100)
-    found = launches.decodes_alone(bench("llama"), kind, 3)
-    assert len(found) == 12 - 1 - launches.SETTLING
+def test_decode_benchmark_contains_only_full_batches(monkeypatch, kind):
+    monkeypatch.setattr(bench, "CONTEXT", 20)
+    monkeypatch.setattr(bench, "STEPS", 12)
+    monkeypatch.setattr(bench, "LONGEST", 100)
+    found = bench.decodes_alone(tiny_bench("llama"), kind, 3)
+    assert len(found) == 12 - 1 - bench.SETTLING
     assert {(one.work.decode_seqs, one.work.prefill) for one in found} == {(3, ())}
-    with pytest.raises(InputError, match="no iteration is of the kind"):
-        launches.beyond([], OneMillisecond())
+    with pytest.raises(InputError, match="measured iterations: there are none"):
+        bench.beyond([], OneMillisecond())
 
 
-def test_prompts_come_one_by_one_beside_all_decodes(monkeypatch):
-    monkeypatch.setattr(launches, "CONTEXT", 20)
-    monkeypatch.setattr(launches, "DECODES", 2)
-    found = launches.prompts_beside_decodes(bench("opt"), [3, 7], OneMillisecond())
-    assert {length: len(ones) for length, ones in found.items()} == {3: launches.VISITS, 7: launches.VISITS}
+def test_prefill_benchmark_adds_single_prompts_to_decodes(monkeypatch):
+    monkeypatch.setattr(bench, "CONTEXT", 20)
+    monkeypatch.setattr(bench, "DECODES", 2)
+    found = bench.prompts_with_decodes(tiny_bench("opt"), [3, 7], OneMillisecond())
+    assert {length: len(ones) for length, ones in found.items()} == {3: bench.VISITS, 7: bench.VISITS}
 
 
-def test_what_is_beyond_the_price_is_gpu_time():
+def test_excess_over_the_model_is_gpu_time():
     ones = [Iteration(0.0, 1.0, 0.5, 0.5, seconds, Work(1, 1, 1)) for seconds in (1.2e-3, 1.3e-3, 0.9e-3)]
-    assert launches.beyond(ones, OneMillisecond()).median_us == pytest.approx(200)
+    assert bench.beyond(ones, OneMillisecond()).median_us == pytest.approx(200)
 
 
-def test_a_batch_of_nobody_is_what_was_asked_for():
+def test_idle_batch_has_the_requested_lengths():
     runner = tiny.engine(debug=False).runner
     batch = runner.idle_batch([5], [9, 9])
     assert [part.context_len for part in batch.parts] == [5, 9, 9]

@@ -6,13 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import faulty_policies as faults  # noqa: E402
 import tiny_models as tiny  # noqa: E402
 
-from kernels.engine.shadow import SlotError  # noqa: E402
-from kernels.engine.verify import planted_faults as faults  # noqa: E402
+from testbed.kernels.engine.slot_checker import SlotError  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
-
-LENGTHS = [(9, 20), (10, 21), (9, 22), (11, 20)]
 
 
 @pytest.mark.parametrize(
@@ -29,10 +27,10 @@ def test_planted_faults_are_caught(policy, num_seqs, message):
     rule = Swap() if policy is faults.WrongSwapIn else Recompute()
     engine = tiny.engine("opt", partial(policy, block_size=4), partial(tiny.mixed, preemption=rule), tiny.pool(88, 256))
     with pytest.raises(SlotError, match=message):
-        engine.serve(tiny.requests(LENGTHS, num_seqs))
+        engine.serve(tiny.requests(faults.LENGTHS, num_seqs))
 
 
-def test_what_nobody_owns_is_nan():
+def test_unowned_slots_are_nan():
     engine = tiny.engine("opt")
-    engine.serve(tiny.requests(LENGTHS))
+    engine.serve(tiny.requests(faults.LENGTHS))
     assert torch.isnan(engine.runner.attention.pools.device).all()

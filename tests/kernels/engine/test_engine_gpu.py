@@ -8,13 +8,12 @@ if not torch.cuda.is_available():
     pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from kernels.engine.architecture import Architecture  # noqa: E402
-from kernels.engine.fused_maths import FusedMaths  # noqa: E402
-from kernels.engine.maths import PlainMaths  # noqa: E402
-from kernels.engine.rotary import rotary_table  # noqa: E402
-from kernels.engine.verify.planted import FAULTS, caught  # noqa: E402
-from kernels.engine.weights import Affine  # noqa: E402
+from faulty_policies import FAULTS, caught  # noqa: E402
+
 from testbed.core.specs import ModelSpec  # noqa: E402
+from testbed.kernels.engine.architecture import Architecture  # noqa: E402
+from testbed.kernels.engine.maths import FusedMaths, PlainMaths, rotary_table  # noqa: E402
+from testbed.kernels.engine.weights import Affine  # noqa: E402
 
 
 def normal(*shape, dtype=torch.float16):
@@ -27,7 +26,7 @@ def near(got, want, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("hidden", [128, 896, 5120, 9216])
-def test_small_operations(hidden, dtype):
+def test_fused_operations_equal_torch(hidden, dtype):
     both = FusedMaths(), PlainMaths()
     for shift in (None, normal(hidden, dtype=dtype)):
         x = normal(37, hidden, dtype=dtype)
@@ -49,7 +48,7 @@ def test_small_operations(hidden, dtype):
 
 
 @pytest.mark.parametrize("size", [64, 128])
-def test_rotation(size):
+def test_rotary_embedding_equals_torch(size):
     table = rotary_table(Architecture(ModelSpec("x", 1, 8 * size, 8, 2, size, 8, 3, 8, 500), "llama"), "cuda")
     qkv, positions = normal(37, 12 * size), torch.randint(500, (37,), device="cuda")
     other = qkv.clone()

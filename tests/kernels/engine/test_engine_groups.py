@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
 
-from kernels.engine.beam_search import Best, best_of, survive  # noqa: E402
-from kernels.engine.sampling import Draw, TopP  # noqa: E402
+from testbed.kernels.engine.beam_search import Best, best_of, survive  # noqa: E402
+from testbed.kernels.engine.sampling import Draw, TopP  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
@@ -39,10 +39,10 @@ def plain_beams(arch, w, prompt, k, num_tokens):
         (partial(Paged, block_size=4), Recompute, 80),
     ],
 )
-def test_beams(policy, rule, slots):
+def test_beams_equal_a_plain_beam_search(policy, rule, slots):
     engine = tiny.engine("opt", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512))
     requests = tiny.requests(LENGTHS, num_seqs=3, beam=True)
-    prompts = [engine.runner.streams.prompt(r.incoming) for r in requests]
+    prompts = [engine.runner.token_buffers.prompt(r.incoming) for r in requests]
     records = engine.serve(requests)
     arch = tiny.architecture("opt")
     if slots == 80:
@@ -53,7 +53,7 @@ def test_beams(policy, rule, slots):
         assert sorted(records.outputs[r.request_id]) == sorted(tokens[r.prompt_len :] for _, tokens in want)
 
 
-def test_parallel_samples_are_the_same_everywhere():
+def test_parallel_samples_are_independent_of_memory_policy():
     outputs = []
     for policy, rule, slots in [
         (partial(Paged, block_size=4), Recompute, 512),
@@ -70,7 +70,7 @@ def test_parallel_samples_are_the_same_everywhere():
     assert len({tuple(tokens) for tokens in outputs[0][0]}) == 4
 
 
-def test_ties_go_to_the_lower_parent_then_to_the_lower_token():
+def test_beam_ties_prefer_lower_parent_then_lower_token():
     best = [Best([4, 2], [-1.0, -1.0]), Best([1, 0], [-1.0, -2.0]), Best([9, 8], [-1.0, -1.0])]
     after = survive([0.0, 0.0, 0.0], best)
     assert after.parents == ((0, 2),)
@@ -78,7 +78,7 @@ def test_ties_go_to_the_lower_parent_then_to_the_lower_token():
     assert best_of(torch.zeros(1, 50), 3)[0].tokens == [0, 1, 2]
 
 
-def test_top_p_draws_from_the_likely_tokens_only():
+def test_top_p_samples_only_likely_tokens():
     logits = torch.log(torch.tensor([[0.1, 0.5, 0.3, 0.1]])).repeat(400, 1)
     chosen = TopP(top_p=0.75, seed=1).choose(logits, [Draw(i, 0, 0) for i in range(400)])
     assert set(chosen) == {1, 2}

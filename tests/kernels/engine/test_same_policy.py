@@ -8,14 +8,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from faulty_policies import SHAPE  # noqa: E402
 
-from kernels.engine.assemble import Options, assemble  # noqa: E402
-from kernels.engine.clock import StepClock  # noqa: E402
-from kernels.engine.run_folder import write_run  # noqa: E402
-from kernels.engine.verify.planted import SHAPE  # noqa: E402
-from kernels.engine.weights import random_weights  # noqa: E402
+from testbed.kernels.engine.assemble import Options, assemble  # noqa: E402
+from testbed.kernels.engine.clock import StepClock  # noqa: E402
+from testbed.kernels.engine.run_folder import write_run  # noqa: E402
+from testbed.kernels.engine.weights import random_weights  # noqa: E402
 
-EXAMPLE = Path(__file__).parents[2] / "experiments"
+EXAMPLE = Path(__file__).parents[3] / "experiments" / "examples"
 LENGTHS = [(30, 9), (7, 20), (50, 5), (3, 30), (40, 12), (12, 25)]
 
 
@@ -26,7 +26,7 @@ def slabs(monkeypatch):
     sys.modules.pop("example_policy")
 
 
-def test_the_example_policy_serves_real_tokens(slabs):
+def test_example_policy_generates_correct_tokens(slabs):
     """Under the debug mode, with preemptions, every request gets the tokens that it gets alone."""
 
     def policy(pool):
@@ -41,7 +41,7 @@ def test_the_example_policy_serves_real_tokens(slabs):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("debug", [True, False])
-def test_the_example_policy_on_a_gpu(slabs, debug):
+def test_example_policy_generates_correct_tokens_on_a_gpu(slabs, debug):
     if not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")
     outputs = []
@@ -56,13 +56,13 @@ def test_the_example_policy_on_a_gpu(slabs, debug):
     assert outputs[0] == outputs[1] == [output for _, output in LENGTHS]
 
 
-def test_the_simulator_replays_the_engines_beams(tmp_path):
+def test_simulator_replays_recorded_beams_of_the_engine(tmp_path):
     """With the engine's record for its beam model it copies, saves and holds the same, iteration by iteration."""
     pytest.importorskip("simpy", reason="SimPy is not installed")
     from testbed.cost.model import CostModel
     from testbed.memory.paged.paged import Paged
     from testbed.metrics import summarize
-    from testbed.sched.recorded_beams import RecordedBeams
+    from testbed.sched.beams import RecordedBeams
     from testbed.sim.simulation import simulate
 
     class OneSecond(CostModel):
@@ -72,7 +72,7 @@ def test_the_simulator_replays_the_engines_beams(tmp_path):
     spec, requests = tiny.pool(4096), tiny.requests([(30, 9), (7, 20), (50, 12)], 3, True)
     records = tiny.engine(spec=spec).serve(requests)
     assert {request_id for request_id, *_ in records.beams} == {0, 1, 2}
-    write_run(tmp_path, records, 4096, None, {}, {})
+    write_run(tmp_path, records, 4096, None, {})
     beams = RecordedBeams(str(tmp_path / "beams.csv"))
     simulated = simulate(requests, tiny.mixed(Paged(spec)), OneSecond(), 128, beams=beams, fast_forward=False)
     assert simulated.totals.copies > 0

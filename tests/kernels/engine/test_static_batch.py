@@ -14,7 +14,7 @@ LENGTHS = [(30, 9), (7, 20), (50, 5), (3, 30), (40, 12), (12, 25)]
 
 
 @pytest.mark.parametrize("policy", [ContiguousMax, ContiguousOracle])
-def test_every_planned_token_is_computed_and_answers_stay(policy):
+def test_every_planned_token_runs_and_outputs_are_unchanged(policy):
     computed = []
 
     def static(policy):

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from testbed.core.foresight import OracleError
+from testbed.core.errors import OracleError
 from testbed.memory.prefix_cache.eviction.ranked import Ranked
 from testbed.memory.prefix_cache.prefix_index import Node
 
@@ -32,7 +32,7 @@ class Belady(Ranked):
             for code in chain:
                 self._uses.setdefault(code, deque()).append(time)
 
-    def asked(self, chain: Sequence[int]) -> None:
+    def requested(self, chain: Sequence[int]) -> None:
         uses = self._future()
         for code in chain:
             if waiting := uses.get(code):

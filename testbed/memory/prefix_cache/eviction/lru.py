@@ -43,6 +43,17 @@ class Lru(EvictionOrder):
                 count -= 1
                 yield node
 
+    def upcoming(self, count: int) -> list[Node]:
+        """The next `count` victims, or all if there are fewer; changes nothing."""
+        found, passed = list[Node](), dict[Node, int]()
+        for node in self._queue:
+            if len(found) == count:
+                break
+            seen = passed[node] = passed.get(node, -1) + 1
+            if seen == node.ticket and node.parked:
+                found.append(node)
+        return found
+
     def _shorten(self) -> None:
         """Drop the places that do not count."""
         last = list(dict.fromkeys(reversed(self._queue)))

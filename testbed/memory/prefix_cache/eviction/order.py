@@ -42,6 +42,6 @@ class EvictionOrder(ABC):
         """The future, for an order that declares reads_future: the hash chain of every prompt, in order of asking."""
         raise TypeError(f"{type(self).__name__} does not read the future")
 
-    def asked(self, chain: Sequence[int]) -> None:
+    def requested(self, chain: Sequence[int]) -> None:
         """The next prompt of the future is being asked for now."""
         raise TypeError(f"{type(self).__name__} does not read the future")

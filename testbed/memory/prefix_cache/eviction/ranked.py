@@ -1,4 +1,4 @@
-"""Orders that evict the parked node of the lowest rank."""
+"""Orders that evict the parked node of the lowest rank: first in, first out; least frequently used."""
 
 import heapq
 from abc import abstractmethod
@@ -58,3 +58,24 @@ class Ranked(EvictionOrder):
             if ticket == node.ticket:
                 node.ticket = NO_TICKET
                 return node
+
+
+class Fifo(Ranked):
+    """Evicts what was parked for the first time longest ago; a hit changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrivals = count()
+
+    def rank(self, node: Node) -> int:
+        if node.memo is None:
+            node.memo = next(self._arrivals)
+        rank: int = node.memo
+        return rank
+
+
+class Lfu(Ranked):
+    """Evicts what the fewest prompts have found; among equals what has been parked longest."""
+
+    def rank(self, node: Node) -> int:
+        return node.hits

@@ -51,8 +51,8 @@ class S3Fifo(EvictionOrder):
     def victim(self) -> Node:
         self._num_parked -= 1
         while True:
-            room = self.small_share * (len(self._small) + len(self._main))
-            node = self._from_small() if self._small and len(self._small) >= room else self._from_main()
+            num_slots = self.small_share * (len(self._small) + len(self._main))
+            node = self._from_small() if self._small and len(self._small) >= num_slots else self._from_main()
             if node is not None:
                 return node
 

@@ -1,0 +1,76 @@
+"""`testbed lockstep vllm`: compares the installed vLLM's scheduler with ours, on one workload."""
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from testbed.experiments.commands.parser import Parser, at_least_one, seconds
+
+EXAMPLE = "testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib' arrivals.rate=2"
+
+
+def parser() -> Parser:
+    this = Parser(
+        "lockstep",
+        "Serve one workload by the scheduler of the installed vLLM and by ours, every iteration taking the same time; "
+        "print how many iterations decide the same, the first that does not, and the shortest such workload. Exit "
+        "code 1 where one differs.",
+        epilog=f"Example: {EXAMPLE}. Overrides are those of `testbed run`.",
+    )
+    this.add_argument("server", choices=["vllm"])
+    this.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="the configuration, as `testbed run` takes it")
+    this.add_argument("--iteration", type=seconds, default=0.01, help="seconds of an iteration (default: 0.01)")
+    this.add_argument("--tries", type=int, default=300, help="workloads to try for the shortest one (default: 300)")
+    this.add_argument("--random", type=at_least_one, metavar="N", help="N random configurations instead of yours")
+    this.add_argument("--seed", type=int, default=0, help="of the random configurations (default: 0)")
+    this.add_argument("--requests", type=at_least_one, default=150, help="in each of them (default: 150)")
+    this.add_argument("--histories", type=at_least_one, metavar="N", help="N histories of vLLM's KV cache manager")
+    return this
+
+
+def main(argv: list[str]) -> int:
+    """Print what was found; exit code 1 where anything differs."""
+    options = parser().parse_args(argv)
+    if options.histories:
+        from testbed.experiments.lockstep.manager_histories import check_histories
+
+        lines = check_histories(options.histories, options.seed)
+        print(*lines, sep="\n")
+        return int(len(lines) > 1)
+    return int(any([_differs(options, *run) for run in _runs(options)]))
+
+
+def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
+    """The name of each run, its overrides, and its requests where the configuration has none."""
+    if not options.random:
+        yield "", options.overrides, None
+        return
+    from random import Random
+
+    from testbed.experiments.lockstep.random_runs import draw
+
+    for i in range(options.random):
+        words, requests = draw(Random(options.seed + i), options.overrides, options.requests)
+        yield f"seed {options.seed + i}: ", words, requests
+
+
+def _differs(options: Namespace, name: str, overrides: Sequence[str], requests: Any) -> bool:
+    from testbed.core.request import PS
+    from testbed.experiments.lockstep.aisimulate import third_column
+    from testbed.experiments.lockstep.comparison import compare, shortest
+    from testbed.experiments.lockstep.report import report, workload
+    from testbed.experiments.lockstep.sides import served, sides_of
+
+    iteration_ps = round(options.iteration * PS)
+    make, setup = sides_of(overrides, requests)
+    taken, left_out = served(setup)
+    sides = make()
+    found = compare(sides, taken, iteration_ps)
+    lines = [*report((sides[0].name, sides[1].name), found), *third_column(setup, taken, iteration_ps)]
+    if left_out:
+        lines.append(f"{left_out:,} requests never fit the pool, and are left out")
+    print(name + lines[0], *lines[1:], sep="\n", flush=True)
+    if found.first is None:
+        return False
+    print("shortest workload that was found:", *workload(shortest(make, taken, iteration_ps, options.tries)), sep="\n")
+    return True

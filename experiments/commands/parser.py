@@ -1,0 +1,42 @@
+"""Arguments that several commands share. Modules that only a command's work needs are imported after parsing."""
+
+import argparse
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from testbed.command_line import Parser as Parser
+from testbed.core.errors import InputError
+from testbed.schema import LAST_S
+
+Number = TypeVar("Number", int, float)
+
+
+def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], kind: str) -> Callable[[str], Number]:
+    """The type of an argument whose values `fits` accepts; `kind` says which they are."""
+
+    def parsed(text: str) -> Number:
+        with suppress(ValueError):
+            if fits(value := convert(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {kind}")
+
+    return parsed
+
+
+at_least_one = _number(int, lambda value: value >= 1, "a whole number of at least 1")
+above_zero = _number(float, lambda value: 0 < value < float("inf"), "a number above 0")
+seconds = _number(float, lambda value: 0 <= value <= LAST_S, f"a number of seconds from 0 to {LAST_S:,}")
+
+
+def add_window(this: Parser, verb: str = "") -> None:
+    """Add --from and --to, which select a part of a run."""
+    this.add_argument("--from", dest="start", metavar="S", type=seconds, default=0.0, help=f"{verb}from this second on")
+    this.add_argument("--to", dest="stop", metavar="S", type=seconds, help=f"{verb}up to this second; default: the end")
+
+
+def window(options: argparse.Namespace) -> tuple[float, float | None]:
+    """The interval [start, stop) in s; stop None means the end of the run."""
+    if options.stop is not None and options.stop <= options.start:
+        raise InputError(f"--from {options.start:g} --to {options.stop:g}: is an empty interval")
+    return options.start, options.stop

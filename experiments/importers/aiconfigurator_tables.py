@@ -1,0 +1,203 @@
+"""AIConfigurator's tables as points in microseconds: matrix products, attention, all-reduces.
+
+A row that is there twice counts once, by its median. Each reader adds to `notes` how far outside its grid it read.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from testbed.core.errors import InputError
+
+DTYPE, BYTES = "bfloat16", 2
+US_PER_MS = 1000.0
+NCCL = "comm/nccl/*/nccl_perf.parquet"
+NUMBERS = {
+    "m", "n", "k", "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "beam_width",
+    "num_gpus", "message_size", "latency",
+}  # fmt: skip
+Points = list[list[float]]
+
+
+def checked_rows(table: Any, path: Path) -> Any:
+    """The table itself, if every number that is read of it is one, at least 0; a latency must be above 0."""
+    for name in NUMBERS.intersection(table.columns):
+        wrong = ~np.isfinite(table[name]) | (table[name] < 0) | ((table[name] == 0) & (name == "latency"))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InputError(
+                f"{path}, row {row}, column {name}: {table[name].iloc[row]} is no sound number; remove the row"
+            )
+    return table
+
+
+def _us(rows: Any, by: str | list[str]) -> Any:
+    """Microseconds by these columns."""
+    return rows.groupby(by)["latency"].median() * US_PER_MS
+
+
+def read_parquet(folder: Path, pattern: str) -> Any:
+    """A table, of the newest version that is there."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise InputError("AIConfigurator's tables are parquet: pip install 'kvcache-testbed[parquet]'") from error
+    import pandas as pd
+
+    path = sorted(folder.glob(pattern))[-1]
+    return checked_rows(pd.read_parquet(path), path)
+
+
+class Gemms:
+    """Times by shape; between measured n and k they are linear, beyond the last they grow in proportion."""
+
+    def __init__(self, table: Any) -> None:
+        self._us = {key: float(us) for key, us in _us(table[table["gemm_dtype"] == DTYPE], ["m", "n", "k"]).items()}
+        self._m, self._n, self._k = (sorted({key[i] for key in self._us}) for i in range(3))
+
+    def summed(self, shapes: Mapping[str, tuple[int, int]], notes: list[str]) -> Points:
+        """(m, microseconds) of these products one after the other."""
+        for name, (n, k) in shapes.items():
+            for axis, value, grid in (("n", n, self._n), ("k", k, self._k)):
+                low, high, share = _between(grid, value)
+                where = f"the grid: {name} has {axis} {value:,}, measured were"
+                if not grid[0] <= value <= grid[-1]:
+                    notes.append(f"outside {where} {grid[0]:,} to {grid[-1]:,}")
+                elif 0 < share < 1 and high > 2 * low:
+                    notes.append(f"in a gap of {where} {low:,} and {high:,}; linear between")
+        return [[int(m), round(sum(self._at(m, *shape) for shape in shapes.values()), 3)] for m in self._m]
+
+    def _at(self, m: int, n: int, k: int) -> float:
+        low_n, high_n, at_n = _between(self._n, n)
+        low_k, high_k, at_k = _between(self._k, k)
+        missing = next((key for key in product((m,), (low_n, high_n), (low_k, high_k)) if key not in self._us), None)
+        if missing is not None:
+            raise InputError("matrix products: no time at m, n, k of {}, {}, {}; add its row".format(*missing))
+        low, high = (_line(self._us[m, near, low_k], self._us[m, near, high_k], at_k) for near in (low_n, high_n))
+        return _line(low, high, at_n)
+
+
+def _between(grid: list[int], x: int) -> tuple[int, int, float]:
+    """The neighbours of x, and how far from the first to the second it lies; more than 1 beyond the last."""
+    i = min(max(1, bisect_left(grid, x)), len(grid) - 1)
+    low, high = grid[i - 1], grid[i]
+    return low, high, (x - low) / (high - low)
+
+
+def _line(low: float, high: float, share: float) -> float:
+    return low + (high - low) * share
+
+
+def decode_points(table: Any, heads: int, kv_heads: int, head_size: int, notes: list[str]) -> Points:
+    """(num_seqs, total_context, microseconds) of one layer's decode.
+
+    The kernel's time goes by batch x heads of K and V at a given number of queries for each of them, so a batch of a
+    model with more such heads than were measured is read as a larger batch of one with fewer. A row's length is
+    step + 1.
+    """
+    group, found = _queries(_kind(table, head_size, notes), heads // kv_heads, notes)
+    most = int(group[group["num_key_value_heads"] <= kv_heads]["num_key_value_heads"].max())
+    chosen = group[group["num_key_value_heads"] == most]
+    if most != kv_heads:
+        notes.append(f"decode attention: {kv_heads} heads of K and V are read as {most} with {kv_heads / most:g} x "
+                     f"the batch ({found} queries each)")  # fmt: skip
+    points: Points = []
+    for step, curve in chosen.groupby("step"):
+        measured = [(int(batch) * most / kv_heads, float(us)) for batch, us in _us(curve, "batch_size").items()]
+        points += [[n, n * (int(step) + 1), round(us, 3)] for n, us in _whole(measured)]
+    longest, widest = int(chosen["step"].max()) + 1, max(point[0] for point in points)
+    reach = f"up to {widest} sequences or {longest:,} tokens each, not both"
+    notes.append(f"decode attention: {reach}; beyond them the last line continues")
+    return points
+
+
+def prefill_points(table: Any, heads: int, kv_heads: int, head_size: int, notes: list[str]) -> Points:
+    """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length that were measured.
+
+    Where these heads were not measured, time goes by query heads at about as many queries each.
+    """
+    rows = _kind(table, head_size, notes)
+    exact = rows[(rows["num_heads"] == heads) & (rows["num_key_value_heads"] == kv_heads)]
+    scale = 1.0
+    if not len(exact):
+        group, queries = _queries(rows, heads // kv_heads, notes)
+        near = min({int(n) for n in group["num_heads"]}, key=lambda n: (abs(n - heads), n))
+        exact, scale = group[group["num_heads"] == near], heads / near
+        notes.append(f"outside the grid: prefill of {heads} heads, read as {near} ({queries} queries each) x {scale:g}")
+    points: Points = []
+    for new, curve in exact.groupby("isl"):
+        us = _us(curve, "batch_size") * scale
+        points += [[int(n), int(new), 0, round(float(us[n]), 3)] for n in sorted({us.index.min(), us.index.max()})]
+    if min(point[0] for point in points) != 1:
+        raise InputError("prefill attention: no prompt was measured alone; take another version of the tables")
+    notes.append(f"prefill attention: whole prompts of up to {points[-1][1]:,} tokens, no past; what comes behind "
+                 "stored tokens takes what the whole takes beyond them")  # fmt: skip
+    return points
+
+
+def _kind(table: Any, head_size: int, notes: list[str]) -> Any:
+    """16-bit rows of this head size, or of the nearest that was measured."""
+    rows = table[(table["attn_dtype"] == DTYPE) & (table["kv_cache_dtype"] == DTYPE) & (table["beam_width"] == 1)]
+    sizes = sorted({int(size) for size in rows["head_dim"]})
+    near = min(sizes, key=lambda size: abs(size - head_size))
+    if near != head_size:
+        notes.append(f"outside the grid: heads of {head_size}, measured were {sizes}; read as {near}, unscaled")
+    return rows[rows["head_dim"] == near]
+
+
+def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
+    """The rows with so many query heads for each head of K and V, or the nearest number that was measured."""
+    ratio = rows["num_heads"] // rows["num_key_value_heads"]
+    whole = rows["num_heads"] % rows["num_key_value_heads"] == 0
+    known = sorted({int(value) for value in ratio[whole]})
+    found = min(known, key=lambda value: (abs(value - queries), value))
+    if found != queries:
+        notes.append(
+            f"outside the grid: {queries} queries for each head of K and V, measured were {known}; read as {found}"
+        )
+    return rows[whole & (ratio == found)], found
+
+
+def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
+    """The times at whole numbers of sequences: where the measured ones are not whole, linear between them."""
+    measured.sort()
+    points = {int(x): y for x, y in measured if x == int(x)}
+    for (low, y_low), (high, y_high) in pairwise(measured):
+        for n in {int(low) + 1, int(high)}:
+            if low < n < high:
+                points.setdefault(n, y_low + (y_high - y_low) * (n - low) / (high - low))
+    if not points or (1 not in points and measured[0][0] > 1):
+        points[1] = measured[0][1]
+    return sorted(points.items())
+
+
+def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
+    """(num_gpus, bytes, microseconds); those launched one by one are a floor of launches, so CUDA graphs' are taken."""
+    rows = table[table["backend"] == "vllm_graph"]
+    known = sorted({int(n) for n in rows["num_gpus"]})
+    chosen = max((n for n in known if n <= num_gpus), default=known[0])
+    if chosen != num_gpus:
+        notes.append(f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {known}; read as {chosen}")
+    return _by_bytes(rows[rows["num_gpus"] == chosen], chosen)
+
+
+def nccl_points(folder: Path, num_gpus: int) -> Points:
+    """(num_gpus, bytes, microseconds) of NCCL, which systems before vLLM's own all-reduce used."""
+    if not any(folder.glob(NCCL)):
+        raise InputError(f"{folder}: no {NCCL}; give the folder systems/data/GPU of AIConfigurator with that table")
+    table = read_parquet(folder, NCCL)
+    rows = table[(table["op_name"] == "all_reduce") & (table["nccl_dtype"] == "half") & (table["num_gpus"] == num_gpus)]
+    if not len(rows):
+        raise InputError(
+            f"{folder}: NCCL reduces over {sorted({int(n) for n in table['num_gpus']})} GPUs there, not {num_gpus}"
+        )
+    return _by_bytes(rows, num_gpus)
+
+
+def _by_bytes(rows: Any, num_gpus: int) -> Points:
+    """The points of all-reduces, whose tables count elements."""
+    return [[num_gpus, int(size) * BYTES, round(float(us), 3)] for size, us in _us(rows, "message_size").items()]

@@ -1,0 +1,89 @@
+"""LLMServingSim's older profiler (llm_profile/perf_models/GPU/MODEL/tpN): layers.csv, and attention.csv, which times
+FlashAttention alone.
+
+A row of attention.csv has all keys of its batch in kv_cache_size: a prompt's own tokens and those before it, or the
+contexts of all decodes together.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from testbed.core.errors import InputError
+from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
+from testbed.experiments.importers.known_shapes import gpu_named, model_named
+from testbed.traces.files import plain_or_packed, read_table
+
+NAME = "LLMServingSim's older profiler"
+IN_A_LAYER = (
+    "input_layernorm", "q_proj", "k_proj", "v_proj", "rope", "o_proj", "post_layernorm", "gate_proj", "up_proj",
+    "act_fn", "down_proj",
+)  # fmt: skip
+TIMES = ("time_stats.attn_prefill.median", "time_stats.attn_decode.median")  # milliseconds
+SIZES = ("batch_size", "prefill_chunk_size", "kv_cache_size")
+
+
+def is_here(folder: Path) -> bool:
+    """Whether it is the folder of one degree."""
+    return folder.is_dir() and plain_or_packed(folder / "layers.csv") is not None
+
+
+def read(folder: Path, requested: Requested) -> Imported:
+    """The profile of that degree; the GPU is a name of the profiler's, so the data sheet is asked for."""
+    path, attention = (plain_or_packed(folder / f"{name}.csv") for name in ("layers", "attention"))
+    degree = re.fullmatch(r"tp(\d+)", folder.name)
+    if attention is None:
+        raise InputError(f"{folder}: no attention.csv; its predictions are another model's, and not read")
+    if degree is None or not (requested.model and requested.gpu):
+        raise InputError(f"{folder}: name a folder tpN, and --model and --gpu, of which it has bare names")
+    gpu = gpu_named(requested.gpu)
+    found = Imported(NAME, gpu.device or gpu.name, model_named(str(requested.model)), int(degree[1]), gpu,
+                     origin={"folder": "/".join(folder.parts[-4:])})  # fmt: skip
+    _add_layers(found, str(path))
+    _add_attention(found, str(attention))
+    found.notes += [
+        "layers: Hugging Face's modules, launched one by one and timed alone; not vLLM's fused kernels",
+        "missing: sampling, cache writes; nothing stands in for them",
+        "missing: software times; none are charged (see testbed fit-software)",
+        "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
+        "missing: swaps and block copies; the data sheet's link to the host stands in for swaps, copies are refused",
+    ]
+    return found
+
+
+def _add_layers(found: Imported, path: str) -> None:
+    table = read_table(path, ["layer_name", "input", "kv_cache", "latency(ns)"])
+    layers: dict[str, dict[int, float]] = {}
+    for name, tokens, past, ns in zip(*table.values(), strict=True):
+        if int(past) == 0:
+            layers.setdefault(name, {})[int(tokens)] = float(ns) / 1e3
+    sections = (("linear", PER_LAYER, IN_A_LAYER), ("output_head", ONCE, ("lm_head",)),
+                ("once_per_iteration", ONCE, ("embedding", "final_layernorm")))  # fmt: skip
+    for section, covers, names in sections:
+        axis = "num_rows" if section == "output_head" else "num_tokens"
+        found.add(section, covers, [axis], _sum(path, layers, names), " + ".join(names))
+
+
+def _sum(path: str, layers: Mapping[str, Mapping[int, float]], names: Sequence[str]) -> list[list[float]]:
+    if absent := [name for name in names if name not in layers]:
+        raise InputError(f"{path}: no times of {', '.join(absent)}; only dense models are read")
+    counts = sorted(set.intersection(*(set(layers[name]) for name in names)))
+    return [[count, round(sum(layers[name][count] for name in names), 3)] for count in counts]
+
+
+def _add_attention(found: Imported, path: str) -> None:
+    table = read_table(path, [*SIZES, *TIMES])
+    prefill, decodes = {}, {}
+    for batch, chunk, keys, prefill_ms, decode_ms in zip(*table.values(), strict=True):
+        new, total = int(chunk), int(keys)
+        if new and prefill_ms and total >= new:
+            prefill[1, new, total - new] = round(1e3 * float(prefill_ms), 3)
+        elif decode_ms and total >= int(batch):
+            decodes[int(batch), total // int(batch) * int(batch)] = round(1e3 * float(decode_ms), 3)
+    if not (prefill and decodes):
+        raise InputError(f"{path}: has no {'decodes' if prefill else 'prompts'}; profile both")
+    more = {"includes": ["cache_write"]}
+    for name, axes, points in (("prefill_attention", ["num_seqs", "new_tokens", "past_tokens"], prefill),
+                               ("decode_attention", ["num_seqs", "total_context"], decodes)):  # fmt: skip
+        rows = [[*key, us] for key, us in points.items()]
+        found.add(name, PER_LAYER, axes, rows, "FlashAttention alone, equal lengths", **more)

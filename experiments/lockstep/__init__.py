@@ -1,0 +1,1 @@
+"""The installed vLLM's scheduler compared with ours, iteration by iteration."""

@@ -1,0 +1,211 @@
+"""Generated histories of vLLM's KV cache manager, checked against the clauses of our contract that apply to it."""
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from testbed.contract.search import shortest
+from testbed.experiments.lockstep import vllm_installation as vllm
+
+BLOCK = 4
+MAX_LEN = 120
+STORIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """allocate: a new request with a prompt of num_tokens tokens, `shared` of which are of a story, for its first
+    chunk; grow: num_tokens more of the `pick`th request, of its prompt or generated; free: it ends; preempt: it loses
+    its blocks and asks for all its tokens again.
+    """
+
+    verb: str
+    pick: int = 0
+    num_tokens: int = 1
+    shared: int = 0
+
+
+class Broken(Exception):
+    """A clause is broken."""
+
+
+class History:
+    """A manager, the requests that hold blocks, and what every block is known to store."""
+
+    def __init__(self, num_blocks: int, windows: tuple[int | None, ...]) -> None:
+        self.windows = windows
+        self.manager = make_manager(num_blocks, windows)
+        self.pool = self.manager.block_pool
+        self.hasher = vllm.block_hasher(BLOCK)
+        self.requests: list[Any] = []
+        self.contents: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.serial = 0
+
+    def run(self, calls: list[Call]) -> list[tuple[Any, ...]]:
+        """Carry the calls out and check after each; what they answered. Raises Broken."""
+        answers = []
+        for call in calls:
+            answers.append(self._carry_out(call))
+            self._check()
+        for request in self.requests:
+            self.manager.free(request)
+        self.requests.clear()
+        if self.pool.get_num_free_blocks() != self.pool.num_gpu_blocks - 1:
+            raise Broken("clause 4: blocks are missing after everything was freed")
+        return answers
+
+    def _carry_out(self, call: Call) -> tuple[Any, ...]:
+        if call.verb == "allocate":
+            return self._admit(self._new_request(call), call.num_tokens)
+        if not self.requests:
+            return ()
+        request = self.requests[call.pick % len(self.requests)]
+        if call.verb == "grow":
+            return self._grow(request, call.num_tokens)
+        self.manager.free(request)
+        self.requests.remove(request)
+        if call.verb == "preempt":
+            request.num_computed_tokens = 0
+            return self._admit(request, call.num_tokens)
+        return ()
+
+    def _new_request(self, call: Call) -> Any:
+        self.serial += 1
+        shared = min(call.shared, call.num_tokens)
+        story = 10_000 * (1 + call.pick % STORIES)
+        tokens = [story + k for k in range(shared)] + [10**6 * self.serial + k for k in range(call.num_tokens - shared)]
+        return vllm.make_request(self.serial, tokens, MAX_LEN, None, self.hasher)
+
+    def _admit(self, request: Any, chunk: int) -> tuple[Any, ...]:
+        found, num_found = self.manager.get_computed_blocks(request)[:2]
+        self._check_found(request, found, num_found)
+        new = min(max(chunk, 1), request.num_tokens - num_found)
+        return self._allocate(request, new, num_found, found)
+
+    def _grow(self, request: Any, number: int) -> tuple[Any, ...]:
+        left = request.num_tokens - request.num_computed_tokens
+        if not left and request.num_tokens < MAX_LEN:
+            self.serial += 1
+            request.append_output_token_ids(10**9 + self.serial)
+            left = 1
+        return self._allocate(request, min(number, left), 0, None) if left else ()
+
+    def _allocate(self, request: Any, new: int, num_found: int, found: Any) -> tuple[Any, ...]:
+        """Ask for blocks; a refusal must leave everything as it was, and be given again."""
+        before = self._seen()
+        granted = self.manager.allocate_slots(request, new, num_found, found)
+        if granted is None:
+            if None in self.windows and len(self.windows) == 1 and self._seen() != before:
+                raise Broken("clause 1: a refusal has changed something")
+            if self.manager.allocate_slots(request, new, num_found, found) is not None:
+                raise Broken("clause 2: a refusal was not given again")
+            return (None,)
+        if request not in self.requests:
+            self.requests.append(request)
+            request.num_computed_tokens = num_found
+        self._write(request, request.num_computed_tokens, request.num_computed_tokens + new)
+        request.num_computed_tokens += new
+        return (num_found, tuple(map(len, self._tables(request))))
+
+    def _write(self, request: Any, start: int, stop: int) -> None:
+        """Tokens are stored: their blocks must be this request's alone."""
+        tokens = request.all_token_ids
+        for group, table in enumerate(self._tables(request)):
+            if len(table) * BLOCK < stop:
+                raise Broken(f"clause 4: {len(table)} blocks for {stop} tokens")
+            for i in range(start // BLOCK, -(-stop // BLOCK)):
+                block = self.pool.blocks[table[i]]
+                if block.is_null:
+                    raise Broken(f"clause 5: token {i * BLOCK} is written to the null block")
+                if block.ref_cnt != 1:
+                    raise Broken(f"clause 5: block {table[i]} is written while {block.ref_cnt} hold it")
+                self.contents[group, table[i]] = tuple(tokens[: min(stop, (i + 1) * BLOCK)])
+
+    def _check_found(self, request: Any, found: Any, num_found: int) -> None:
+        """A hit stores the very tokens of the request, and leaves one to compute."""
+        if not 0 <= num_found < request.num_tokens or num_found % BLOCK:
+            raise Broken(f"clause 8: {num_found} of {request.num_tokens} tokens are said to be cached")
+        for group, blocks in enumerate(found.get_block_ids()):
+            for i, block in enumerate(blocks):
+                tokens = tuple(request.all_token_ids[: (i + 1) * BLOCK])
+                if not self.pool.blocks[block].is_null and self.contents.get((group, block)) != tokens:
+                    raise Broken(f"clause 8: block {block} is found and does not store the tokens asked for")
+
+    def _check(self) -> None:
+        """Blocks are conserved, and each is held as often as tables say."""
+        held: dict[int, int] = {}
+        for request in self.requests:
+            for table in self._tables(request):
+                for block in table:
+                    held[block] = held.get(block, 0) + 1
+        null = self.pool.null_block.block_id
+        held.pop(null, None)
+        free = [block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()]
+        if len(free) != self.pool.get_num_free_blocks() or sorted([*free, *held]) != self._all_but(null):
+            raise Broken("clause 4: blocks were lost, or are free and held")
+        wrong = [block for block, count in held.items() if self.pool.blocks[block].ref_cnt != count]
+        if wrong:
+            raise Broken(f"clause 4: block {wrong[0]} is counted {self.pool.blocks[wrong[0]].ref_cnt} times")
+
+    def _all_but(self, null: int) -> list[int]:
+        return [block for block in range(self.pool.num_gpu_blocks) if block != null]
+
+    def _tables(self, request: Any) -> tuple[list[int], ...]:
+        tables: tuple[list[int], ...] = self.manager.get_block_ids(request.request_id)
+        return tables
+
+    def _seen(self) -> tuple[Any, ...]:
+        free = [block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()]
+        return free, [(block.block_hash, block.ref_cnt) for block in self.pool.blocks]
+
+
+def make_manager(num_blocks: int, windows: tuple[int | None, ...]) -> Any:
+    """The installation's KVCacheManager, with the arguments that its release takes."""
+    from inspect import signature
+
+    config = vllm.kv_cache_config(num_blocks, BLOCK, windows)
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    options = {"hash_block_size": BLOCK, "scheduler_block_size": BLOCK, "enable_caching": True}
+    known = signature(KVCacheManager).parameters
+    return KVCacheManager(config, MAX_LEN, **{name: value for name, value in options.items() if name in known})
+
+
+def draw(random: Random) -> tuple[int, tuple[int | None, ...], list[Call]]:
+    """A pool, its groups, and up to 40 calls."""
+    windows = random.choice([(None,), (None,), (None, 8), (16,), (None, 8, 16)])
+    calls = []
+    for _ in range(random.randint(1, 40)):
+        verb = random.choice(["allocate", "allocate", "grow", "grow", "grow", "free", "preempt"])
+        number = random.choice([1, random.randint(1, 12), random.randint(1, MAX_LEN // 2)])
+        calls.append(Call(verb, random.randrange(6), number, random.choice([0, number, random.randint(0, number)])))
+    return random.choice([8, 20, 60]) * len(windows), windows, calls
+
+
+def broken_by(num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> str | None:
+    """What the calls break; they are carried out twice, for clause 9."""
+    try:
+        if History(num_blocks, windows).run(calls) != History(num_blocks, windows).run(calls):
+            return "clause 9: the same calls gave different answers"
+    except Broken as broken:
+        return str(broken)
+    except (AssertionError, ValueError, KeyError, IndexError) as error:
+        return f"clause 10: {type(error).__name__}: {error}"
+    return None
+
+
+def check_histories(count: int, seed: int) -> list[str]:
+    """Lines: how many histories there were, and for the first that breaks a clause the shortest calls that do."""
+    for number in range(count):
+        num_blocks, windows, calls = draw(Random(f"{seed}/{number}"))
+        broken = broken_by(num_blocks, windows, calls)
+        if broken is not None:
+            calls = shortest(calls, partial(_breaks, broken[:9], num_blocks, windows))
+            head = f"history {number + 1:,}: {broken_by(num_blocks, windows, calls)}"
+            return [f"{head}; {num_blocks} blocks, groups {windows}", *(f"    {call}" for call in calls)]
+    return [f"vllm {vllm.installed_release()}: {count:,} histories of its KV cache manager break no clause"]
+
+
+def _breaks(clause: str, num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> bool:
+    return (broken_by(num_blocks, windows, calls) or "").startswith(clause)

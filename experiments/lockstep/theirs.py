@@ -1,0 +1,123 @@
+"""vLLM's Scheduler on a clock of constant iterations, driven as its engine core drives it."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from testbed.core.request import Request
+from testbed.experiments.lockstep import vllm_installation as vllm
+from testbed.experiments.lockstep.iterations import Iteration
+from testbed.experiments.lockstep.release_options import Options
+
+
+class Theirs:
+    """The installation's scheduler; output tokens are unique."""
+
+    def __init__(self, options: Options) -> None:
+        self.name = f"vllm {vllm.installed_release()}"
+        self.options = options
+        self.scheduler = vllm.make_scheduler(options)
+        self._hasher = vllm.block_hasher(options.block_size) if options.caches else None
+        self._tokens = Tokens()
+        self._requests: dict[str, Request] = {}
+        self._num_generated: dict[str, int] = {}
+        self._preempted: list[int] = []
+
+    def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
+        """Every iteration that computes something, until all requests have ended.
+
+        `planned` holds what was scheduled and has not ended: under asynchronous scheduling the next one is made
+        when one begins, else when it has ended. What is planned while another runs begins when that one ends.
+        """
+        arriving, now_ps, planned = deque(requests), 0, deque[Any]()
+        depth = 2 if self.options.asynchronous else 1
+        while True:
+            while arriving and arriving[0].arrival_ps <= now_ps:
+                self._add(arriving.popleft())
+            output = self.scheduler.schedule() if self.scheduler.has_requests() else None
+            if output is not None:
+                self._preempted += map(int, output.preempted_req_ids or ())
+                planned.append((output, self._sampling(output)))
+                if output.total_num_scheduled_tokens:
+                    begins_ps = now_ps + iteration_ps * (len(planned) - 1)
+                    yield self._iteration(output, begins_ps)
+                    if len(planned) < depth:
+                        continue
+            if planned:
+                ended, sampling = planned.popleft()
+                now_ps += iteration_ps if ended.total_num_scheduled_tokens else 0
+                self._update(ended, sampling)
+            elif arriving:
+                now_ps = arriving[0].arrival_ps
+            else:
+                return
+
+    def state(self) -> list[str]:
+        """Its requests and its pool now."""
+        manager = self.scheduler.kv_cache_manager
+        lines = [f"{manager.block_pool.get_num_free_blocks()} blocks are not held"]
+        for request in self.scheduler.running:
+            blocks = len(manager.get_block_ids(request.request_id)[0])
+            lines.append(f"running {request.request_id}: {request.num_computed_tokens} scheduled, {blocks} blocks")
+        waiting = (f"{request.request_id} ({request.num_tokens} tokens)" for request in self.scheduler.waiting)
+        return [*lines, "waiting " + (", ".join(waiting) or "none")]
+
+    def _add(self, request: Request) -> None:
+        tokens = self._tokens.of_prompt(request) if self.options.caches else [0] * request.prompt_len
+        most = request.output_len if self.options.ignore_eos else self.options.max_model_len
+        stop = None if self.options.ignore_eos else Tokens.STOP
+        self._requests[str(request.request_id)] = request
+        self.scheduler.add_request(vllm.make_request(request.request_id, tokens, most, stop, self._hasher))
+
+    def _iteration(self, output: Any, now_ps: int) -> Iteration:
+        tokens = {int(name): number for name, number in output.num_scheduled_tokens.items()}
+        preempted, self._preempted = tuple(self._preempted), []
+        return Iteration(now_ps, tokens, preempted, self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def _sampling(self, output: Any) -> set[str]:
+        """Whose iteration brings an output token: all but those that have a chunk of the prompt before them."""
+        return {name for name in output.num_scheduled_tokens if not self.scheduler.requests[name].is_prefill_chunk}
+
+    def _update(self, output: Any, sampling: set[str]) -> None:
+        """The iteration has run."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        names = list(output.num_scheduled_tokens)
+        sampled = [[self._token(name)] if name in sampling else [] for name in names]
+        self.scheduler.update_from_output(
+            output, ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
+        )
+
+    def _token(self, name: str) -> int:
+        """The next output token of a request: the last one stops it, unless its number does."""
+        number = self._num_generated[name] = self._num_generated.get(name, 0) + 1
+        stops = not self.options.ignore_eos and number == self._requests[name].output_len
+        return Tokens.STOP if stops else self._tokens.new()
+
+
+class Tokens:
+    """Token ids: equal for equal contents, new for what nobody shares."""
+
+    STOP = 1
+
+    def __init__(self) -> None:
+        self._next = count(2)
+        self._known: dict[tuple[int, int], int] = {}
+
+    def of_prompt(self, request: Request) -> list[int]:
+        """The tokens of a prompt, by its content ids."""
+        if request.prompt_ids is None:
+            return [next(self._next) for _ in range(request.prompt_len)]
+        known, each = self._known, request.tokens_per_id
+        places = ((one, k) for one in request.prompt_ids for k in range(each))
+        found = []
+        for place in places:
+            if place not in known:
+                known[place] = next(self._next)
+            found.append(known[place])
+        return found[: request.prompt_len]
+
+    def new(self) -> int:
+        """A token that no other request has at this place."""
+        return next(self._next)

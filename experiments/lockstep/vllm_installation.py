@@ -1,0 +1,132 @@
+"""The installed vLLM: its Scheduler, built from our configuration, without a GPU or a model's weights."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.experiments.lockstep.release_options import Options
+
+HOW = (
+    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 (or a later release; "
+    "install also the packages that an import error names)"
+)
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1, "vocab_size": 128,
+    "torch_dtype": "float16", "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+def installed_release() -> str:
+    """The version of the installed vLLM. Raises InputError where there is none."""
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        raise InputError(f"vllm: is not installed ({HOW})") from None
+
+
+def make_scheduler(options: Options) -> Any:
+    """The installation's Scheduler, or its AsyncScheduler, with a pool of options.num_blocks blocks and one group."""
+    _import_quietly()
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    with _model_folder(options.max_model_len) as folder:
+        config = _vllm_config(options, folder)
+    config.cache_config.num_gpu_blocks = options.num_blocks
+    return (AsyncScheduler if options.asynchronous else Scheduler)(
+        vllm_config=config,
+        kv_cache_config=kv_cache_config(options.num_blocks, options.block_size),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=options.block_size,
+    )
+
+
+def kv_cache_config(num_blocks: int, block_size: int, windows: tuple[int | None, ...] = (None,)) -> Any:
+    """A KV cache of one group for each of `windows`: tokens of a sliding window, or None for full attention."""
+    _import_quietly()
+    import torch
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+
+    shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 16, "dtype": torch.float16}
+    groups = [
+        KVCacheGroupSpec(
+            [f"layer{i}"],
+            FullAttentionSpec(**shape) if window is None else SlidingWindowSpec(**shape, sliding_window=window),
+        )
+        for i, window in enumerate(windows)
+    ]
+    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+def block_hasher(block_size: int) -> Any:
+    """What gives a request the hashes of its full blocks."""
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    hash_fn = get_hash_fn_by_name("sha256")
+    init_none_hash(hash_fn)
+    return get_request_block_hasher(block_size, hash_fn)
+
+
+def make_request(request_id: int, tokens: list[int], max_tokens: int, stop_token: int | None, hasher: Any) -> Any:
+    """A request of the installation's; stop_token ends its output, if there is one, else max_tokens does."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    stops = [] if stop_token is None else [stop_token]
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stops)
+    return Request(str(request_id), tokens, params, None, arrival_time=float(request_id), block_hasher=hasher)
+
+
+def _import_quietly() -> None:
+    """Import vLLM without a word of what it misses here. Raises InputError where a package of it is missing."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    release = installed_release()
+    try:
+        import vllm.v1.core.sched.async_scheduler  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"vllm {release}: does not import: {error} ({HOW})") from error
+
+
+def _vllm_config(options: Options, folder: Path) -> Any:
+    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+
+    model = ModelConfig(
+        model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float16",
+        max_model_len=options.max_model_len,
+    )  # fmt: skip
+    scheduler = SchedulerConfig(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=options.max_model_len,
+        long_prefill_token_threshold=options.long_prefill_token_threshold,
+        enable_chunked_prefill=options.enable_chunked_prefill,
+        scheduler_reserve_full_isl=options.scheduler_reserve_full_isl,
+        async_scheduling=options.asynchronous,
+        is_encoder_decoder=False,
+    )
+    cache = CacheConfig(block_size=options.block_size, enable_prefix_caching=options.caches)
+    return VllmConfig(
+        model_config=model, scheduler_config=scheduler, cache_config=cache, device_config=DeviceConfig("cpu")
+    )
+
+
+@contextmanager
+def _model_folder(max_model_len: int) -> Iterator[Path]:
+    """A folder with the config.json of a small model, which is all that a scheduler reads of a model."""
+    with TemporaryDirectory(prefix="lockstep-") as folder:
+        text = json.dumps({**CONFIG, "max_position_embeddings": max_model_len})
+        Path(folder, "config.json").write_text(text, encoding="utf-8")
+        yield Path(folder)

@@ -1,0 +1,1 @@
+"""What a notebook shows of a result: pages, a saved run folder, a trace."""

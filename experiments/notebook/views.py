@@ -1,0 +1,80 @@
+"""The pages and files of `testbed.Result`; the front end finds them by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.experiments.compare.comparison import compare as compared
+from testbed.experiments.compare.comparison import tidy
+from testbed.experiments.compare.finished_run import FinishedRun
+from testbed.experiments.compare.texts import compare_page
+from testbed.experiments.memory_map.encode import page as memory_page
+from testbed.experiments.memory_map.picture import retrace, title_of
+from testbed.experiments.pages.page import render
+from testbed.experiments.report.run_parts import one_run
+from testbed.experiments.runs import run_folder
+from testbed.experiments.runs.whole_files import write_text
+from testbed.experiments.timeline.trace_file import trace_of, write_trace
+from testbed.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from testbed.result import Result
+
+HEIGHT_PX = 640
+
+
+@dataclass(frozen=True)
+class Page:
+    """A self-contained page; table: the numbers of a comparison."""
+
+    html: str
+    table: "pd.DataFrame | None" = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page; returns the path."""
+        write_text(Path(path), self.html)
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        frame = f'style="width: 100%; height: {HEIGHT_PX}px; border: 0"'
+        return f'<iframe title="testbed" {frame} srcdoc="{escape(self.html)}"></iframe>'
+
+
+def html(result: "Result") -> str:
+    """The card of a run, as `testbed report` has it."""
+    card = one_run(_finished("run", result), str(result.summary["run"]["policy"]), alone=True)
+    return Page(render("pages/page.html", title="Run", parts=[card]))._repr_html_()
+
+
+def save(result: "Result", folder: Path) -> Path:
+    """Write the run folder."""
+    run_folder.save(result.setup, Run(result.recorder, result.summary, 0.0), folder)
+    return folder
+
+
+def timeline(result: "Result", file: Path, start_s: float, stop_s: float | None) -> Path:
+    """Simulate again and write the trace."""
+    trace, _ = trace_of(result.setup.config, start_s, stop_s)
+    write_trace(file, trace)
+    return file
+
+
+def memory_map(result: "Result", start_s: float, stop_s: float | None) -> Page:
+    """Simulate again with a traced policy; the interactive page."""
+    config = result.setup.config
+    trace = retrace(config, start_s, stop_s)
+    return Page(memory_page(trace, title_of(trace, config)))
+
+
+def compare(results: "Mapping[str, Result]") -> Page:
+    """The comparison of results by name."""
+    found = compared([_finished(name, result) for name, result in results.items()])
+    return Page(compare_page(found, {}), tidy(found))
+
+
+def _finished(name: str, result: "Result") -> FinishedRun:
+    return FinishedRun(name, None, result.setup.config.values, result.summary, result.requests, result.iterations)

@@ -1,0 +1,205 @@
+"""Latency against block size, and what blocks cost in a kernel and in a recovery (Figures 18 and 19)."""
+
+import csv
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import resources
+from itertools import islice
+from typing import Any, Self
+
+import pandas as pd
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.core.slots import DEVICE, HOST, ceil_div
+from testbed.cost.model import Moved, Work
+from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
+from testbed.experiments.runs.run_store import RunStore
+from testbed.machine import make_cost
+
+SLACK = 0.02
+NEAR = 0.10
+COMPARED = ("recompute", "swap")
+KERNELS = {"paging cost": ("paged", "contiguous"), "the paper's design": ("paper",)}
+OURS = "the testbed's own kernel"
+THEIRS = "the 2023 system's design, measured on an H200, where the paper has an A100 and FasterTransformer's kernel"
+FLAT = 0.10
+AS_DRAWN = "recompute as drawn"
+PEAK = "20 ms for 256 tokens of 13B parameters would be more than the A100's peak allows: 21 ms at 312 TFLOP/s"
+
+
+@dataclass(kw_only=True)
+class BlockSizes(Study):
+    """Every variant at every block size. `best` and `compare` say what the paper claims of the curves."""
+
+    figure: str
+    common: Sequence[str]
+    block_sizes: Sequence[int]
+    variants: Sequence[Mapping[str, Any]]
+    best: Sequence[Mapping[str, Any]] = ()
+    compare: Mapping[str, Any] | None = None
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        return [
+            Task(
+                f"{self.figure} {variant['setting']} {variant['system']}, blocks of {size}, seed {seed}",
+                partial(self.latency, variant=variant, size=size, seed=seed),
+            )
+            for variant in self.variants
+            for size in self.block_sizes
+            for seed in range(num_seeds or 1)
+        ]
+
+    def only(self, rows: Collection[RowKey]) -> Self:
+        """The claims of these rows, and the curves that they are about."""
+        settings = {setting for figure, setting, _, _ in rows if figure == self.figure}
+        best = [claim for claim in self.best if claim["setting"] in settings]
+        compare = self.compare if self.compare and self.compare["setting"] in settings else None
+        curves = {(claim["setting"], "vllm") for claim in best}
+        curves |= {(compare["setting"], name) for name in COMPARED} if compare else set()
+        variants = [v for v in self.variants if (v["setting"], v["system"]) in curves]
+        return replace(self, best=best, compare=compare, variants=variants)
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        if not (self.best or self.compare):
+            return []
+        curves = table.groupby(["setting", "system", "block_size"])["simulated"].mean()
+        found = [best_sizes(self.figure, claim, curves[claim["setting"], "vllm"]) for claim in self.best]
+        return found + ([comparable_sizes(self.figure, self.compare, curves)] if self.compare else [])
+
+    def latency(self, store: RunStore, variant: Mapping[str, Any], size: int, seed: int) -> list[Row]:
+        """The mean normalized latency of one run."""
+        overrides = (*self.common, *variant["overrides"], f"policy.block_size={size}")
+        summary, run = store.measure(overrides, {"seed": seed})
+        place = {"setting": variant["setting"], "system": variant["system"], "figure": self.figure, "block_size": size}
+        mean = summary["normalized_latency_s_per_token"]["mean"]
+        preemptions = sum(summary["preemptions"].values())
+        return [{**place, "simulated": mean, "preemptions": preemptions, "seed": seed, "run": run}]
+
+
+def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Finding:
+    """Every size of the claimed range is within NEAR of the best one, and none outside is better by more than SLACK.
+
+    Where the claim says from which size on latency is markedly worse, each of those is worse than all of the range.
+    """
+    low, high = claim["sizes"]
+    claimed, others = curve.loc[low:high], curve.drop(curve.loc[low:high].index)
+    margins = [
+        1 - (claimed.max() / curve.min() - 1) / NEAR,
+        1 - (claimed.min() / others.min() - 1) / SLACK,
+    ]
+    if "worse_from" in claim:
+        margins.append((curve.loc[claim["worse_from"] :].min() / claimed.max() - 1) / NEAR)
+    text = ", ".join(f"{size}: {value:.2f}" for size, value in (curve / curve.min()).items())
+    place = figure, claim["setting"], "vllm", claim["quantity"]
+    return Finding(*place, f"of the best {text}", float(min(margins)))
+
+
+def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -> Finding:
+    """Recompute and swap within NEAR of each other inside the range; recompute ahead below it, swap above."""
+    low, high = claim["sizes"]
+    recompute, swap = (curves[claim["setting"], name] for name in COMPARED)
+    ratio = swap / recompute
+    inside, below, above = ratio.loc[low:high], ratio.loc[: low - 1], ratio.loc[high + 1 :]
+    apart = max(inside.max(), 1 / inside.min())
+    margins = 1 - (apart - 1) / NEAR, (below.min() - 1) / NEAR, (1 / above.max() - 1) / NEAR
+    text = ", ".join(f"{size}: {value:.2f}" for size, value in ratio.items())
+    place = figure, claim["setting"], "recompute vs swap", claim["quantity"]
+    return Finding(*place, f"swap/recompute {text}", float(min(margins)))
+
+
+@dataclass(kw_only=True)
+class KernelCost(BlockSizes):
+    """Block sizes, and the table that `testbed bench-kernels` has left in kernels/results."""
+
+    bench: str
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        return [Task("fig18a", partial(measured_kernels, bench=self.bench)), *super().tasks(num_seeds)]
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        times = table[table["figure"] == "fig18a"].pivot_table(
+            index=["batch", "context"], columns="system", values="simulated"
+        )
+        overhead = 100 * (times["paged"] / times["contiguous"] - 1)
+        design = 100 * (times["paper"] / times["contiguous"] - 1)
+        place = "fig18a", "attention kernel batch 8 and 32 context 64..256"
+        return [
+            Finding(*place, "paged vs contiguous", "kernel_overhead", tuple(map(float, overhead)), note=OURS),
+            Finding(*place, "paper's kernel vs contiguous", "kernel_overhead", tuple(map(float, design)), note=THEIRS),
+            *super().findings(table[table["figure"] == self.figure]),
+        ]
+
+
+def measured_kernels(store: RunStore, bench: str) -> list[Row]:
+    """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured them."""
+    text = (resources.files("testbed.kernels") / "results" / bench).read_text(encoding="utf-8")
+    lines = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    found = [
+        {"figure": "fig18a", "system": line["kernel"], "batch": int(line["batch"]), "context": int(line["context"]),
+         "simulated": float(line["median_us"])}
+        for line in lines
+        if line.get("spread") == "equal" and line["kernel"] in KERNELS.get(line["what"], ())
+    ]  # fmt: skip
+    if not found:
+        raise InputError(f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed bench-kernels")
+    return found
+
+
+@dataclass(kw_only=True)
+class Recovery(BlockSizes):
+    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`.
+
+    drawn_share: what the published figure shows of a measured recompute; findings are compared with the figure.
+    """
+
+    num_tokens: int
+    machines: Mapping[str, Sequence[str]]
+    drawn_share: float
+    swap_ends: Sequence[float]
+    swap_tolerance: float
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        return [Task("fig19a", self.recoveries), *super().tasks(num_seeds)]
+
+    def only(self, rows: Collection[RowKey]) -> Self:
+        """Published times are of the first machine; an alternative to it need not apply to the others."""
+        return replace(super().only(rows), machines=dict(islice(self.machines.items(), 1)))
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        first = next(iter(self.machines))
+        costs = table[(table["figure"] == "fig19a") & (table["setting"] == first)]
+        ms = costs.pivot_table(index="block_size", columns="system", values="simulated")
+        recompute, swap = ms[AS_DRAWN], ms["swap in"] + ms["swap out"]
+        ends = float(swap.iloc[0]), float(swap.iloc[-1])
+        apart = max(abs(a / b - 1) for a, b in zip(ends, self.swap_ends, strict=True))
+        near = 1 - apart / self.swap_tolerance if swap.is_monotonic_decreasing else -1.0
+        sizes = "fig19a", "block sizes 1..256"
+        flat = 1 - float(recompute.max() / recompute.min() - 1) / FLAT
+        excess = float(100 * (recompute / swap - 1).max())
+        return [
+            Finding(*sizes, "recompute", "overhead", float(recompute.mean()), flat, note=PEAK),
+            Finding(*sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}", near),
+            Finding("fig19a", "all block sizes", "recompute vs swap", "overhead_excess_max", excess, note=PEAK),
+            *super().findings(table[table["figure"] == self.figure]),
+        ]
+
+    def recoveries(self, store: RunStore) -> list[Row]:
+        """Milliseconds to recover one sequence, by the cost model."""
+        return [row for machine in self.machines for size in self.block_sizes for row in self._ms(store, machine, size)]
+
+    def _ms(self, store: RunStore, machine: str, size: int) -> list[Row]:
+        """By each way, and of a recompute also what the published figure would show."""
+        config = store.config((*self.machines[machine], f"policy.block_size={size}"))
+        cost = make_cost(config.cost, config.model, config.server)
+        blocks = ceil_div(self.num_tokens, size)
+        works = {
+            "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),  # the software of the request too
+            "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
+            "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
+        }
+        base = {"figure": "fig19a", "setting": machine, "block_size": size}
+        ms = {name: cost.iteration(work) / PS * 1e3 for name, work in works.items()}
+        ms[AS_DRAWN] = self.drawn_share * ms["recompute"]
+        return [{**base, "system": name, "simulated": value} for name, value in ms.items()]

@@ -1,0 +1,68 @@
+"""The options of a config group, without Hydra: shipped files, shipped models, user folders, plug-ins.
+
+This module does not import Hydra, so that lists, help and tab completion are fast.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from testbed.core.errors import InputError
+from testbed.core.shapes import model_names
+
+CONF = Path(__file__).parents[1] / "conf"
+GROUPS = (
+    "policy", "eviction", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "gpu",
+    "system", "protocol", "software", "store", "load", "tier",
+)  # fmt: skip
+KEYS = {
+    "eviction": "eviction@policy.eviction",
+    "system": "+system",
+    "protocol": "+protocol",
+    "store": "store@policy.store",
+    "load": "load@policy.load",
+    "tier": "+tier@server.tiers.NAME",
+}  # fmt: skip; others: the group
+CUSTOM = "custom"
+MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
+ANY_SERVER = "h200"  # for a model without a server, and with gpu=NAME: its other values suit any GPU
+HIDDEN = "of-"  # server/of-NAME: the default server of a model
+ENTRY_POINTS = "testbed.{}"
+FILE_READERS = {
+    "sharegpt": "testbed.traces.csv_lengths.CsvLengths",
+    "alpaca": "testbed.traces.csv_lengths.CsvLengths",
+    "wmt": "testbed.traces.wmt.WmtCsv",
+    "chat": "testbed.traces.chat.ChatCsv",
+    "mooncake": "testbed.traces.mooncake.MooncakeJsonl",
+    "agent_sessions": "testbed.traces.agent_sessions.AgentSessions",
+}
+
+
+def files_of(group: str, folders: Sequence[Path] = ()) -> dict[str, Path]:
+    """The YAML files of a group by name, those of user folders included."""
+    paths = [path for root in (CONF, *folders) for path in sorted((root / group).glob("*.yaml"))]
+    return {path.stem: path for path in paths}
+
+
+def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
+    """Every name that the group can be set to, without plug-ins."""
+    shipped = model_names() if group == "model" else []
+    found = {name for name in files_of(group, folders) if not name.startswith(HIDDEN)}
+    return sorted(found.union(shipped))
+
+
+def plug_ins_of(group: str) -> list[EntryPoint]:
+    """The entry points that installed packages declare for a group, by name."""
+    return sorted(entry_points(group=ENTRY_POINTS.format(group)), key=lambda point: point.name)
+
+
+def length_file(text: str) -> tuple[str, str]:
+    """NAME=FILE, or FILE for sharegpt."""
+    name, equals, path = text.partition("=")
+    if not equals or Path(text).is_file():
+        name, path = "sharegpt", text
+    if name not in FILE_READERS:
+        raise InputError(f"--lengths {text}: no trace {name!r} (choose from {', '.join(FILE_READERS)})")
+    if not Path(path).is_file():
+        raise InputError(f"--lengths {text}: no such file as {path}")
+    return name, path

@@ -1,0 +1,145 @@
+"""Typed configurations from command-line overrides; the only module that calls Hydra to compose."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.shapes import model_names, shipped
+from testbed.experiments.runs.choice_names import CONF, GROUPS
+from testbed.experiments.runs.one_line import one_line
+from testbed.experiments.runs.overrides import normalize, user_folders
+from testbed.schema import no_key
+
+CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
+ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
+
+
+def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> RunConfig:
+    """The configuration of `testbed run` with these overrides, then single values by dotted key."""
+    config = composed("run", tuple(overrides)).copy()
+    for key, value in (values or {}).items():
+        check_key(key, config)
+        OmegaConf.update(config, key, value)
+    return typed_config(config)
+
+
+def typed_config(config: DictConfig) -> RunConfig:
+    """The typed configuration of a composed one, without Hydra's part."""
+    return RunConfig.from_values(plain(config))
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The resolved config as plain values, without Hydra's part."""
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    try:
+        values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise InputError(f"{error.full_key}: has no value (set {error.full_key}=...)") from error
+    except OmegaConfBaseException as error:
+        raise InputError(f"{error.full_key}: {error.msg}") from error
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
+    """A composed config, kept because composing is slow; made again where a file of --config-dir was edited."""
+    folders = [folder.resolve() for folder in user_folders(overrides)]
+    files = tuple((path, path.read_bytes()) for folder in folders for path in sorted(folder.rglob("*.yaml")))
+    return _composed(name, overrides, files)
+
+
+@cache
+def _composed(name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, bytes], ...]) -> DictConfig:
+    register_models()
+    with key_errors_explained(overrides):
+        flags = [word for word in overrides if word.startswith("--config-dir=")]
+        words = [word for word in normalize(overrides) if word not in flags]
+        return _compose(name, [*words, *_search_path(flags)])
+
+
+def register_models() -> None:
+    """Register every shipped shape in Hydra's store as the group `model`; launchers pass the store to workers."""
+    for name in model_names():
+        ConfigStore.instance().store(
+            name=name, node={**CHOICES, **shipped(name).shape}, group="model", provider="testbed.core.models"
+        )
+
+
+@contextmanager
+def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
+    """Turn an error of composing into an InputError; for an unknown key, with the nearest known one."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, InputError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:  # from the resolver of a run's name
+            raise cause from None
+        if isinstance(error, OverrideParseException):
+            raise InputError(
+                f"{error.override}: is no option (KEY=VALUE; quote a value with brackets or commas)"
+            ) from None
+        with suppress(HydraException, OmegaConfBaseException):  # the options themselves conflict
+            _check_keys(arguments)
+        raise InputError(one_line(error)) from error
+
+
+def _check_keys(arguments: Sequence[str]) -> None:
+    """Raise InputError for a key that is not in the config of the chosen options."""
+    words = [word for word in normalize(arguments) if word.startswith("~") or ("=" in word and word[0] != "-")]
+    values = [one for one in OverridesParser.create().parse_overrides(words) if not _is_choice(one)]
+    choices = [word for word in words if word not in {one.input_line for one in values}]
+    base = _compose("run", [*choices, *_search_path(arguments)])
+    for override in values:
+        key = str(override.key_or_group)
+        if key.startswith("hydra"):
+            if key not in ELSEWHERE:
+                raise InputError(no_key(key, ELSEWHERE))
+        elif not override.is_add():
+            check_key(key, base)
+
+
+def _search_path(arguments: Sequence[str]) -> list[str]:
+    """The folders of --config-dir, as an override."""
+    folders = ", ".join(f"file://{folder.resolve()}" for folder in user_folders(arguments))
+    return [f"hydra.searchpath=[{folders}]"] if folders else []
+
+
+def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
+    """Raise InputError unless the key is in the config, with or without a value; `also` are other suggestions."""
+    above, _, last = key.rpartition(".")
+    node = OmegaConf.select(config, above) if above else config
+    if not isinstance(node, DictConfig) or last not in list(node):
+        values = OmegaConf.to_container(config)
+        raise InputError(no_key(key, [*also, *_keys(values), *GROUPS, *ELSEWHERE]))
+
+
+def _compose(name: str, overrides: list[str]) -> DictConfig:
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        return compose(name, overrides=overrides)
+
+
+def _is_choice(override: Any) -> bool:
+    """Whether an override selects an option of a group."""
+    return "/" in override.key_or_group or override.key_or_group in (*GROUPS, "engine")
+
+
+def _keys(values: Any, above: str = "") -> Iterator[str]:
+    """The keys of nested mappings, from the outermost on."""
+    for key, value in values.items():
+        if not str(key).startswith("_"):
+            yield f"{above}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{above}{key}.")

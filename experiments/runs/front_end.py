@@ -1,0 +1,162 @@
+"""The Hydra front end of `testbed.front_end`: builds a configuration from names, values and objects."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from testbed.build import KINDS
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, names_of
+from testbed.experiments.runs.compose import check_key, composed, typed_config
+from testbed.experiments.runs.run_folder import measure
+from testbed.experiments.runs.summary_table import summary_table
+from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
+from testbed.memory.policy import MemoryPolicy
+from testbed.parts import Part
+from testbed.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHORT = {
+    "rate": "arrivals.rate",
+    "duration_s": "arrivals.duration_s",
+    "num_seqs": "workload.num_seqs",
+    "beam": "workload.beam",
+    "mix": "workload.mix",
+    "max_len": "workload.max_len",
+}
+WORDS = {  # groups with another name on the command line
+    "system": "+system={}",
+    "protocol": "+protocol={}",
+    "eviction": "eviction@policy.eviction={}",
+    "store": "store@policy.store={}",
+    "load": "load@policy.load={}",
+}
+POOL = (  # other keys that set the size of a pool
+    "null_blocks", "swap_space_gib", "server.num_blocks", "server.kv_memory_gib", "server.memory_utilization",
+    "server.workspace_gib",
+)  # fmt: skip
+SPECS = (ModelSpec, ServerSpec, GpuSpec)
+WIDTH = 120
+
+
+class HydraFrontEnd:
+    """Composes with Hydra, stores run folders, draws with matplotlib."""
+
+    def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
+        """Command-line overrides, then options: names of a group's options, values by key, or objects.
+
+        Raises InputError for an option that `testbed run` does not have.
+        """
+        options = {key: _python(value) for key, value in options.items() if value is not None}
+        trace = user_trace(options, overrides)
+        if trace is not None:
+            options["trace"] = trace
+        _check_pool(options, overrides)
+        words, values, objects, nodes = list(overrides), dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        for key, value in options.items():
+            if isinstance(value, str) and (key in GROUPS or key in WORDS):
+                words.append(WORDS.get(key, f"{key}={{}}").format(value))
+            elif isinstance(value, SPECS):
+                nodes["server.gpu" if key == "gpu" else key] = _node(value)
+            elif key in KINDS and not isinstance(value, Mapping):
+                objects[key] = _part(value)
+                words.append(f"{key}={CUSTOM}")
+            else:
+                values[SHORT.get(key, key)] = value
+        if TIMES in getattr(trace, "columns", ()) and not any(name in options for name in TIMING):
+            words.append("arrivals=replay")
+        return _config(words, values, objects, nodes)
+
+    def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
+        """The summary of a run, from its folder below `folder` if it is complete there."""
+        return measure(config, folder)
+
+    def draw(self, result: Result) -> "Figure":
+        """Memory, batch and latencies of a run."""
+        from testbed.experiments.runs.plots import draw_combined
+
+        return draw_combined(result.requests, result.iterations, result.num_slots)
+
+    def show(self, summary: Mapping[str, Any]) -> str:
+        """A summary in the form that `testbed run` prints."""
+        text = StringIO()
+        Console(file=text, width=WIDTH).print(summary_table(dict(summary)))
+        return text.getvalue()
+
+    def view(self, name: str, *arguments: Any) -> Any:
+        """A page of a result, or the path of its files; the pages are built on this package."""
+        return getattr(import_module("testbed.experiments.notebook.views"), name)(*arguments)
+
+
+def _config(
+    words: Sequence[str], values: Mapping[str, Any], objects: Mapping[str, Part], nodes: Mapping[str, Any]
+) -> RunConfig:
+    config = composed("run", tuple(words)).copy()
+    for group, part in objects.items():
+        config[group]["_target_"] = part.name
+        if isinstance(size := _block_size(part), int):
+            OmegaConf.update(config, f"{group}.block_size", size, force_add=True)  # costs may depend on it
+    for key, node in nodes.items():
+        OmegaConf.update(config, key, node, merge=False)
+    users = {word.partition("=")[0] for word in words if _is_user_supplied(word)}
+    for key, value in values.items():
+        free = key.partition(".")[0] in users
+        if not free:
+            check_key(key, config, tuple(SHORT))
+        OmegaConf.update(config, key, value, merge=value != {}, force_add=free)  # merged, nothing would change nothing
+    found = typed_config(config)
+    parts = {key: getattr(found, key).updated(**part.parameters) for key, part in objects.items()}
+    return replace(found, **{key: replace(parts[key], target=part.target) for key, part in objects.items()})
+
+
+def _part(value: Any) -> Part:
+    """A class, a function, an instance, or a pair of one of the first two and its parameters."""
+    if isinstance(value, list) and len(value) == 2 and callable(value[0]) and isinstance(value[1], Mapping):
+        return Part(value[0], value[1])
+    return Part(value)
+
+
+def _block_size(part: Part) -> Any:
+    """The block size that an object has, or that a class gets; None where neither says one."""
+    if part.is_instance:
+        return getattr(part.target, "block_size", None)
+    return part.parameters.get("block_size", getattr(part.target, "keywords", {}).get("block_size"))
+
+
+def _check_pool(options: Mapping[str, Any], words: Sequence[str]) -> None:
+    """Raise InputError where options set the pool of a policy that is an instance, which has its pool already."""
+    if not isinstance(options.get("policy"), MemoryPolicy):
+        return
+    keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in words)]
+    requested = next((key for key in keys if key.startswith(POOL)), None)
+    if requested:
+        raise InputError(f"{requested} does not go with a policy that is made already, with its pool; give the class")
+
+
+def _is_user_supplied(word: str) -> bool:
+    """Whether an override selects a user-supplied class, whose parameters are in no config."""
+    group, _, choice = word.partition("=")
+    return group in KINDS and (choice == CUSTOM or choice not in names_of(group))
+
+
+def _python(value: Any) -> Any:
+    """NumPy numbers as Python's, the only kind that a config accepts; a tuple, such as a pair, is one value."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return [_python(item) for item in value]
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
+
+
+def _node(spec: Any) -> dict[str, Any]:
+    """A spec as the part of a config that describes it."""
+    node = asdict(spec)
+    return node | {"num_blocks": None} if isinstance(spec, ServerSpec) else node

@@ -1,0 +1,22 @@
+"""Every error as one line that names its cause."""
+
+EXIT_BAD_INPUT = 2
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, prefixed by its file or type where the message does not name them."""
+    if isinstance(error, OSError):
+        return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
+    if isinstance(error, SystemExit):
+        return f"a plug-in: calls sys.exit({error.code!r}) (raise an error instead)"
+    if isinstance(error, ValueError):
+        return _flat(str(error))
+    hydra = type(error).__module__.startswith(("hydra", "omegaconf"))  # without importing them
+    return _flat(str(error).partition("Config search path")[0] if hydra else f"{type(error).__name__}: {error}")
+
+
+def _flat(message: str) -> str:
+    """The lines of a message on one."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    text = " ".join(line if line.endswith((".", ":", ";")) else f"{line};" for line in lines)
+    return text.rstrip("; ") or "unknown error"

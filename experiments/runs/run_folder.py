@@ -1,0 +1,177 @@
+"""Run folders: a run, simulated or on a GPU, writes a folder with its config and results, as a whole or not at all."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.build import Setup, build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.description import ID, RUN
+from testbed.experiments.runs.opened_files import INPUTS, hashes, have_changed, opened_files
+from testbed.experiments.runs.progress import watched
+from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_json, write_text
+from testbed.identity import run_id
+from testbed.run import Run, keys_of_every_summary, run
+from testbed.sim.recorder import request_columns, span_columns
+
+COLUMNS = Path(__file__).with_name("COLUMNS.md")
+CONFIG = "config.yaml"
+SEAL = "# sha256 of the lines above, as the run had them: "
+FILES = {
+    CONFIG, INPUTS, "requests.csv", "iterations.csv", "timing.json", "memory.png", "latency_cdf.png", "batch.png",
+    "report.html", "beams.csv", COLUMNS.name, SUMMARY,
+}  # fmt: skip
+
+
+def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
+    """Run a config and write its folder, as a whole or not at all, in place of an older run's files.
+
+    With `show` a simulation of more than a second shows its progress.
+    """
+    name = run_id(config)
+    with opened_files() as opened:
+        setup = build(config)
+    with whole_folder(folder, SUMMARY, is_ours) as new:
+        write_text(new / CONFIG, sealed(yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)))
+        if found := hashes(opened, config):
+            write_json(new / INPUTS, found)
+        summary = _serve(setup, new) if config.engine else _simulate(setup, new, show)
+        summary = {**summary, RUN: {**summary[RUN], ID: name}}
+        write_json(new / SUMMARY, summary)
+    return summary
+
+
+def sealed(text: str) -> str:
+    """The text of a config with a last line that goes with these very words."""
+    return f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def save(setup: Setup, result: Run, folder: Path) -> None:
+    """Write the folder of a run that was simulated already; refused for objects, and for another run's folder."""
+    config = named(setup.config)
+    name = run_id(config)
+    if is_of_another(folder, name):
+        raise InputError(f"{folder}: has another run (name a folder of its own)")
+    with whole_folder(folder, SUMMARY, is_ours) as new:
+        write_text(new / CONFIG, sealed(yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)))
+        write_everything(new, setup, result)
+        write_json(new / SUMMARY, {**result.summary, RUN: {**result.summary[RUN], ID: name}})
+
+
+def named(config: RunConfig) -> RunConfig:
+    """The config with classes by their names; raises InputError for an object, which a run folder cannot record."""
+    parts = {key: part for key, part in config.parts.items() if not part.is_named}
+    for key, part in parts.items():
+        if not inspect.isclass(part.target) or part.target.__module__ == "__main__":
+            raise InputError(f"{key}: is an object, which a run folder cannot record (give a class of a module)")
+    changed: dict[str, Any] = {key: replace(part, target=part.name) for key, part in parts.items()}
+    return replace(config, **changed)
+
+
+def _simulate(setup: Setup, folder: Path, show: bool) -> dict[str, Any]:
+    result = run(setup, watched) if show else run(setup)
+    if setup.config.outputs == "full":
+        write_everything(folder, setup, result)
+    write_json(folder / "timing.json", {"wall_s": result.wall_s})
+    return result.summary
+
+
+def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
+    """Serve the workload on this machine's GPU, in real time."""
+    try:
+        from testbed.kernels.engine.serve import serve_into
+    except ImportError as error:
+        raise InputError(
+            f"engine=gpu: needs the package {error.name} (install torch and CuPy, or omit engine=gpu)"
+        ) from None
+    summary = serve_into(folder, setup)
+    if setup.config.outputs == "full":
+        import pandas as pd
+
+        from testbed.experiments.runs import plots
+
+        requests, spans = (pd.read_csv(folder / f"{name}.csv") for name in ("requests", "iterations"))
+        plots.draw_all(folder, requests, spans, setup.pool.num_slots)
+    return summary
+
+
+def write_everything(folder: Path, setup: Setup, result: Run) -> None:
+    """Write the tables of requests and of iteration spans, the meaning of their columns, and their plots."""
+    from testbed.experiments.runs import plots
+    from testbed.experiments.runs.whole_files import write_csv
+
+    requests, spans = request_columns(result.recorder), span_columns(result.recorder)
+    write_csv(folder / "requests.csv", requests)
+    write_csv(folder / "iterations.csv", spans)
+    write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
+    plots.draw_all(folder, requests, spans, setup.pool.num_slots)
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration of a run folder."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise InputError(f"{folder}: not a run folder, it has no {CONFIG} (`testbed run` writes one)")
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    written, seal, _ = text.partition(SEAL)
+    if seal and sealed(written) != text:
+        raise InputError(f"{path}: was changed after the run, so it is another run's (testbed run simulates that one)")
+    try:
+        return RunConfig.from_values(values)
+    except InputError as error:
+        raise InputError(f"{path}: not the config of a run: {error}") from error
+
+
+def changed_since(summary: dict[str, Any] | None, end_s: float, shown: str) -> Iterator[str]:
+    """A remark where a repeated simulation ends at another time than its summary's; `shown` is the output's kind."""
+    if summary and summary["simulated_s"] != end_s:
+        yield (
+            f"the run ended at {summary['simulated_s']:g} s and would now end at {end_s:g} s: code or inputs have "
+            f"changed since, and the {shown} shows the run as it would be now"
+        )
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of this name belongs to a run, so that the next run in the folder removes it."""
+    return name in FILES or name.startswith(("memory_map.", "timeline."))
+
+
+def complete(folder: Path) -> dict[str, Any] | None:
+    """The summary in a folder whose run is complete, else None; a summary without a key is incomplete."""
+    try:
+        value = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) and keys_of_every_summary() <= value.keys() else None
+
+
+def is_of_another(folder: Path, name: str) -> bool:
+    """Whether a folder has the complete run of another id."""
+    summary = complete(folder)
+    return summary is not None and summary[RUN].get(ID, name) != name
+
+
+def load_complete_run(folder: Path, name: str) -> dict[str, Any] | None:
+    """The summary in a folder with the complete run of this id; else None."""
+    summary = complete(folder)
+    same = summary is not None and summary[RUN].get(ID) == name and not have_changed(folder / INPUTS)
+    return summary if same else None
+
+
+def measure(config: RunConfig, parent: Path) -> dict[str, Any]:
+    """The summary of a run, from its folder below `parent` if it is complete there, else simulated into it."""
+    if built := next((name for name, part in config.parts.items() if not part.is_named), None):
+        raise InputError(f"{built}: is an object, which a run folder cannot record (omit `folder`)")
+    name = run_id(config)
+    return load_complete_run(parent / name, name) or run_into(config, parent / name)

@@ -1,0 +1,81 @@
+"""A profile of a server that nobody measured: the nearest one, scaled by few factors that its log gives."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.cost.derive import derive
+from testbed.cost.nearest import shipped
+from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.validation.deviations import Compared, compare
+from testbed.experiments.validation.fitted_profile import scaled, with_software
+from testbed.experiments.validation.software_fit import Fitted
+from testbed.traces.vllm_log import Times, VllmLog
+
+FEWEST = 10  # requests on each side of a log that is split
+Profile = dict[str, Any]
+
+
+def nearest(model: ModelSpec, num_gpus: int, gpu: GpuSpec) -> Profile:
+    """A shipped profile of the model's shape on so many GPUs, best of the same GPU, else carried to its data sheet."""
+    alike = [
+        one for one in shipped() if one["num_gpus"] == num_gpus and ModelSpec(**one["model"]).is_shaped_like(model)
+    ]
+    if not alike:
+        raise InputError(
+            f"no profile that ships has the shape of {model.name} on {num_gpus} GPU(s); give one by --from, such as "
+            "import-profile makes of AIConfigurator's tables"
+        )
+    near = min(alike, key=lambda profile: profile["fingerprint"].get("device") not in (gpu.name, gpu.device))
+    return carried(near, model, gpu)
+
+
+def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | None) -> Profile:
+    """The profile under the model's name, on that GPU; one of another GPU goes by the two data sheets."""
+    if model is not None:
+        if not ModelSpec(**profile["model"]).is_shaped_like(model):
+            raise InputError(f"--from: that profile is of {profile['model']['name']}, another shape than {model.name}")
+        profile = {**profile, "model": asdict(model)}
+    device = profile["fingerprint"].get("device", "an unknown device")
+    if gpu is not None and device not in (gpu.name, gpu.device):
+        source = gpu_of_device(device)
+        if source is None:
+            raise InputError(f"--from: there is no data sheet of {device}, so no profile can be derived for {gpu.name}")
+        profile = derive(profile, source, gpu)
+    sheet = gpu or (GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device))
+    return {**profile, "gpu": None if sheet is None else asdict(sheet)}
+
+
+def fitted_profile(profile: Profile, fitted: Fitted, path: str) -> Profile:
+    """The profile with its kernels scaled and its software times, those of the log's machine."""
+    (factor,) = fitted.slowness.values()
+    found = with_software(scaled(profile, factor), replace(fitted, slowness={}), [path])
+    origin = {**found["fingerprint"], "source": "scaled to a log", "kernel_factor": round(factor, 4)}
+    return {**found, "fingerprint": {**origin, "from": profile["fingerprint"]}}
+
+
+def half_time(log: VllmLog) -> float:
+    """The second that halves the log; refused where one side has too few requests to say anything."""
+    until_s = float(log.times.finish_s.max()) / 2
+    ended = int((log.times.finish_s <= until_s).sum())
+    if min(ended, len(log.times.finish_s) - ended) < FEWEST:
+        raise InputError(f"{log.path}: {ended} of its requests end in its first half; give a second log to judge by")
+    return until_s
+
+
+def errors(real: Times, simulated: Times, after_s: float = 0.0, until_s: float = float("inf")) -> list[Compared]:
+    """TTFT of the requests whose first token came in that time, TPOT and latency of those that ended in it."""
+    found: list[Compared] = []
+    for moments, kinds in ((real.first_token_s, ("ttft",)), (real.finish_s, ("tpot", "e2e"))):
+        here = (moments > after_s) & (moments <= until_s)
+        found += [row for row in compare("", real.take(here), simulated.take(here)) if row.metric.startswith(kinds)]
+    return found
+
+
+def table(parts: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, ...]]:
+    """A row for each metric, with its error in each part."""
+    columns = [{row.metric: f"{row.error_percent:+.1f}%" for row in rows} for rows in parts.values()]
+    for metric in dict.fromkeys(name for column in columns for name in column):
+        yield metric, *(column.get(metric, "-") for column in columns)

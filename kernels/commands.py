@@ -1,0 +1,142 @@
+"""The commands of the kernels and of the GPU engine: their arguments, and checks that this machine can run them.
+
+Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been parsed.
+"""
+
+from argparse import RawDescriptionHelpFormatter
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from testbed.command_line import Parser
+from testbed.core.errors import InputError
+from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
+
+MEASUREMENTS = {
+    "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products"),
+    "decodes": ("engine.measure_decodes", "decode iterations of the whole engine, with the sum of their kernels"),
+    "overlap": ("measure.overlap", "whether computation hides the time of swaps"),
+    "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
+    "shared-reads": ("measure.shared_reads", "the time to read a shared block again"),
+}
+
+
+def on_gpu(module: str, command: str) -> ModuleType:
+    """Import a module that runs on a GPU; raises InputError without a GPU."""
+    found = imported(module, command)
+    try:
+        require_gpu()
+    except KernelsUnavailable as error:
+        raise InputError(f"{command}: needs an NVIDIA GPU ({error})") from error
+    return found
+
+
+def imported(module: str, command: str) -> ModuleType:
+    """Import a module that needs torch or CuPy; raises InputError with the name of a missing package."""
+    try:
+        return import_module(f"testbed.kernels.{module}")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{command}: needs {error.name} and an NVIDIA GPU (install kvcache-testbed[cuda13], or [cuda12])"
+        ) from error
+
+
+def bench_kernels(argv: list[str]) -> None:
+    """Check and print every claim about the kernels."""
+    this = Parser(
+        "bench-kernels",
+        "Checks and prints every claim about the kernels: first all kernels against their references; then paging "
+        "against contiguous memory, decode, prefill and swap times against the goals, and the fit of one model's "
+        "profile. Needs torch, CuPy and an NVIDIA GPU.",
+    )
+    this.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
+    this.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
+    this.add_argument("--fit", nargs="*", default=["opt-13b"], help="models whose fit is tested")
+    options = this.parse_args(argv)
+    on_gpu("measure.bench_kernels", "bench-kernels").bench(options.out, options.rounds, options.fit)
+
+
+def measure(argv: list[str]) -> None:
+    """Parse the name; the measurement parses the other arguments."""
+    lines = "\n".join(f"  {name:<14}{text}" for name, (_, text) in MEASUREMENTS.items())
+    this = Parser(
+        "measure",
+        f"One measurement on this machine's GPU.\n\n{lines}",
+        formatter_class=RawDescriptionHelpFormatter,
+        epilog="testbed measure NAME --help explains one.",
+    )
+    this.add_argument("name", choices=MEASUREMENTS, metavar="NAME")
+    name = this.parse_args(argv[:1]).name
+    find = on_gpu if {"-h", "--help"}.isdisjoint(argv) else imported
+    find(MEASUREMENTS[name][0], f"measure {name}").main(argv[1:])
+
+
+def ladder(argv: list[str]) -> None:
+    """Check, decode, time and draw, or only draw."""
+    this = Parser(
+        "ladder",
+        "Checks and times every step on a GPU (run), or draws table and figure of stored rows without a GPU (draw). "
+        "The rows are written to right.csv and times.csv.",
+    )
+    ways = this.add_subparsers(dest="way", required=True, metavar="run | draw")
+    ways.add_parser("run").add_argument("--out", type=Path, required=True, help="folder of rows, table and figure")
+    ways.add_parser("draw").add_argument("folder", type=Path, help="folder that `testbed ladder run` has written")
+    options = this.parse_args(argv)
+    if options.way == "draw":
+        from testbed.kernels.ladder.draw import draw
+
+        print(draw(options.folder))
+        return
+    on_gpu("ladder.measure", "ladder run").run(options.out)
+
+
+def generate(argv: list[str]) -> None:
+    """Print each prompt with its generated text."""
+    this = Parser("generate", "Generates text with the GPU engine.")
+    this.add_argument("--model", type=Path, required=True, help="a Hugging Face folder with tokenizer.json")
+    this.add_argument("--num-tokens", type=int, default=64)
+    this.add_argument("--num-beams", type=int, default=1)
+    this.add_argument("--device", default="cuda", help="cuda or cpu")
+    this.add_argument("prompts", nargs="+")
+    options = this.parse_args(argv)
+    answer = imported("engine.generate", "testbed generate").generate
+    texts = answer(options.model, options.prompts, options.num_tokens, options.num_beams, options.device)
+    for prompt, text in zip(options.prompts, texts, strict=True):
+        print(f"{prompt}{text}\n")
+
+
+def verify_engine(argv: list[str]) -> int:
+    """Verify the engine; returns 0 if all checks passed, else 1."""
+    this = Parser(
+        "verify-engine",
+        "Compares the GPU engine's logits with those of transformers: random models of every family, in scenarios that "
+        "cover every path.",
+    )
+    this.add_argument("--models", metavar="NAME,NAME", help="default: all")
+    this.add_argument("--scenarios", default="", metavar="TEXT", help="only scenarios whose name contains TEXT")
+    this.add_argument("--out", type=Path, help="folder of right.csv")
+    options = this.parse_args(argv)
+    against = on_gpu("engine.verify.against_transformers", "verify-engine")
+    return int(not against.verify(options.models, options.scenarios, options.out))
+
+
+def pairs(argv: list[str]) -> None:
+    """Run the pairs of the command line; raises InputError if one failed or was left out."""
+    this = Parser(
+        "pairs",
+        "Serves the runs that are compared with their simulation, on a GPU. FOLDER/pairs.tar.gz contains a run folder "
+        "for each pair, and the software times of each model. `testbed validate-pairs` simulates them and writes the "
+        "table, without a GPU.",
+    )
+    this.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    this.add_argument("--only", metavar="NAME,NAME", help="names of pairs")
+    this.add_argument("--limit-s", type=float, default=520.0, help="seconds after which no further pair starts")
+    this.add_argument("--rehearse", action="store_true", help="tiny models on the CPU, less than a second each")
+    options = this.parse_args(argv)
+    from testbed.kernels.engine.pairs.plan import chosen, device, rehearsal
+
+    wanted, stage = chosen(options.only), rehearsal() if options.rehearse else device()
+    run = (imported if options.rehearse else on_gpu)("engine.pairs.run", "pairs")
+    missing = run.run_pairs(wanted, stage, options.out, options.limit_s)
+    if missing:
+        raise InputError(f"{', '.join(missing)}: no result")

@@ -1,0 +1,151 @@
+"""The sections of a cost profile, measured.
+
+A profile is measured on one GPU with the shapes of one shard. It contains every measured point; `testbed.cost.profile`
+computes costs from it. The fit is then tested on random ragged decode iterations outside the sweep.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.sections import read_profile
+from testbed.kernels.launch.compile import architecture, precompile
+from testbed.kernels.launch.decode_plan import plan_decode
+from testbed.kernels.measure import sweeps
+from testbed.kernels.measure.all_reduce import all_reduce
+from testbed.kernels.measure.bench_inputs import Pools
+from testbed.kernels.measure.fingerprint import file_name, fingerprint
+from testbed.kernels.measure.holdout import evaluate_fit
+from testbed.kernels.measure.layers import Layers, shard_shape
+from testbed.kernels.measure.timing import warm_up
+from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.verify.verify_attention import variants, verify
+
+POOL_BYTES = 24 << 30
+PROMPT_BYTES = 4 << 30
+SWAP_BYTES = 3 << 30
+NUM_HOLDOUT = 200
+PER_LAYER = "one layer; times num_layers"
+
+
+def section(unit: str, axes: Sequence[str], points: list[sweeps.Point], note: str = "") -> dict[str, Any]:
+    """One section of a profile: the names of a point's leading columns, and the unit of its time."""
+    return {
+        "covers": unit,
+        "axes": list(axes),
+        "columns": ["median_us", "low_us", "high_us"],
+        "note": note,
+        "points": points,
+    }
+
+
+def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
+    """Decode by three kernels, prefill, both together, cache write."""
+    pools, axes = Pools(POOL_BYTES), ("block_size", "spread", "num_seqs", "total_context")
+    shapes = {size: shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES}
+    longest = min(model.max_len, 16_384)
+
+    def decode(kernel: str, sizes: Iterable[int], spread: str = "ragged") -> list[sweeps.Point]:
+        return [row for s in sizes for row in sweeps.decode_attention(pools, shapes[s], longest, spread, kernel)]
+
+    others = [size for size in sweeps.BLOCK_SIZES if size != 16]
+    paged = decode("paged", [16]) + decode("paged", [16], "equal") + decode("paged", others)
+    return {
+        "decode_attention": section(PER_LAYER, axes, paged),
+        "decode_attention_paper_kernel": section(PER_LAYER, axes, decode("paper", sweeps.BLOCK_SIZES),
+                                                 "the paper's design: one warp per block"),
+        "contiguous_attention": section(PER_LAYER, axes, decode("contiguous", [16]),
+                                        "one extent per sequence; block size without meaning"),
+        "prefill_attention": section(PER_LAYER, ("num_seqs", "new_tokens", "past_tokens"),
+                                     sweeps.prefill_attention(pools, shapes[16], longest), "block size 16"),
+        "mixed_attention": mixed_section(pools, shapes[16], longest),
+        "cache_write": section(PER_LAYER, ("num_tokens",), sweeps.cache_write(pools, shapes[16]), "block size 16"),
+    }  # fmt: skip
+
+
+def mixed_section(pools: Pools, shape: Shape, longest: int) -> dict[str, Any]:
+    """The section of prompts and decodes in one iteration."""
+    points = sweeps.mixed_attention(Pools(PROMPT_BYTES), pools, shape, longest)
+    return section(PER_LAYER, sweeps.MIXED_AXES, points, "block size 16, ragged lengths; both kernels in one stream")
+
+
+def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
+    """The profile that ships for this device, of which some sections will be replaced."""
+    here = fingerprint()
+    name = file_name({"fingerprint": here, "model": asdict(model), "num_gpus": num_gpus})
+    profile = read_profile(name.removesuffix(".json"))
+    if (there := profile["fingerprint"]["device"]) != here["device"]:
+        raise InputError(f"{name}: was measured on {there}, this device is {here['device']}")
+    return profile
+
+
+def move_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
+    """Block copy and swap over all layers, by block size."""
+    copies: list[sweeps.Point] = []
+    swaps: list[sweeps.Point] = []
+    shape = shard_shape(model, num_gpus)
+    token_bytes = 2 * model.num_layers * shape.num_kv_heads * shape.head_size * 2
+    tokens = min(1024, SWAP_BYTES // token_bytes // 256 * 256)
+    device = torch.randn(tokens * token_bytes, device="cuda", dtype=torch.float16)  # twice what is swapped
+    pinned = torch.empty(tokens * token_bytes // 2, dtype=torch.float16, pin_memory=True)
+    for size in sweeps.BLOCK_SIZES:
+        block = (shape.num_kv_heads, size, shape.head_size)
+        pool = device.view(2 * model.num_layers, -1, *block)
+        host = pinned.view(-1, 2 * model.num_layers, *block)
+        copies += sweeps.block_copy(pool)
+        counts = sorted({max(1, t // size) for t in (1, 16, 256, tokens)})
+        swaps += sweeps.swap(pool, host, counts)
+    return {
+        "block_copy": section("all layers, K and V", ("block_size", "num_blocks"), copies),
+        "swap": section(
+            "all layers, K and V, host part included", ("method", "direction", "block_size", "num_blocks"), swaps
+        ),
+    }
+
+
+def require_verified(rounds: int) -> None:
+    """Exit if a kernel disagrees with its reference."""
+    if not verify(rounds):
+        raise SystemExit("a kernel disagrees with its reference: nothing was measured")
+
+
+def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The whole profile of one model's shard on this GPU, with its fit tested.
+
+    reduced: an all_reduce section measured elsewhere, for a machine with only one GPU.
+    """
+    torch.cuda.empty_cache()
+    shapes = [shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES]
+    plans = {plan_decode(rows, 1, model.head_size, 256, 132) for rows in (1, 500, 10_000)}
+    swept = [variant for shape in shapes for plan in plans for variant in variants(shape, plan)]
+    precompile(swept, architecture("{}{}".format(*torch.cuda.get_device_capability())))
+    layers = Layers(model, num_gpus)
+    warm_up()
+    note = "matrix products, norms, residual adds, activation; no position embedding, no sampling"
+    profile: dict[str, Any] = {
+        "format": 1,
+        "fingerprint": fingerprint(),
+        "model": asdict(model),
+        "num_gpus": num_gpus,
+        "sections": {
+            "linear": section(PER_LAYER, ("num_tokens",), sweeps.linear(layers), note),
+            "output_head": section(
+                "once per iteration", ("num_rows",), sweeps.output_head(layers), "final norm and output projection"
+            ),
+            "overhead": section("as named", ("what",), sweeps.overheads()),
+        },
+    }
+    if points := all_reduce(num_gpus):
+        reduced = section("one all-reduce", ("num_gpus", "bytes"), points, "NCCL, fp16, NVLink multicast off")
+    if num_gpus > 1 and reduced:
+        profile["sections"]["all_reduce"] = reduced
+    profile["sections"] |= attention_sections(model, num_gpus)
+    torch.cuda.empty_cache()
+    profile["sections"] |= move_sections(model, num_gpus)
+    torch.cuda.empty_cache()
+    profile["fit"] = evaluate_fit(profile, layers, Pools(POOL_BYTES), NUM_HOLDOUT)
+    return profile

@@ -1,0 +1,116 @@
+"""Host time of the 2023 system's sampler, which samples one sequence group after the other and waits for each token.
+
+`testbed measure sampler` times its loop over the groups of a decode step, in the order of torch operations of vLLM
+0.1: a group takes its rows; random sampling draws a token for each sequence, beam search adds the scores so far and
+takes the best of all candidates; the log probability of each token is fetched by itself. What the step computes for all
+groups together (softmax, logarithm) is a kernel's time and left out. Prints microseconds of the loop by kind of
+sampling and number of groups. It needs torch only.
+"""
+
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+VOCAB_SIZE = 50_272  # OPT's
+NUM_GROUPS = (8, 32, 64)
+REPEATS = 61
+COLUMNS = "kind,width,groups,median_us,p10_us,p90_us"
+
+
+class Kind(NamedTuple):
+    """How each group samples: `width` sequences, drawn at random or kept by beam search."""
+
+    name: str
+    width: int
+
+    @property
+    def is_beam(self) -> bool:
+        """Whether candidates of all its sequences compete."""
+        return self.name == "beam"
+
+
+KINDS = (Kind("parallel", 1), *(Kind(name, width) for name in ("parallel", "beam") for width in (2, 4, 6)))
+
+
+def sample(kind: Kind, num_groups: int, probs: torch.Tensor, logprobs: torch.Tensor) -> list[tuple[int, int, float]]:
+    """Parent, token and log probability of every sequence; both tensors are [num_groups * width, vocabulary]."""
+    found = []
+    for first in range(0, num_groups * kind.width, kind.width):
+        rows = slice(first, first + kind.width)
+        prob, logprob = probs[rows], logprobs[rows]
+        parents, tokens = best_of(logprob, [-1.0] * kind.width) if kind.is_beam else drawn(prob)
+        for seq in range(kind.width):
+            logprob[seq]  # the read for the most probable tokens, of which none is requested
+        for parent, token in zip(parents, tokens, strict=True):
+            found.append((first + parent, token, logprob[parent, token].item()))
+    return found
+
+
+def drawn(prob: torch.Tensor) -> tuple[list[int], list[int]]:
+    """Each sequence continues with a token drawn from its distribution."""
+    tokens = torch.multinomial(prob, num_samples=1, replacement=True)
+    return list(range(len(prob))), tokens.squeeze(dim=-1).tolist()
+
+
+def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], list[int]]:
+    """The best candidates of a group: a surviving sequence keeps its first one, the others take the rest."""
+    total = logprob + torch.tensor(scores, dtype=torch.float, device=logprob.device).unsqueeze(dim=1)
+    _, candidates = torch.topk(total.flatten(), len(scores))
+    kept: dict[int, tuple[int, int]] = {}
+    left = []
+    for candidate in candidates.tolist():
+        parent, token = divmod(candidate, logprob.size(-1))
+        if parent in kept:
+            left.append((parent, token))
+        else:
+            kept[parent] = parent, token
+    chosen = [kept[seq] if seq in kept else left.pop() for seq in range(len(scores))]
+    return [parent for parent, _ in chosen], [token for _, token in chosen]
+
+
+def inputs(kind: Kind, num_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities of random logits and their logarithms, [num_groups * width, vocabulary]."""
+    probs = torch.softmax(torch.randn(num_groups * kind.width, VOCAB_SIZE, device="cuda"), dim=-1, dtype=torch.float)
+    return probs, torch.log(probs)
+
+
+def loops_us(cases: Sequence[tuple[Kind, int]]) -> list[list[float]]:
+    """Median, 10th and 90th percentile of each case's loop; all cases take turns, for a host changes its clock."""
+    tensors = [inputs(*case) for case in cases]
+    samples = []
+    for _ in range(REPEATS):
+        row = []
+        for case, (probs, logprobs) in zip(cases, tensors, strict=True):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            sample(*case, probs, logprobs)
+            row.append(1e6 * (time.perf_counter() - start))
+        samples.append(row)
+    times = torch.tensor(samples[1:])  # the first loads kernels
+    return times.quantile(torch.tensor([0.5, 0.1, 0.9]), dim=0).T.tolist()
+
+
+def host() -> str:
+    """The processor's name; host time depends on it more than on the GPU."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown host")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the table."""
+    ArgumentParser("testbed measure sampler", description=__doc__).parse_args(argv)
+    where = torch.cuda.get_device_name(), host(), f"{datetime.now(UTC):%Y-%m-%d}", f"torch {torch.__version__}"
+    print(f"# testbed measure sampler, {', '.join(where)}; the loop over groups alone, vocabulary {VOCAB_SIZE}")
+    print(COLUMNS)
+    cases = [(kind, num_groups) for kind in KINDS for num_groups in NUM_GROUPS]
+    for (kind, num_groups), times in zip(cases, loops_us(cases), strict=True):
+        print(f"{kind.name},{kind.width},{num_groups},{','.join(f'{us:.1f}' for us in times)}")
+
+
+if __name__ == "__main__":
+    main()

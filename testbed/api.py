@@ -1,0 +1,191 @@
+"""What `import testbed` offers: simulate, sweep, capacity, check; their options are those of the command line."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from testbed.build import Setup, build
+from testbed.checking import check as check
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.front_end import front_end
+from testbed.knee import sustained_rate
+from testbed.result import Result
+from testbed.run import run
+from testbed.tables import flat, merge_axes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHARE, PRECISION = 0.9, 0.02
+RATE = "arrivals.rate"
+MAX_REQUESTS = 3_000_000
+Seen = Callable[[float, float], None]
+
+
+def simulate(
+    *overrides: str,
+    policy: Any = None,
+    trace: Any = None,
+    rate: float | None = None,
+    duration_s: float | None = None,
+    **options: Any,
+) -> Result:
+    """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
+
+    policy: a name of `testbed list policy`, a MemoryPolicy class (or a function of the PoolSpec), a pair of class and
+    parameters such as (Paged, {"block_size": 32}), or a new policy. Other parts may be such pairs too.
+    trace: a name, a list of `testbed.core.request.Request` with their own times (ps), or a data frame with prompt_len
+    and output_len in tokens; its column arrival_s (s) is played back where no rate, duration or arrivals are given.
+    rate: requests/s. duration_s: seconds in which requests arrive.
+
+    Further options are the groups of the command line (model, server, gpu, scheduler, preemption, cost, arrivals,
+    beams, system, protocol, eviction), each a name or an object of its kind, and its values: seed, num_seqs (sequences
+    a request), beam, max_len (tokens), swap_space_gib, window_s=(from, to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any
+    other by its key, as in **{"policy.block_size": 32}. `overrides` are words of the command line.
+
+    Raises InputError, in one line, for what makes no sense.
+    """
+    options |= {"policy": policy, "trace": trace, "rate": rate, "duration_s": duration_s}
+    setup = _simulated(overrides, options)
+    result = run(setup)
+    return Result(result.summary, setup.pool.num_slots, result.recorder, setup)
+
+
+def sweep(*overrides: str, jobs: int | None = None, folder: str | Path | None = None, **options: Any) -> "pd.DataFrame":
+    """One row for each combination of options; an option that is a list is an axis, a tuple is one value.
+
+    Options are those of `simulate`. A list of requests is a trace and no axis; several are a list of lists.
+    Columns: the axes, what each run was, then its summary, nested names joined by an underscore (ttft_s_p95: s). An
+    axis that has the name of such a column leaves it the name `..._in_full`.
+
+    jobs: processes, by default one for each core. folder: where run folders are kept, as `testbed run` keeps them; what
+    is complete there is not run again. It takes names alone, for a folder cannot hold an object.
+    """
+    import pandas as pd
+    from joblib import Parallel, delayed
+
+    if jobs is not None and (type(jobs) is not int or jobs < 1):
+        raise InputError(f"jobs={jobs!r}: must be a whole number of at least 1, or None for all cores")
+    axes = {key: list(value) for key, value in options.items() if _is_axis(value)}
+    if any(not values for values in axes.values()):
+        raise InputError(f"{next(key for key, values in axes.items() if not values)} is an empty list")
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    workers = min(jobs or os.cpu_count() or 1, len(points))
+    work = (delayed(_measured)(overrides, {**options, **point}, folder) for point in points)
+    rows = [flat(summary) for summary in Parallel(n_jobs=workers)(work)]
+    return pd.DataFrame(
+        [{**_names(point), **merge_axes(list(axes), row)} for point, row in zip(points, rows, strict=True)]
+    )
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """rate: the highest simulated rate (requests/s) that meets the SLO; 1 + precision times this rate misses it.
+
+    points: (rate, share inside, goodput in requests/s) of every simulated rate.
+    """
+
+    rate: float
+    share: float
+    points: tuple[tuple[float, float, float], ...]
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """What was simulated, in order of rate."""
+        import pandas as pd
+
+        return pd.DataFrame(self.points, columns=["rate_requests_per_s", "share_inside", "goodput_requests_per_s"])
+
+
+def capacity(
+    *overrides: str,
+    ttft_s: float | None = None,
+    tpot_s: float | None = None,
+    share: float = SHARE,
+    low: float = 0.5,
+    high: float = 2.0,
+    precision: float = PRECISION,
+    folder: str | Path | None = None,
+    seen: Seen | None = None,
+    **options: Any,
+) -> Capacity:
+    """Look by bisection for the highest rate (requests/s) that keeps `share` of the requests inside the objectives.
+
+    ttft_s: seconds to the first token; tpot_s: seconds for each later token; at least one, here or as slo.ttft_s=...
+    among the overrides. low, high: the first guess in requests/s, moved outward as far as it takes. `folder` and the
+    other options are those of `sweep`; `seen(rate, share_inside)` is called after every run. Raises InputError where no
+    rate keeps the objectives, or every rate does.
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"share={share}: must be above 0 and at most 1")
+    if not 0 < low < high:
+        raise InputError(f"low={low} high={high}: must be rates above 0, the lower one first")
+    if not precision > 0:
+        raise InputError(f"precision={precision}: must be above 0")
+    given = {key for key, value in options.items() if value is not None}
+    if given & {"rate", RATE} or any(word.lstrip("+").startswith(f"{RATE}=") for word in overrides):
+        raise InputError("rate is what capacity looks for; say where to begin by low and high")
+    options |= {key: value for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s)) if value is not None}
+    config = front_end().configure(overrides, options)
+    if config.slo.ttft_s is None and config.slo.tpot_s is None:
+        raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
+    for name in ("stop_at_latency", "window_s"):
+        if getattr(config, name) is not None:
+            raise InputError(f"{name}={getattr(config, name)}: a run that stops before its end leaves out the slowest "
+                             "requests, which capacity counts; set it to null")  # fmt: skip
+    known: dict[float, tuple[float, float]] = {}
+
+    def is_sustained(rate: float) -> bool:
+        rate = float(f"{rate:.4g}")
+        if rate not in known:
+            known[rate] = _inside(_measured(overrides, {**options, "rate": rate}, folder), rate)
+            if seen:
+                seen(rate, known[rate][0])
+        return known[rate][0] >= share
+
+    knee = sustained_rate(is_sustained, low, high, precision)
+    found = max(rate for rate, (inside, _) in known.items() if inside >= share and rate <= knee)
+    return Capacity(found, share, tuple((rate, *known[rate]) for rate in sorted(known)))
+
+
+def _simulated(overrides: Sequence[str], options: Mapping[str, Any]) -> Setup:
+    """The parts of a simulation; InputError for a run on a GPU."""
+    config = front_end().configure(overrides, options)
+    if config.engine is not None:
+        raise InputError("engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out")
+    return build(config)
+
+
+def _measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None) -> dict[str, Any]:
+    """The summary of a run; from its folder, if there is one below `folder`."""
+    if folder is None:
+        return run(_simulated(overrides, options)).summary
+    config = front_end().configure(overrides, {"outputs": "summary", **options})
+    return front_end().measure(config, Path(folder))
+
+
+def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
+    """Share inside and goodput, where there were requests to judge by, and not too many."""
+    slo, arrived = summary["slo"], summary["requests"]["arrived"]
+    if slo["share_inside"] is None:
+        raise InputError(f"at {rate:g} requests/s none comes in time; the objectives may be out of reach, or raise "
+                         "arrivals.duration_s")  # fmt: skip
+    if arrived > MAX_REQUESTS:
+        raise InputError(f"even {rate:g} requests/s keep the objectives; they limit nothing")
+    return slo["share_inside"], slo["goodput_requests_per_s"]
+
+
+def _is_axis(value: Any) -> bool:
+    """Whether an option has several values, one after another."""
+    if isinstance(value, list):
+        return not (value and isinstance(value[0], Request))
+    return isinstance(value, range) or (type(value).__name__ == "ndarray" and value.ndim == 1)
+
+
+def _names(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a point; classes and functions by their names."""
+    return {key: getattr(value, "__name__", value) for key, value in point.items()}

@@ -1,0 +1,117 @@
+"""From a configuration to the objects of a run: the one builder, of simulator and GPU engine alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.renamed import check_members
+from testbed.core.request import PS, Workload
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.description import describe
+from testbed.machine import make_cost, make_pool
+from testbed.memory.groups.grouped import Grouped
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.parts import Part
+from testbed.sched.beams import BeamModel
+from testbed.sched.preemption import PreemptionRule
+from testbed.sched.scheduler import Scheduler
+from testbed.sim.arrivals import ArrivalProcess
+from testbed.slo import Slo
+from testbed.traces.reader import Trace
+from testbed.workload import make_workload
+
+KINDS: Mapping[str, type] = {
+    "policy": MemoryPolicy,
+    "scheduler": Scheduler,
+    "preemption": PreemptionRule,
+    "cost": CostModel,
+    "beams": BeamModel,
+    "trace": Trace,
+    "arrivals": ArrivalProcess,
+}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a run needs, the objectives that its summary counts by, and what the run is."""
+
+    config: RunConfig
+    workload: Workload
+    scheduler: Scheduler
+    beams: BeamModel
+    cost: CostModel
+    model: ModelSpec
+    pool: PoolSpec
+    window_ps: tuple[int, int] | None
+    slo: Slo
+    description: Mapping[str, Any]
+
+    def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
+        """Start and stop of the part to show, and where the run ends then: at the stop, or where it ends by itself."""
+        stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)
+        return round(start_s * PS), stop_ps, min([stop_ps, *(self.window_ps or ())[1:]])
+
+
+def build(config: RunConfig) -> Setup:
+    """The objects of one run. Policy, cost model and scheduler get what they serve as first positional arguments."""
+    _check_kinds(config)
+    pool = make_pool(config)
+    policy = _make_policy(config.policy, pool)
+    if config.policy.is_instance:
+        pool = replace(pool, num_slots=policy.usage().total)
+    elif isinstance(policy, Grouped):
+        pool = policy.pool
+    elif config.model.states:
+        raise InputError(f"model={config.model.name}: {config.model.states.num_layers} layers keep a state for each "
+                         f"sequence, and {type(policy).__name__} stores none (policy=grouped does)")  # fmt: skip
+    cost = make_cost(config.cost, config.model, config.server, config.software)
+    preemption = config.preemption.make("preemption", cost)
+    scheduler = _kept("scheduler", config.scheduler.make("scheduler", policy, preemption))
+    workload = make_workload(config)
+    if workload.rows.registered_prefix and policy.shares:
+        policy.register_prefix(workload.rows.registered_prefix)
+    if getattr(policy, "reads_future", False):
+        policy.foresee_prompts(workload.rows.prompts())
+    window_ps = None if config.window_s is None else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
+    return Setup(
+        config, workload, scheduler, config.beams.make("beams"), cost, config.model, pool, window_ps,
+        Slo(config.slo.ttft_s, config.slo.tpot_s), describe(config, pool, scheduler, cost),
+    )  # fmt: skip
+
+
+def _make_policy(part: Part, pool: PoolSpec) -> Any:
+    policy: Any = _kept("policy", part.make("policy", pool))
+    if part.is_instance and policy.usage().allocated:
+        raise InputError(f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or the class")
+    return policy
+
+
+def _check_kinds(config: RunConfig) -> None:
+    """A class or an object at hand must be of its kind; a scheduler is made with the run's policy, so never before."""
+    for group, kind in KINDS.items():
+        target = getattr(config, group).target
+        if group == "trace" and isinstance(target, Workload):
+            continue
+        if isinstance(target, type) and not issubclass(target, kind):
+            raise InputError(_no_kind(group, target))
+        if getattr(config, group).is_instance and not isinstance(target, kind):
+            raise InputError(_no_kind(group, target))
+    if config.scheduler.is_instance:
+        raise InputError("scheduler is an object already; give its class, which is made with the policy of the run")
+
+
+def _kept(group: str, built: Any) -> Any:
+    """The part, if it is of its kind and overrides no method by its old name."""
+    if not isinstance(built, KINDS[group]):
+        raise InputError(_no_kind(group, type(built)))
+    check_members(group, built)
+    return built
+
+
+def _no_kind(group: str, value: Any) -> str:
+    kind = KINDS[group]
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    return f"{group} is {name}, which is no {kind.__module__}.{kind.__qualname__}"

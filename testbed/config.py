@@ -1,0 +1,205 @@
+"""The typed configuration of a run: what `testbed run`, the Python API, kept runs and the GPU engine are built from."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from testbed.core.errors import InputError
+from testbed.core.shapes import check_known_shape
+from testbed.core.specs import LAYERS, GpuSpec, ModelSpec, ServerSpec, TierSpec
+from testbed.parts import Part
+from testbed.sampling import parse_mix
+from testbed.schema import read
+
+# Values that need not be there.
+GROUPS = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a pool in GiB was measured on: a GPU by name, and how many of them."""
+
+    gpu: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """A server and how large its KV pool is.
+
+    kv_memory_gib: GiB of the pool by model, over all GPUs; kv_memory_of: the machine for which they are valid, None
+    where it is unknown. num_blocks: the pool in blocks of the policy's size. Where neither gives the pool, it is what
+    `memory_utilization` of each GPU leaves after weights and `workspace_gib`. tiers: memories below the GPUs by name,
+    from the fastest to the slowest.
+    """
+
+    name: str
+    gpu: GpuSpec
+    num_gpus: int
+    kv_memory_gib: Mapping[str, float] = field(default_factory=dict)
+    num_blocks: int | None = None
+    memory_utilization: float = 0.95
+    workspace_gib: float = 1.0
+    kv_memory_of: Machine | None = None
+    tiers: Mapping[str, TierSpec] | None = None
+
+    @classmethod
+    def from_values(cls, values: Any, key: str) -> "ServerConfig":
+        """From a mapping or a ServerSpec."""
+        if isinstance(values, ServerSpec):
+            return cls(**{one.name: getattr(values, one.name) for one in fields(values)})
+        if isinstance(values, Mapping):
+            values = {name: value for name, value in values.items() if name != "_target_"}
+            if values.get("kv_memory_gib") is None:
+                values.pop("kv_memory_gib", None)
+        return read(cls, values, key)
+
+    @classmethod
+    def default(cls, name: str) -> Any:
+        """The value where none is given."""
+        return next(one.default for one in fields(cls) if one.name == name)
+
+    @property
+    def spec(self) -> ServerSpec:
+        """The server as cost models and pools see it."""
+        return ServerSpec(**{one.name: getattr(self, one.name) for one in fields(ServerSpec)})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadConfig:
+    """The limits and the sampling of every request.
+
+    max_len: rows of this many tokens or more are left out; None keeps all. num_seqs: sequences a request, parallel
+    samples or the width of a beam; beam: whether they are a beam. mix: requests that sample in several ways, as shares
+    such as 1:0.5,4:0.3,beam4:0.2.
+    """
+
+    max_len: int | None = None
+    num_seqs: int = 1
+    beam: bool = False
+    mix: str | None = None
+
+    def __post_init__(self) -> None:
+        """A mix says for itself how its requests sample."""
+        if self.mix is not None:
+            parse_mix(self.mix)
+            self.check_alone(f"workload.mix={self.mix}")
+
+    def check_alone(self, other: str) -> None:
+        """Nothing else may say how requests sample where `other` does."""
+        if self.beam or self.num_seqs > 1:
+            raise InputError(f"{other}: says how each request samples (leave out workload.num_seqs and workload.beam)")
+
+
+@dataclass(frozen=True, slots=True)
+class SloConfig:
+    """Seconds to the first token, and for each later one, that a request must keep; None: no limit."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the GPU engine computes.
+
+    weights: "random", or a Hugging Face folder. graphs: the largest batch of decodes that is captured as a CUDA graph.
+    warm: tokens of prompt batches that run once before the clock starts. temperature and top_p: of parallel samples.
+    """
+
+    weights: str = "random"
+    device: str = "cuda"
+    dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    debug: bool = False
+    graphs: int = 256
+    warm: tuple[int, ...] = (64, 512, 2048)
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareConfig:
+    """The software of the system that is simulated, by name, and its times in seconds as `cost.sections.Choices` has
+    them; overhead_s None: the minimum that a profile has measured."""
+
+    name: str
+    overhead_s: float | None = None
+    overhead_per_request_s: float = 0.0
+    overhead_per_token_s: float = 0.0
+    overhead_per_sequence_s: float = 0.0
+    overhead_per_input_s: float = 0.0
+    sequences_per_fork: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One run. A policy, scheduler, preemption rule, cost model, beam model, trace and arrival process are parts.
+
+    swap_space_gib: GiB of host memory for each GPU. null_blocks: blocks of the pool that no sequence ever gets.
+    window_s: averages over this window only, and the run stops at its end; None: until all requests have ended.
+    stop_at_latency: s/token; the run stops once its mean normalized latency is certain to exceed it. fast_forward:
+    False simulates one event for each iteration, with the same result. engine: None simulates. software: costs that
+    charge the software time of another system are refused; None takes any.
+    """
+
+    model: ModelSpec
+    server: ServerConfig
+    trace: Part
+    arrivals: Part
+    policy: Part
+    scheduler: Part
+    preemption: Part
+    cost: Part
+    beams: Part
+    software: SoftwareConfig | None = None
+    engine: EngineConfig | None = None
+    seed: int = 0
+    workload: WorkloadConfig = WorkloadConfig()
+    swap_space_gib: float = 20
+    slo: SloConfig = SloConfig()
+    null_blocks: int = 0
+    window_s: tuple[float, float] | None = None
+    stop_at_latency: float | None = None
+    fast_forward: bool = True
+    outputs: Literal["full", "summary"] = "full"
+
+    def __post_init__(self) -> None:
+        """What no single value shows."""
+        from testbed.core.request import PS  # here, because it needs NumPy, and help should not
+
+        if self.window_s is not None and not round(self.window_s[0] * PS) < round(self.window_s[1] * PS):
+            raise InputError(f"window_s={list(self.window_s)}: the end must come after the start, in seconds; or null")
+        for name, value in (("ttft_s", self.slo.ttft_s), ("tpot_s", self.slo.tpot_s)):
+            if value == 0:
+                raise InputError(f"slo.{name}=0: must be a number of seconds above 0, or null")
+        check_known_shape(self.model)
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The exchangeable parts by name."""
+        return {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), Part)}
+
+    @classmethod
+    def from_values(cls, values: Any) -> "RunConfig":
+        """From plain values, as Hydra composes them and a run folder's config.yaml keeps them."""
+        return read(cls, values)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The plain values, from which `from_values` makes an equal config where no part is an object."""
+        return {name: value for one in fields(self) for name, value in _named(one.name, getattr(self, one.name))}
+
+
+def _named(name: str, value: Any) -> list[tuple[str, Any]]:
+    """A value under its name; nothing of a group that is not there."""
+    return [] if value is None and name in GROUPS else [(name, _values(value))]
+
+
+def _values(value: Any) -> Any:
+    if isinstance(value, Part):
+        return value.values
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: inner for key, one in asdict(value).items() for name, inner in _named(key, one)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value

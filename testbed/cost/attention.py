@@ -1,0 +1,201 @@
+"""Attention of an iteration, by what the profile has: mixed batches as measured, else prefill and decodes added."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.cost.interpolation import Axis, Knots, blend, bracket, curves
+from testbed.cost.model import UNBOUNDED, Affine, Work
+from testbed.cost.sections import Choices, Rows, has, rows, table
+from testbed.cost.unequal_lengths import UnequalLengths
+
+Prefill = tuple[tuple[int, int], ...]
+
+
+class Attention:
+    """All layers' attention. A section that is not there is named when it is needed."""
+
+    def __init__(self, profile: Mapping[str, Any], choices: Choices, num_layers: int) -> None:
+        ours, section = choices.kernel == "paged", choices.decode_section
+        adds = ours and choices.spread == "ragged" and has(profile, "unequal_lengths")
+        unequal = UnequalLengths(profile["sections"]["unequal_lengths"]) if adds else None
+        spread = "equal" if unequal else choices.spread
+
+        def scaled(points: Rows) -> Rows:
+            scale = choices.attention_scale
+            return points if scale == 1 else [(key, round(ps * scale)) for key, ps in points]
+
+        def decodes(points: Rows) -> DecodeTable:
+            return DecodeTable(scaled(of_kind(points, choices.block_size, spread)), num_layers, unequal)
+
+        self._repeated_read = choices.repeated_read
+        self._decodes = table(profile, section, lambda points: decodes(points).span)
+        self._prefill = table(profile, "prefill_attention", lambda points: PrefillTable(points, num_layers))
+        self._mixed: MixedTable | None = None
+        if ours and has(profile, "mixed_attention"):
+            prompts = self._prefill if isinstance(self._prefill, PrefillTable) else None
+            self._mixed = MixedTable(scaled(rows(profile, "mixed_attention")), num_layers, unequal, prompts)
+
+    def __call__(self, work: Work) -> int:
+        if work.prefill and self._mixed:
+            return self._mixed(work, self._saved(work))
+        time_ps = self._decodes(work, self._saved(work)).first_ps if work.decode_seqs else 0
+        return time_ps + self._prefill(work.prefill) if work.prefill else time_ps
+
+    def span(self, work: Work) -> Affine:
+        """Decode iterations in a row, the first of which is `work`."""
+        return self._decodes(work, self._saved(work))
+
+    def _saved(self, work: Work) -> int:
+        """Tokens whose reading the L2 cache saves, because another sequence of the iteration reads them too."""
+        repeated = work.decode_repeated
+        return repeated - round(repeated * self._repeated_read) if repeated else 0
+
+
+class DecodeTable:
+    """Decode attention of all layers: for each number of sequences a piecewise affine function of total context.
+
+    Between measured numbers of sequences, times are blended at equal mean context. `points` are of one block size and
+    one spread of lengths; `unequal` says what unequal lengths add to equal ones, None where `points` are of unequal
+    ones already.
+    """
+
+    def __init__(self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None) -> None:
+        self._curves = curves((num_seqs, context, ps * num_layers) for (num_seqs, context), ps in points)
+        self._seqs = list(self._curves)
+        self._unequal = unequal
+        self.curve = cache(self._curve)
+        self._part = cache(lambda num_seqs, share: self.curve(num_seqs).share(share))
+
+    def span(self, work: Work, saved: int) -> Affine:
+        """Iterations in a row in which every sequence reads one token more each time, up to the next knot or bin.
+
+        Shared blocks save the reading of `saved` tokens.
+        """
+        num_seqs, read = work.decode_seqs, work.decode_context - saved
+        first, growth, end = self.curve(num_seqs).piece(read)
+        steps = _steps(end, read, num_seqs)
+        if self._unequal is not None:
+            part, far = (
+                self._part(num_seqs, self._unequal.share(0, 0, work)),
+                num_seqs * work.decode_max_context - saved,
+            )
+            (time_ps, slope, end), (less, flatter, _) = part.piece(far), part.piece(read)
+            first, growth = first + time_ps - less, growth + slope - flatter
+            steps = min(steps, _steps(end, far, num_seqs), self._unequal.steps(work))
+        return Affine(first, num_seqs * growth, steps) if growth >= 0 else Affine(first, 0, 1)
+
+    def _curve(self, num_seqs: int) -> Knots:
+        if num_seqs in self._curves:
+            return self._curves[num_seqs]
+        low, high = bracket(self._seqs, num_seqs)
+        near, far = self._curves[low], self._curves[high]
+        means = sorted({x // low for x in near.x} | {x // high for x in far.x})
+        return Knots((m * num_seqs, blend(low, high, num_seqs, near(m * low), far(m * high))) for m in means)
+
+
+def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
+    """The (num_seqs, total_context) points of one block size and spread.
+
+    A section without these two axes is of equal lengths and says nothing of block sizes.
+    """
+    if points and len(points[0][0]) == 2:
+        return points
+    chosen = [((key[2], key[3]), ps) for key, ps in points if key[:2] == (block_size, spread)]
+    if not chosen:
+        known = sorted({key[:2] for key, _ in points})
+        raise InputError(f"no decode attention of block size {block_size}, {spread} lengths; measured: {known}")
+    return chosen
+
+
+def _steps(end: int, x: int, stride: int) -> int:
+    return UNBOUNDED if end == UNBOUNDED else -(-(end - x) // stride)
+
+
+class PrefillTable:
+    """Prefill attention of all layers for (new, past) tokens: the larger of the slowest sequence alone and the sum
+    of all at the rate that a full GPU reaches.
+
+    Where prompts were measured whole only, new tokens behind past ones take what the whole takes beyond the past.
+    """
+
+    def __init__(self, points: Rows, num_layers: int) -> None:
+        alone, full = (
+            curves((new, past, ps * num_layers // count) for (count, new, past), ps in points if (count == 1) == one)
+            for one in (True, False)
+        )
+        self._curves = alone, full or alone
+        self._whole_only = not any(past for (_, _, past), _ in points)
+        self._times = cache(self._compute_times)
+
+    def __call__(self, prefill: Prefill) -> int:
+        times = [self._times(new, past) for new, past in prefill]
+        return max(max(alone for alone, _ in times), sum(full for _, full in times)) if times else 0
+
+    def _compute_times(self, new: int, past: int) -> tuple[int, int]:
+        if past and self._whole_only:
+            whole, num_stored, least = self._times(new + past, 0), self._times(past, 0), self._times(new, 0)
+            return max(whole[0] - num_stored[0], least[0]), max(whole[1] - num_stored[1], least[1])
+        alone, full = (Knots((new_i, curve(past)) for new_i, curve in curves.items())(new) for curves in self._curves)
+        return alone, full
+
+
+class MixedTable:
+    """All layers' attention over (prefill tokens, those stored before, decodes, their mean context).
+
+    Each axis is linear between its own points. Several prompts cost as much as one of as many tokens, with as many
+    pairs of new and stored ones, but for what they take alone: `prompts` has that, or without it they take no longer
+    than one after the other.
+    """
+
+    def __init__(
+        self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None, prompts: PrefillTable | None = None
+    ) -> None:
+        by_new: dict[int, dict[int, dict[int, list[tuple[int, int]]]]] = {}
+        for (new, past, num_seqs, mean), ps in sorted(points):
+            by_past = by_new.setdefault(new, {}).setdefault(num_seqs, {})
+            by_past.setdefault(past, []).append((mean, ps * num_layers))
+        self._axis = Axis(
+            {new: Axis({seqs: Axis(curve) for seqs, curve in by_seqs.items()}) for new, by_seqs in by_new.items()}
+        )
+        self._unequal, self._prompts = unequal, prompts
+
+    def __call__(self, work: Work, saved: int) -> int:
+        prefill, num_seqs = work.prefill, work.decode_seqs
+        new = sum(count for count, _ in prefill)
+        past = prefill[0][1] if len(prefill) == 1 else sum(count * num_stored for count, num_stored in prefill) // new
+        time_ps = self._at(new, past, num_seqs, work.decode_context - saved)
+        if self._unequal is not None and num_seqs > 1:
+            longest = self._at(new, past, num_seqs, num_seqs * work.decode_max_context - saved)
+            time_ps += round(self._unequal.share(new, past, work) * (longest - time_ps))
+        if len(prefill) > 1:
+            one = self._at(new, past, 0, 0)
+            time_ps += min(one, self._alone(prefill)) - one
+        return max(0, time_ps)
+
+    def _alone(self, prefill: Prefill) -> int:
+        if self._prompts is not None:
+            return self._prompts(prefill)
+        return sum(self._at(new, past, 0, 0) for new, past in prefill)
+
+    def _at(self, new: int, past: int, num_seqs: int, context: int) -> int:
+        """One prompt together with num_seqs decodes that read `context` tokens in all."""
+
+        def at_context(curve: list[tuple[int, int]]) -> int:
+            return _on(curve, num_seqs, context)
+
+        def with_decodes(by_past: Axis[list[tuple[int, int]]]) -> int:
+            return by_past.time_ps(past, at_context)
+
+        return self._axis.time_ps(new, lambda by_seqs: by_seqs.time_ps(num_seqs, with_decodes))
+
+
+def _on(curve: list[tuple[int, int]], num_seqs: int, context: int) -> int:
+    """The time at a mean context of context / num_seqs, which need not be whole."""
+    if len(curve) == 1 or context <= curve[0][0] * num_seqs:
+        return curve[0][1]
+    i = min(bisect_right(curve, context, key=lambda point: point[0] * num_seqs), len(curve) - 1)
+    (low, y_low), (high, y_high) = curve[i - 1], curve[i]
+    return blend(low * num_seqs, high * num_seqs, context, y_low, y_high)

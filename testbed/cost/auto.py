@@ -1,0 +1,62 @@
+"""The best costs at hand for a model on a server: measured, else derived from the nearest profile, else a roofline."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.nearest import MEASURED, by_way, carried, profiles_at_hand
+from testbed.cost.profile import ProfileCost
+from testbed.cost.sections import Choices, has, rows
+
+Costs = AnalyticCost | ProfileCost
+SOFTWARE = (
+    "software", "overhead_s", "overhead_per_request_s", "overhead_per_token_s", "overhead_per_sequence_s", "extra_s",
+)  # fmt: skip
+
+
+def auto_cost(
+    model: ModelSpec,
+    server: ServerSpec,
+    source: GpuSpec,
+    choices: Choices,
+    roofline: Efficiencies,
+    path: str | Path | None = None,
+    attainable: Mapping[str, float] = MappingProxyType({}),
+) -> Costs:
+    """Costs of `model` on `server`; their fingerprint says which way they came.
+
+    source: the data sheet of the GPU on which the shipped profiles were measured. path: a profile, or a folder of
+    profiles, to consider besides these. attainable: shares of its memory bandwidth that a GPU reaches, by its name,
+    where it was measured. roofline: its efficiencies, where no profile is near or the model has parts that no profile
+    measures (ModelSpec.is_plain). Software times and the seconds of what a policy counts are the choices', but for a
+    fitted profile's own.
+    """
+    known = list(profiles_at_hand(path, (source, server.gpu)))
+    found = by_way(model, server, known) if model.is_plain else {}
+    if not found:
+        software = {name: getattr(choices, name) for name in SOFTWARE}
+        return AnalyticCost(model, server, replace(roofline, **software))
+    way, one = next(iter(found.items()))
+    share = attainable.get(server.gpu.name)
+    profile = one.profile if way == MEASURED else carried(way, one, model, server, known, share)
+    return ProfileCost(model, server, profile, suited(choices, profile))
+
+
+def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
+    """The choices with a block size that the profile has, the next larger one if it can, and with its own software
+    times where they were fitted on a server's log."""
+    section = choices.decode_section
+    if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:
+        sizes = sorted({key[0] for key, _ in rows(profile, section) if key[1] == choices.spread})
+        larger = (size for size in sizes if size >= choices.block_size)
+        choices = replace(choices, block_size=next(larger, sizes[-1] if sizes else choices.block_size))
+    if "software_fitted_on" not in profile["fingerprint"]:
+        return choices
+    return replace(
+        choices, software=None, overhead_s=None, overhead_per_request_s=None, overhead_per_token_s=None,
+        overhead_per_sequence_s=0.0, overhead_per_input_s=0.0,
+    )  # fmt: skip

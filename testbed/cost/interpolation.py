@@ -1,0 +1,101 @@
+"""Piecewise affine functions of counts, in whole picoseconds."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+from testbed.cost.model import UNBOUNDED
+
+T = TypeVar("T")
+
+
+class Knots:
+    """base + slope * (x - knot) with whole-number base and slope; the last slope continues beyond the last knot.
+
+    Slopes are not negative: where a measured time falls, the piece before it is level.
+    """
+
+    def __init__(self, points: Iterable[tuple[int, int]]) -> None:
+        pairs = sorted(points)
+        if not pairs:
+            raise ValueError("a piecewise affine function needs at least one point")
+        slopes = [max(0, (y1 - y0) // (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(pairs)] or [0]
+        if pairs[0][0] > 0:  # the first piece reaches down to zero
+            first, value = pairs[0]
+            pairs, slopes = [(0, max(0, value - slopes[0] * first)), *pairs], [0, *slopes]
+            slopes[0] = (value - pairs[0][1]) // first
+        self.x, self.y, self.slopes = [x for x, _ in pairs], [y for _, y in pairs], slopes
+
+    def share(self, share: float) -> "Knots":
+        """The same pieces, `share` times as high and as steep; slopes stay whole numbers."""
+        part = Knots([(0, 0)])
+        part.x, part.y = self.x, [round(y * share) for y in self.y]
+        part.slopes = [round(slope * share) for slope in self.slopes]
+        return part
+
+    def segment(self, x: int) -> int:
+        """Index of the piece of x >= 0; the last one has no end."""
+        return min(bisect_right(self.x, x) - 1, len(self.slopes) - 1)
+
+    def __call__(self, x: int) -> int:
+        i = self.segment(x)
+        return self.y[i] + self.slopes[i] * (x - self.x[i])
+
+    def piece(self, x: int) -> tuple[int, int, int]:
+        """The value at x, the slope there, and the first count that belongs to the next piece."""
+        i, slopes = self.segment(x), self.slopes
+        end = self.x[i + 1] if i + 1 < len(slopes) else UNBOUNDED
+        return self.y[i] + slopes[i] * (x - self.x[i]), slopes[i], end
+
+
+def curves(points: Iterable[tuple[int, int, int]]) -> dict[int, Knots]:
+    """A function of x for each key of (key, x, y), by key."""
+    by_key: dict[int, list[tuple[int, int]]] = {}
+    for key, x, y in points:
+        by_key.setdefault(key, []).append((x, y))
+    return {key: Knots(curve) for key, curve in sorted(by_key.items())}
+
+
+class Line:
+    """Linear between points and level beyond both ends; it may fall, so no span of iterations is read off it."""
+
+    def __init__(self, points: Iterable[tuple[int, int]]) -> None:
+        self._points = dict(sorted(points))
+        self._x = list(self._points)
+
+    def __call__(self, x: int) -> int:
+        x = min(max(x, self._x[0]), self._x[-1])
+        low, high = bracket(self._x, x)
+        return blend(low, high, x, self._points[low], self._points[high])
+
+
+class Axis(Generic[T]):
+    """A value, or an axis of them, at each of some counts; costs are linear between two of them.
+
+    Below the first count its cost is used; beyond the last one the last line continues, unless it falls.
+    """
+
+    def __init__(self, values: Mapping[int, T]) -> None:
+        self._values = values
+        self._x = sorted(values)
+
+    def time_ps(self, x: int, of: Callable[[T], int]) -> int:
+        """The cost at x, where `of` is that of a value."""
+        low, high = bracket(self._x, x)
+        if x <= low or low == high:
+            return of(self._values[low])
+        y_low, y_high = of(self._values[low]), of(self._values[high])
+        time_ps = blend(low, high, x, y_low, y_high)
+        return time_ps if x <= high else max(y_high, time_ps)
+
+
+def bracket(counts: Sequence[int], x: int) -> tuple[int, int]:
+    """The two of these sorted counts around x; beyond an end the two next to it, and twice the same if it is alone."""
+    i = min(max(1, bisect_right(counts, x)), len(counts) - 1)
+    return counts[max(0, i - 1)], counts[i]
+
+
+def blend(low: int, high: int, x: int, y_low: int, y_high: int) -> int:
+    """Whole-number linear interpolation (or extrapolation) between two counts."""
+    return y_low + (y_high - y_low) * (x - low) // (high - low) if high > low else y_low

@@ -1,0 +1,78 @@
+"""Everything of an iteration that depends on token counts only: matrix products, norms, cache write, all-reduces."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from testbed.core.request import PS
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.interpolation import Knots, Line
+from testbed.cost.sections import Choices, Rows, has, included, jumps, rows, table
+from testbed.cost.transfers import all_reduce, layer_s
+
+Curve = Callable[[int], int]
+
+
+class Layers:
+    """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of output.
+
+    Where the profile or the choices list cuda_graph_sizes, a batch of at most the largest is padded to the next one. On
+    several GPUs the choices say what each layer takes beyond that. An iteration with a prompt takes `eager` more for
+    its tokens, because its kernels are launched one by one; decodes alone `graph`, though these are one graph.
+    """
+
+    def __init__(
+        self, profile: Mapping[str, Any], model: ModelSpec, server: ServerSpec | None, choices: Choices
+    ) -> None:
+        def curve(section: str, times: int) -> Curve:
+            if included(profile, section):
+                return _nothing
+            read = _stairs if jumps(profile, section) else _line
+            return table(profile, section, lambda points: read(points, times))
+
+        self._linear, self._write = curve("linear", model.num_layers), curve("cache_write", model.num_layers)
+        self._head = curve("output_head", 1)
+        self._once = curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else _nothing
+        self.eager = _launched(profile, "launched_eager", ())
+        self.graph = _launched(profile, "launched_graph", (choices.kernel,))
+        configured = choices.cuda_graph_sizes
+        self._sizes = sorted(profile.get("cuda_graph_sizes", ()) if configured is None else configured)
+        self._reduce, self._num_reduced = all_reduce(profile, server), 2 * model.num_layers
+        self._token_bytes = 2 * model.hidden_size
+        waiting_s = layer_s(choices.parallel_layer_s, server.num_gpus) if server else 0.0
+        self._waiting_ps = model.num_layers * round(waiting_s * PS)
+        self.time_ps = cache(self._time_ps)
+
+    def _time_ps(self, num_tokens: int, num_rows: int) -> int:
+        padded = next((size for size in self._sizes if size >= num_tokens), num_tokens)
+        reduced = self._num_reduced * self._reduce(padded * self._token_bytes)
+        time_ps = self._linear(padded) + self._head(num_rows) + self._write(num_tokens) + self._once(padded)
+        return time_ps + reduced + self._waiting_ps
+
+
+def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:
+    """Whole iterations beyond their kernels, of one kind; nothing where they were not measured."""
+    points = rows(profile, section) if has(profile, section) else []
+    chosen = [(key[-1], ps) for key, ps in points if key[:-1] == kind]
+    return Line(chosen) if chosen else _nothing
+
+
+def _nothing(count: int) -> int:
+    return 0
+
+
+def _line(points: Rows, times: int) -> Curve:
+    return Knots((key[0], ps * times) for key, ps in points)
+
+
+def _stairs(points: Rows, times: int) -> Curve:
+    """What the next measured count takes; beyond the last one the last line continues."""
+    beyond = Knots((key[0], ps * times) for key, ps in points)
+    measured = {key[0]: ps * times for key, ps in points}
+    counts = sorted(measured)
+
+    def at(count: int) -> int:
+        return measured[counts[bisect_left(counts, count)]] if count <= counts[-1] else beyond(count)
+
+    return at

@@ -1,0 +1,103 @@
+"""Which of the profiles at hand is nearest to a model on a server: by shapes and by GPU, never by a model's name."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.derive import Loads, derive
+from testbed.cost.sections import PROFILES, has, read_profile
+
+MEASURED, OTHER_GPU, OTHER_MODEL, ROOFLINE = "measured", "other GPU", "other model", "roofline"
+FARTHEST = log(8)  # times the weights of a layer; beyond, launches bound its kernels where they do not the other's
+
+
+class Known(NamedTuple):
+    """A profile, and the data sheet of the GPU that it was measured on."""
+
+    profile: Mapping[str, Any]
+    gpu: GpuSpec
+
+    @property
+    def loads(self) -> Loads:
+        """Bytes and FLOPs of its shard."""
+        return Loads(ModelSpec(**self.profile["model"]), self.profile["num_gpus"])
+
+
+def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
+    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet is left out."""
+    given = [] if path is None else sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [path]
+    sheets = {name: gpu for gpu in gpus for name in (gpu.name, gpu.device)}
+    for profile in (*map(read_profile, given), *shipped()):
+        gpu = sheets.get(profile["fingerprint"].get("device"))
+        if gpu is None and profile.get("gpu"):
+            gpu = GpuSpec(**profile["gpu"])
+        if gpu is not None:
+            yield Known(profile, gpu)
+
+
+@cache
+def shipped() -> tuple[Mapping[str, Any], ...]:
+    """The profiles that ship, read once."""
+    return tuple(map(read_profile, sorted(PROFILES.glob("*.json"))))
+
+
+def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict[str, Known]:
+    """The nearest profile of each way to this model's costs, the best way first; empty if none is near enough.
+
+    MEASURED: of this shape, GPU and number of GPUs. OTHER_GPU: of this shape and number on another GPU. OTHER_MODEL: of
+    the shape whose shard is most alike, rather on this GPU than on another. The earlier of equals is taken.
+    """
+    here, found = Loads(model, server.num_gpus), dict[str, tuple[tuple[float, bool], Known]]()
+    for one in known:
+        way = _way(one, here, server.gpu)
+        rank = (distance(one.loads, here), is_elsewhere(one, server.gpu))
+        if way and (way not in found or rank < found[way][0]):
+            found[way] = rank, one
+    return {way: found[way][1] for way in (MEASURED, OTHER_GPU, OTHER_MODEL) if way in found}
+
+
+def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
+    """How to derive a shard's costs from a profile; None if that is impossible. A derived one is not derived again."""
+    there, elsewhere = one.loads, is_elsewhere(one, gpu)
+    is_same = there.model.is_shaped_like(here.model) and there.num_gpus == here.num_gpus
+    if is_same and not elsewhere:
+        return MEASURED
+    if one.profile["fingerprint"]["source"] == "derived" or there.model.dtype_bytes != here.model.dtype_bytes:
+        return None
+    if is_same:
+        return OTHER_GPU
+    return OTHER_MODEL if abs(log(there.layer / here.layer)) < FARTHEST else None
+
+
+def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
+    """Whether the profile is of another GPU."""
+    return one.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
+
+
+def distance(one: Loads, other: Loads) -> float:
+    """How different shards are, as logarithms of ratios: the weights of a layer, and the width that its small kernels
+    (norms, residual adds) work on, whose time no bandwidth carries over."""
+    return abs(log(one.layer / other.layer)) + abs(log(one.model.hidden_size / other.model.hidden_size))
+
+
+def carried(
+    way: str, one: Known, model: ModelSpec, server: ServerSpec, known: Iterable[Known], attainable: float | None = None
+) -> dict[str, Any]:
+    """The nearest profile, carried to this model's shard and this GPU; it says by which way and from what.
+
+    A profile of one GPU has no all-reduces; they are another one's of the same GPU, for they do not know the model.
+    """
+    shard = Loads(model, server.num_gpus)
+    share = attainable if is_elsewhere(one, server.gpu) else None
+    profile = derive(one.profile, one.gpu, server.gpu, share, shard)
+    if server.num_gpus > 1 and not has(profile, "all_reduce"):
+        for other in known:
+            if other.gpu == one.gpu and has(other.profile, "all_reduce"):
+                reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
+                profile["sections"]["all_reduce"] = reduced
+                break
+    origin = {**one.profile["fingerprint"], "model": one.profile["model"]["name"], "num_gpus": one.profile["num_gpus"]}
+    return {**profile, "fingerprint": {**profile["fingerprint"], "way": way, "from": origin}}

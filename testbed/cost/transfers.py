@@ -1,0 +1,111 @@
+"""What crosses memory or a link: block copies, swaps that hide behind computing, all-reduces of tensor parallelism."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.core.slots import DEVICE, HOST
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.interpolation import Knots, blend, bracket, curves
+from testbed.cost.model import Moved
+from testbed.cost.sections import has, rows
+
+MAX_PENDING = 1024  # copies that the driver takes before a call waits; kernels/results/h200-overlap.csv measures it
+
+
+def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: int) -> int:
+    """Time of an iteration whose swaps, num_copies calls that take moving_ps by themselves, hide behind computing.
+
+    The 2023 system swaps on a separate stream, and a layer waits for no blocks but its own: layer by layer, the
+    slower of the two sets the pace, and the other is felt in one layer only. But the host launches no layer before the
+    driver has taken every copy, and it takes MAX_PENDING at a time. `testbed.kernels.measure.overlap` measures it.
+    """
+    waiting_ps = moving_ps * (num_copies - MAX_PENDING) // num_copies if num_copies > MAX_PENDING else 0
+    moving_ps -= waiting_ps
+    return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
+
+
+def transfers(moves: tuple[Moved, ...]) -> dict[tuple[str, int], int]:
+    """How many transfers of each length leave the device for the host ("out") and come back ("in").
+
+    Those of other tiers are left out.
+    """
+    counts = dict[tuple[str, int], int]()
+    for source, target, length, count in moves:
+        if {source, target} != {DEVICE, HOST}:
+            continue
+        key = ("out" if source == DEVICE else "in", length)
+        counts[key] = counts.get(key, 0) + count
+    return counts
+
+
+class SizedTable:
+    """Times by block size and number of blocks; between measured block sizes they are blended.
+
+    A longer extent counts as the blocks of the largest measured size that it would fill.
+    """
+
+    def __init__(self, points: Iterable[tuple[tuple[int, int], int]]) -> None:
+        self._curves = curves((size, count, ps) for (size, count), ps in points)
+        self._sizes = list(self._curves)
+
+    def __call__(self, block_size: int, num_blocks: int) -> int:
+        if num_blocks == 0:
+            return 0
+        if block_size > self._sizes[-1]:
+            block_size, num_blocks = self._sizes[-1], num_blocks * -(-block_size // self._sizes[-1])
+        if block_size in self._curves:
+            return self._curves[block_size](num_blocks)
+        low, high = bracket(self._sizes, block_size)
+        return max(0, blend(low, high, block_size, self._curves[low](num_blocks), self._curves[high](num_blocks)))
+
+
+def host_link(model: ModelSpec, server: ServerSpec) -> Callable[[int, int], int]:
+    """Swaps that were not measured: bytes over the data sheet's link to the host, each GPU its share, no latency.
+
+    A bound from below; measured swaps reach some nine tenths of a link, and those of single small blocks far less.
+    """
+    ps_per_slot = (
+        model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus / server.gpu.host_bandwidth * PS
+    )
+    return lambda block_size, num_blocks: round(block_size * num_blocks * ps_per_slot)
+
+
+def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callable[[int], int]:
+    """One all-reduce by bytes: measured, or a ring over the server's links (Megatron-LM) with no latency.
+
+    Measured on fewer GPUs than requested, or only on more, times go by the ring's share (n - 1) / n.
+    """
+    if server is None or server.num_gpus == 1:
+        return lambda num_bytes: 0
+    n = server.num_gpus
+    points = rows(profile, "all_reduce") if has(profile, "all_reduce") else []
+    if points:
+        measured = {key[0] for key, _ in points}
+        m = max((degree for degree in measured if degree <= n), default=min(measured))
+        return Knots((key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m)
+    ps_per_byte = 2 * (n - 1) / n / server.gpu.link_bandwidth * PS
+    return lambda num_bytes: round(num_bytes * ps_per_byte)
+
+
+def ring_stand_in(server: ServerSpec) -> str:
+    """What a reader should know of all-reduces that were not measured."""
+    gpu = server.gpu
+    configured = f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without latency"
+    over_pcie = gpu.link_bandwidth <= gpu.host_bandwidth
+    return (
+        f"{configured}; over PCIe that is too fast (testbed import-profile --help says what to do)"
+        if over_pcie
+        else configured
+    )
+
+
+def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:
+    """What tensor parallelism over num_gpus GPUs adds to a layer; an empty table says nothing of any."""
+    if num_gpus == 1 or not by_degree:
+        return by_degree.get(1, 0.0)
+    if num_gpus not in by_degree:
+        known = ", ".join(map(str, by_degree))
+        raise InputError(f"parallel_layer_s has no cost for {num_gpus} GPUs (it has {known}; add one)")
+    return by_degree[num_gpus]

@@ -1,0 +1,91 @@
+"""The name of a run: a hash of its configuration, of the files that it reads and of the code that makes its result."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from testbed.config import RunConfig
+from testbed.parts import Part, locate
+from testbed.plug_in_files import plug_in_files
+
+ROOT = Path(__file__).parent
+CODE = ("", "traces", "experiments/runs")  # folders below the package; the links in it are not followed
+ENGINE = "kernels"  # what else a run on a GPU depends on
+
+
+def run_id(config: RunConfig) -> str:
+    """Sixteen hexadecimal digits; equal exactly for runs that would give the same result."""
+    files = {name: content_hash(path) for name, path in sorted(input_files(config))}
+    code = [code_hash(), *([folder_hash(ROOT / ENGINE)] if config.engine else [])]
+    text = json.dumps([config.values, files, code], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def input_files(config: RunConfig) -> Iterator[tuple[str, Path]]:
+    """What the run reads, by name: data files and folders by path, the source of plug-ins by module."""
+    for name, part in config.parts.items():
+        yield from _files_of(part, name)
+    if config.engine:
+        yield from _data(config.engine.weights)
+
+
+def _files_of(part: Part, key: str) -> Iterator[tuple[str, Path]]:
+    """The files that a part's parameters name, those that its class says it reads too, and a plug-in's source."""
+    for value in part.parameters.values():
+        yield from _files_of(value, key) if isinstance(value, Part) else _data(value)
+    yield from ((f"module {name}", path) for name, path in plug_in_files(part.name).items())
+    if part.name.startswith("testbed."):  # a plug-in is not imported before it is made
+        companions = getattr(locate(part.name, key), "companions", None)
+        for path in companions(**part.parameters) if companions else ():
+            yield from _data(str(path))
+
+
+def _data(value: Any) -> Iterator[tuple[str, Path]]:
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _data(one)
+    elif isinstance(value, str | Path) and 0 < len(str(value)) < 4096 and "\0" not in str(value):
+        path = Path(value)
+        if path.is_file():
+            yield str(value), path
+        elif path.is_dir():
+            yield from ((str(file), file) for file in sorted(path.rglob("*")) if file.is_file())
+
+
+def content_hash(path: str | Path) -> str:
+    """SHA-256 of a file."""
+    stat = Path(path).stat()
+    return _content_hash(str(path), stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _content_hash(path: str, size: int, mtime_ns: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def code_hash() -> str:
+    """SHA-256 over the code and data that make a simulated result: a changed simulator is another experiment."""
+    return hashlib.sha256("".join(folder_hash(ROOT / name) for name in CODE).encode()).hexdigest()
+
+
+@cache
+def folder_hash(folder: Path) -> str:
+    """SHA-256 over the sources and data files in a folder and below it."""
+    digest = hashlib.sha256()
+    for path in sorted(_sources(folder)):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            if folder != ROOT or path.name not in ("kernels", "traces", "experiments"):
+                yield from _sources(path)
+        elif path.suffix in (".py", ".json", ".cu", ".cuh"):
+            yield path

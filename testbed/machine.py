@@ -1,0 +1,128 @@
+"""The pools of a configured server, and whether its costs were measured on such a machine."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from testbed.config import Machine, RunConfig, ServerConfig, SoftwareConfig
+from testbed.core.errors import InputError
+from testbed.core.slots import DEVICE, HOST
+from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.model import CostModel
+from testbed.cost.tier_links import tier_bandwidths
+from testbed.memory.policy import PoolSpec, Tier, host
+from testbed.parts import Part
+
+KNOWN_TIERS = {DEVICE: "the GPUs' memory", HOST: "the swap space"}
+
+
+def make_pool(config: RunConfig) -> PoolSpec:
+    """The device's pool and the host's, from the server's memory or from a number of blocks."""
+    model, server = config.model, config.server
+    _check_machine(model, server)
+    block_size = config.policy.parameters.get("block_size")
+    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
+        block_size = None  # the policy has none, or will refuse it
+    num_slots = _slots_of_blocks(server, model, block_size) or server.spec.kv_slots(model)
+    if server.num_blocks is not None or model.name in server.kv_memory_gib:
+        _check_given_pool(server, model, num_slots)
+    num_slots -= _null_slots(config.null_blocks, block_size or 0, num_slots)
+    layers, token_bytes = model.num_attention_layers, model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
+    host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
+    tiers = (*host(host_slots, server.gpu.host_bandwidth), *_lower_tiers(model, server.spec))
+    return PoolSpec(num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, model.groups)
+
+
+def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
+    """The tiers below the device, but for the swap space."""
+    for name, tier in (server.tiers or {}).items():
+        if name in (DEVICE, HOST):
+            raise InputError(f"server.tiers.{name}: is the name of {KNOWN_TIERS[name]} (choose another name)")
+        num_slots = int(tier.size_gib * GIB) // model.kv_bytes_per_token
+        bandwidth, write_bandwidth = tier_bandwidths(server, tier)
+        yield Tier(name, num_slots, bandwidth, write_bandwidth, tier.latency_s)
+
+
+def make_cost(part: Part, model: ModelSpec, server: ServerConfig, software: SoftwareConfig | None = None) -> CostModel:
+    """The cost model; one that was measured on another GPU than the server's is refused, and one that charges the
+    software time of another system than `software`."""
+    cost: CostModel = part.make("cost", model, server.spec)
+    charged = getattr(cost, "software", None)
+    if software is not None and charged not in (None, software.name):
+        raise InputError(
+            f"software={software.name}: these costs charge the software time of {charged} (cost=auto charges that of "
+            f"{software.name}; software={charged} says that this is meant; cost.choices.overhead_s=S is your own)"
+        )
+    origin = getattr(cost, "fingerprint", None) or {}
+    check_device(origin, server.gpu, "the server")
+    if "source" in part.parameters and "from" in origin:
+        check_device(origin["from"], part.parameters["source"].make("cost.source"), "cost.source")
+    return cost
+
+
+def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> None:
+    """A profile is of the GPU whose data sheet is at hand, measured there or derived for it."""
+    device = fingerprint.get("device")
+    if device in (None, gpu.name, gpu.device):
+        return
+    known = f"{gpu.name} ({gpu.device})" if gpu.device else f"{gpu.name} (whose data sheet names no device)"
+    raise InputError(
+        f"the profile is of {device}, {whose} has {known}: choose that GPU, or carry the profile over by "
+        f"testbed derive-profile --to {gpu.name}"
+    )
+
+
+def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
+    """A pool in GiB is what one machine had left: it is valid for no other."""
+    if server.kv_memory_of is None or model.name not in server.kv_memory_gib:
+        return
+    here, there = Machine(server.gpu.name, server.num_gpus), server.kv_memory_of
+    if here == there:
+        return
+    different = [name for name in ("gpu", "num_gpus") if getattr(here, name) != getattr(there, name)]
+    same = " ".join(f"server.kv_memory_of.{name}={getattr(here, name)}" for name in different)
+    raise InputError(
+        f"server.kv_memory_gib has {model.name}'s pool on {there.num_gpus} {there.gpu}, the server has "
+        f"{here.num_gpus} {here.gpu}: ~server.kv_memory_gib computes the pool, {same} keeps it"
+    )
+
+
+def _check_given_pool(server: ServerConfig, model: ModelSpec, num_slots: int) -> None:
+    """A pool that is given must fit with the weights, and takes the place of what would compute it."""
+    given = f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
+    token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
+    memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
+    if wanted + model.weight_bytes > memory:
+        raise InputError(
+            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {model.weight_bytes / GIB:,.4g} GiB of weights does "
+            f"not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} {server.gpu.name}; give a smaller pool"
+        )
+    for name in ("memory_utilization", "workspace_gib"):
+        if getattr(server, name) != server.default(name):
+            raise InputError(
+                f"server.{name}={getattr(server, name):g}: nothing reads it, for {given} gives the pool "
+                "(~server.kv_memory_gib and server.num_blocks=null compute it)"
+            )
+
+
+def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | None) -> int | None:
+    """Slots of a pool that is given in blocks of the policy's size; None where it is not."""
+    if server.num_blocks is None:
+        return None
+    if block_size is None:
+        raise InputError("server.num_blocks needs a policy with a block_size; without one give server.kv_memory_gib")
+    if model.name in server.kv_memory_gib:
+        slots = server.spec.kv_slots(model, block_size)
+        if slots != server.num_blocks * block_size:
+            raise InputError(
+                f"server.num_blocks={server.num_blocks}: server.kv_memory_gib has {model.name}'s pool, "
+                f"{slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
+            )
+    return server.num_blocks * block_size
+
+
+def _null_slots(null_blocks: int, block_size: int, num_slots: int) -> int:
+    """Slots of the blocks that the server counts and never gives to a sequence (vLLM V1: one)."""
+    slots = null_blocks * block_size
+    if slots and slots >= num_slots:
+        raise InputError(f"null_blocks={null_blocks}: the pool has no more than these; give it more blocks")
+    return slots

@@ -1,0 +1,1 @@
+"""Memory of models with several KV groups, in pages of one pool."""

@@ -1,0 +1,191 @@
+"""Paged memory of a model with several KV groups: windows give back what no later token reads, states stay."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from testbed.core.errors import InputError, UnsupportedError
+from testbed.core.sequence import Batch, Sequence
+from testbed.core.slots import GRANTED, Answer, Answers, Extent, GroupTable, Ops, Refusal, Usage, ceil_div
+from testbed.memory.groups.page_rules import FixedSplit, LargePages, OnePageSize, PagePool, Pages
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+
+WINDOW_SHARE = 0.8  # SGLang's default
+FIXED = "fixed_split"
+RULES: dict[str, Callable[..., PagePool]] = {
+    "one_page_size": OnePageSize,
+    "large_pages": LargePages,
+    FIXED: FixedSplit,
+}
+
+
+class PageTable:
+    """The pages of one sequence by column; of column c, the pages of its first `dropped[c]` blocks are given back."""
+
+    __slots__ = ("dropped", "pages", "seq")
+
+    def __init__(self, seq: Sequence, pages: Pages) -> None:
+        self.seq = seq
+        self.pages = pages
+        self.dropped = [0] * len(pages)
+
+
+class Grouped(MemoryPolicy):
+    """Pages of block_size tokens, taken when needed and shared between the groups by `page_rule`.
+
+    Its slots are units: what a token takes in one attention layer, so that a token takes as many as there are layers.
+    A chunk keeps the window of its first token; a block that no token of the next chunk or step reads is given back as
+    that one is granted. Admission keeps a watermark share of the pool free, unless the pool is empty. It serves one
+    sequence a request, caches no prefixes and promises no steps. window_share is fixed_split's.
+    """
+
+    returns_slots: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        pool: PoolSpec,
+        block_size: int = 16,
+        page_rule: str = "one_page_size",
+        watermark: float = 0.01,
+        window_share: float = WINDOW_SHARE,
+    ) -> None:
+        if block_size < 1:
+            raise InputError(f"block_size={block_size}: must be at least 1 token")
+        if page_rule not in RULES:
+            raise InputError(f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})")
+        if page_rule != FIXED and window_share != WINDOW_SHARE:
+            raise InputError(f"window_share={window_share}: nothing reads it (set page_rule={FIXED})")
+        if not 0 <= watermark < 1:
+            raise InputError(f"watermark={watermark}: must be a share of the pool, at least 0 and below 1")
+        if not pool.groups:
+            raise InputError("policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model does)")
+        self._block_size = block_size
+        self.page_rule = page_rule
+        options = {"window_share": window_share} if page_rule == FIXED else {}
+        self._pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
+        self.pool = replace(pool, num_slots=self._pages.total, num_layers=1, tiers=())
+        self._max_len = pool.max_len
+        self._watermark = watermark * self._pages.total
+        self._tables: dict[int, PageTable] = {}
+        self._none: Pages = [[] for _ in self._pages.columns]
+        self._longest = self._longest_of()
+
+    def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        if len(seqs) > 1:
+            raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
+        needed = self._blocks(0, num_tokens, is_new=True)
+        units = sum(count * self._pages.used_units(i) for i, count in enumerate(needed))
+        spare = self._pages.free_units - units >= self._watermark or not self._tables
+        if not spare or not self._pages.fits(needed, self._none):
+            return Refusal.LATER if num_tokens <= self._longest else Refusal.NEVER
+        table = PageTable(seqs[0], [self._pages.take(i, count) for i, count in enumerate(needed)])
+        self._tables[seqs[0].seq_id] = table
+        return [GRANTED]
+
+    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
+        needed, returned = [0] * len(self._none), [list[int]() for _ in self._none]
+        for seq in batch:
+            for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
+                needed[i] += count
+                returned[i] += self._unread(seq, i)
+        if not self._pages.fits(needed, returned):
+            return Refusal.LATER
+        for seq in batch:
+            self._give_back(seq)
+        for seq in batch:
+            for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
+                self._tables[seq.seq_id].pages[i] += self._pages.take(i, count)
+        return GRANTED
+
+    def release(self, seq: Sequence) -> None:
+        table = self._tables.pop(seq.seq_id)
+        for i, pages in enumerate(table.pages):
+            self._pages.put(i, pages)
+
+    def table(self, seq: Sequence) -> list[Extent]:
+        """The extents of all groups; `group_tables` lists them by group."""
+        return [extent for part in self.group_tables(seq) for extent in part.extents]
+
+    def group_tables(self, seq: Sequence) -> list[GroupTable]:
+        table = self._tables[seq.seq_id]
+        return [
+            GroupTable(
+                one.group,
+                [Extent(page, self._pages.used_units(i)) for page in table.pages[i]],
+                table.dropped[i] * self._block_size,
+                one.width,
+            )
+            for i, one in enumerate(self._pages.columns)
+        ]
+
+    def usage(self) -> Usage:
+        held = live = 0
+        for table in self._tables.values():
+            for i, pages in enumerate(table.pages):
+                held += len(pages) * self._pages.used_units(i)
+                live += self._live(table, i)
+        total, free = self._pages.total, self._pages.free_units
+        return Usage(total, live, held, total - free, 0, free, free)
+
+    def usage_of(self, group: int) -> tuple[int, int]:
+        """Live and held units of one KV group."""
+        columns = [i for i, one in enumerate(self._pages.columns) if one.group == group]
+        tables = self._tables.values()
+        live = sum(self._live(table, i) for table in tables for i in columns)
+        return live, sum(len(table.pages[i]) * self._pages.used_units(i) for table in tables for i in columns)
+
+    def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
+        """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
+        return self._longest
+
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
+        raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
+
+    def check(self) -> None:
+        super().check()
+        extents = sorted(extent for table in self._tables.values() for extent in self.table(table.seq))
+        ends = [0, *(start + length for start, length in extents)]
+        assert all(start >= end for (start, _), end in zip(extents, ends, strict=False)), "pages overlap"
+        assert ends[-1] <= self._pages.total, "a page lies beyond the pool"
+        for table in self._tables.values():
+            blocks = ceil_div(table.seq.num_slots, self._block_size)
+            for i, one in enumerate(self._pages.columns):
+                expected = 1 if one.state else blocks - table.dropped[i]
+                assert len(table.pages[i]) == expected, f"{table.seq} has {len(table.pages[i])} pages of column {i}"
+                unread = max(table.seq.num_slots - (one.window or table.seq.num_slots), 0) // self._block_size
+                assert table.dropped[i] <= unread, f"{table.seq} has given back what it reads, in column {i}"
+
+    def _longest_of(self) -> int:
+        """The most tokens whose pages fit the pool while it is empty, at most max_len."""
+        low, high = 0, self._max_len
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self._pages.fits(self._blocks(0, middle, is_new=True), self._none)
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
+        """Pages by column that a sequence takes as it grows from `before` to `after` slots."""
+        count = ceil_div(after, self._block_size) - ceil_div(before, self._block_size)
+        return [int(is_new) if one.state else count for one in self._pages.columns]
+
+    def _unread(self, seq: Sequence, column: int) -> list[int]:
+        """Pages that no token of the next chunk or step reads: it begins at token num_slots, which reads itself too."""
+        window, table = self._pages.columns[column].window, self._tables[seq.seq_id]
+        if window is None:
+            return []
+        first_read = max(seq.num_slots + 1 - window, 0)
+        return table.pages[column][: max(first_read // self._block_size - table.dropped[column], 0)]
+
+    def _give_back(self, seq: Sequence) -> None:
+        table = self._tables[seq.seq_id]
+        for i, pages in enumerate(table.pages):
+            if unread := self._unread(seq, i):
+                self._pages.put(i, unread)
+                del pages[: len(unread)]
+                table.dropped[i] += len(unread)
+
+    def _live(self, table: PageTable, column: int) -> int:
+        """Units of a column in which a token or a state is stored."""
+        one = self._pages.columns[column]
+        return one.state or (table.seq.num_slots - table.dropped[column] * self._block_size) * one.width

@@ -1,0 +1,1 @@
+"""Prefix caches whose content also lies in tiers below the device."""

@@ -1,0 +1,46 @@
+"""Whether a waiting prompt loads what a tier below the device has of it, or computes it again."""
+
+from abc import ABC, abstractmethod
+
+from testbed.core.errors import InputError
+from testbed.memory.policy import PoolSpec, Tier
+
+
+class LoadRule(ABC):
+    """Called when a request is about to be admitted."""
+
+    @abstractmethod
+    def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
+        """Whether to load num_tokens tokens of a prompt from that tier."""
+
+
+class LoadAlways(LoadRule):
+    """Whatever is there."""
+
+    def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
+        return True
+
+
+class LoadNever(LoadRule):
+    """Nothing: what the device has not is computed again."""
+
+    def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
+        return False
+
+
+class LoadIfFaster(LoadRule):
+    """What the tier brings sooner than a prefill of prefill_tokens_per_s would compute it, without queueing for either.
+
+    A policy has no cost model, so the rate is the user's: prompt tokens/s of the server.
+    """
+
+    def __init__(self, prefill_tokens_per_s: float) -> None:
+        if not prefill_tokens_per_s > 0:
+            raise InputError(f"prefill_tokens_per_s={prefill_tokens_per_s}: must be above 0")
+        self.prefill_tokens_per_s = prefill_tokens_per_s
+
+    def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
+        if not tier.bandwidth:
+            raise InputError(f"the load rule LoadIfFaster: the tier {tier.name} has no bandwidth")
+        num_bytes = num_tokens * pool.layer_bytes * pool.num_layers
+        return tier.latency_s + num_bytes / tier.bandwidth < num_tokens / self.prefill_tokens_per_s

@@ -1,0 +1,84 @@
+"""Which blocks are stored below the device, and when."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from testbed.core.errors import InputError
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.tiers.pinned_pool import PinnedPool
+
+
+class StoreRule:
+    """Chooses blocks; one that is below already is never stored again.
+
+    A rule that stores at_eviction makes the iteration that takes an evicted block wait until it is written below. All
+    other stores run in the background.
+    """
+
+    at_eviction: ClassVar[bool] = False
+
+    def published(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Of blocks that will be computed when this iteration has run, those to store."""
+        return ()
+
+    def found(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Of blocks that a prompt has found on the device, those to store."""
+        return ()
+
+    def ahead(self, pool: PinnedPool) -> Sequence[Node]:
+        """Of blocks that will be evicted soon, those to store; called before every plan."""
+        return ()
+
+    def guaranteed_blocks(self, pool: PinnedPool) -> int:
+        """Blocks that may be taken from the pool without a store."""
+        return pool.num_free + pool.num_parked
+
+
+class WriteThrough(StoreRule):
+    """Every block as soon as it is computed (vLLM's offloading connector, LMCache by default)."""
+
+    def published(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        return nodes
+
+
+class OnReuse(StoreRule):
+    """A block that num_hits prompts have found (SGLang's write_through_selective)."""
+
+    def __init__(self, num_hits: int = 1) -> None:
+        if num_hits < 1:
+            raise InputError(f"num_hits={num_hits}: must be at least 1")
+        self.num_hits = num_hits
+
+    def found(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        return [node for node in nodes if node.hits >= self.num_hits]
+
+
+class WriteBack(StoreRule):
+    """A block when it is evicted (SGLang's write_back)."""
+
+    at_eviction: ClassVar[bool] = True
+
+    def guaranteed_blocks(self, pool: PinnedPool) -> int:
+        return pool.num_free
+
+
+class BeforeEviction(StoreRule):
+    """The next `margin` victims of least recent use, less the free blocks, in the background (LMCache's lazy storing).
+
+    A block that is evicted before its turn has come is lost.
+    """
+
+    def __init__(self, margin: int = 256) -> None:
+        if margin < 1:
+            raise InputError(f"margin={margin}: must be at least 1 block")
+        self.margin = margin
+
+    def ahead(self, pool: PinnedPool) -> Sequence[Node]:
+        order = pool.order
+        if not isinstance(order, Lru):
+            raise InputError(f"store rule BeforeEviction: {type(order).__name__} names no next victims (use lru)")
+        return order.upcoming(self.margin - pool.num_free) if pool.num_free < self.margin else ()
+
+    def guaranteed_blocks(self, pool: PinnedPool) -> int:
+        return max(pool.num_free - self.margin, 0)

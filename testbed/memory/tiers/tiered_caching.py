@@ -1,0 +1,193 @@
+"""Prefix caching over several tiers: what the device does not have is loaded from below, in the background."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from testbed.core.errors import InputError
+from testbed.core.sequence import Batch
+from testbed.core.sequence import Sequence as Seq
+from testbed.core.slots import GRANTED, HOST, NO_OPS, Answer, Answers, Grant, Ops, Refusal, Usage, ceil_div
+from testbed.memory.paged.block_index import BlockIndex
+from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy, Lookup
+from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
+from testbed.memory.tiers.lower_tier import LowerTier
+from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
+
+
+class TieredCaching(PrefixCaching):
+    """A prompt's blocks are looked up on the device and, block by block, in every tier below it but the swap space.
+
+    What is below is loaded before the request is admitted. `store` says what is stored in the first tier; what has
+    arrived there is stored in the next one too. With `exclusive` tiers a block leaves the first tier when it has been
+    loaded, so that the tiers together cache as much as one pool of their sizes.
+    """
+
+    moves_in_background: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        pool: PoolSpec,
+        block_size: int = 16,
+        watermark: float = 0.01,
+        eviction: EvictionOrder | None = None,
+        store: StoreRule | None = None,
+        load: LoadRule | None = None,
+        exclusive: bool = False,
+        hash_of: HashOf = hash,
+    ) -> None:
+        self._spec = pool
+        self._lower = [tier for tier in pool.tiers if tier.name != HOST]
+        if not self._lower:
+            raise InputError("policy=tiered: the server has no tier (give +tier@server.tiers.dram=dram)")
+        self._store = (WriteBack() if exclusive else WriteThrough()) if store is None else store
+        self._load = LoadAlways() if load is None else load
+        if exclusive and not isinstance(self._store, WriteBack | BeforeEviction):
+            name = type(self._store).__name__
+            raise InputError(f"policy.exclusive: a loaded block is stored again only at its eviction, not by {name}")
+        super().__init__(pool, block_size, watermark, eviction, hash_of)
+        assert isinstance(self._cache, PinnedPool)
+        self._device = self._cache
+        index = self._device.index
+        tiers = [LowerTier(tier.name, tier.num_slots // block_size, index) for tier in self._lower]
+        self._hierarchy = CacheHierarchy(self._device, tiers, block_size, exclusive)
+        self._to_store: dict[tuple[int, Node], None] = {}  # (tier, node), in order
+
+    def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
+        answers = super().admit(seqs, num_tokens)
+        if self._hierarchy.written and isinstance(answers, list):
+            answers[0] = answers[0]._replace(ops=self._with_written(answers[0].ops))
+        return answers
+
+    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
+        return self._after_writes(super().extend(batch, num_tokens))
+
+    def move(self, seqs: list[Seq], tier: str) -> Answer:
+        return self._after_writes(super().move(seqs, tier))
+
+    def load(self, seq: Seq, num_tokens: int) -> Answer:
+        """Load the blocks below that a prompt would find, if the pool can take it with them; see MemoryPolicy."""
+        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        if contents is None:
+            return GRANTED
+        found = self._match(seq, contents, num_tokens)
+        behind = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
+        if not self._is_worth_loading(behind):
+            return GRANTED
+        total = max(ceil_div(num_tokens, self.block_size), len(found) + len(behind))
+        if total > self._capacity():
+            return GRANTED
+        stay = found + behind.on_device
+        if not self._is_available(total - len(stay) - behind.num_loading, stay):
+            return Refusal.LATER
+        return Grant(ops=self._with_written(self._begin_loads(behind, stay)))
+
+    def background(self) -> Ops:
+        """Store what the rule has chosen since the last plan."""
+        for node in self._store.ahead(self._device):
+            self._to_store[0, node] = None
+        if not self._to_store:
+            return NO_OPS
+        chosen, self._to_store = self._to_store, {}
+        targets = range(len(self._lower))
+        stores = [self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at]) for at in targets]
+        transfers = tuple(transfer for transfer in stores if transfer is not None)
+        return Ops(background=transfers) if transfers else NO_OPS
+
+    def landed(self, move_id: int) -> None:
+        transfer = self._hierarchy.landed(move_id)
+        if transfer.target != ON_DEVICE:
+            self._choose(transfer.nodes, transfer.target + 1)
+
+    def publish(self, seq: Seq, num_tokens: int) -> None:
+        prompt = self._prompts.get(seq.seq_id)
+        before = 0 if prompt is None else prompt.published
+        super().publish(seq, num_tokens)
+        if prompt is not None and prompt.published > before:
+            self._choose(self._store.published(chain_to(prompt.node, prompt.published - before)))
+
+    def guaranteed_steps(self, batch: Batch) -> int:
+        """No store begins within them, nor does an iteration wait for one."""
+        index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
+        if index.tails or not batch.sequences or self._to_store:
+            return 0
+        if any(self._hierarchy.can_store(0, node) for node in self._store.ahead(self._device)):
+            return 0
+        return min(index.steps_within(self._store.guaranteed_blocks(self._device)), self._max_len)
+
+    def usage(self) -> Usage:
+        used, in_transit = super().usage(), self._device.num_in_transit * self.block_size
+        held = used.held - in_transit
+        return used._replace(held=held, allocated=held, in_transit=in_transit)
+
+    def counters(self) -> Mapping[str, float]:
+        return {**super().counters(), **self._hierarchy.moved}
+
+    def evicting(self, node: Node) -> None:
+        """The node is about to lose its block on the device."""
+        if self._store.at_eviction and self._hierarchy.write_back(node):
+            self._choose([node], 1)
+
+    def check(self) -> None:
+        super().check()
+        self._hierarchy.check()
+
+    def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> PinnedPool:
+        return PinnedPool(num_blocks, order, hash_of, self)
+
+    def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
+        index = self._device.index
+        return bool(rest) and index.child(found[-1] if found else index.root, rest[0]) in self._hierarchy.loading
+
+    def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
+        super()._ensure_free_with_hits(nodes, total)
+        self._hierarchy.touch(nodes)
+        self._choose(self._store.found(nodes))
+
+    def _is_worth_loading(self, behind: Lookup) -> bool:
+        num_tokens = len(behind.below) * self.block_size
+        return bool(num_tokens) and self._load.is_worth(self._spec, self._lower[behind.below[0][0]], num_tokens)
+
+    def _is_available(self, missing: int, stay: list[Node]) -> bool:
+        """Whether so many blocks are free, or can be evicted while these nodes stay on the device."""
+        parked = sum(node.parked and node.block not in self._device.pins for node in stay)
+        return missing + self._reserve() <= self._available() - parked
+
+    def _begin_loads(self, behind: Lookup, stay: list[Node]) -> Ops:
+        """Load what is below, while the nodes that a prompt finds on the device stay there."""
+        chains, transfers = behind.chains(), []
+        self._hierarchy.pin_for_loads(chains, stay)
+        for place, nodes in chains:
+            self._ensure_free(len(nodes))
+            transfers.append(self._hierarchy.begin_load(place, nodes, stay))
+        return Ops(background=tuple(transfers))
+
+    def _choose(self, nodes: Iterable[Node], target: int = 0) -> None:
+        """Store these in a tier, if there is one, as soon as the place above it has them."""
+        if target < len(self._lower):
+            self._to_store |= dict.fromkeys((target, node) for node in nodes)
+
+    def _with_written(self, ops: Ops) -> Ops:
+        """The operations, before which evicted blocks are written to the first tier."""
+        if not self._hierarchy.written:
+            return ops
+        return ops._replace(moves=(self._hierarchy.take_written(), *ops.moves))
+
+    def _after_writes(self, answer: Answer) -> Answer:
+        if self._hierarchy.written and isinstance(answer, Grant):
+            return answer._replace(ops=self._with_written(answer.ops))
+        return answer
+
+
+def chain_to(node: Node, length: int) -> list[Node]:
+    """The last `length` nodes of the chain that ends in `node`, in order."""
+    chain = [node]
+    while len(chain) < length:
+        parent = chain[-1].parent
+        assert parent is not None, "a chain ends at its root"
+        chain.append(parent)
+    return chain[::-1]

@@ -1,0 +1,81 @@
+"""The result of a simulated run: its summary, its tables, and the pages and files that show them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from testbed.build import Setup
+from testbed.core.errors import InputError
+from testbed.front_end import front_end
+from testbed.sim.arrivals import SessionWorkload
+from testbed.sim.recorder import Recorder
+from testbed.tables import requests, sessions, spans
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave.
+
+    summary: what summary.json of a run folder has (units: COLUMNS.md of any run folder). num_slots: the KV pool.
+    """
+
+    summary: dict[str, Any]
+    num_slots: int
+    recorder: Recorder
+    setup: Setup
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """One row a request, in order of arrival: times and latencies in s, lengths in tokens."""
+        return requests(self.recorder)
+
+    @cached_property
+    def iterations(self) -> "pd.DataFrame":
+        """One row a span of identical iterations: times in s, memory in slots as means over the span."""
+        return spans(self.recorder)
+
+    @cached_property
+    def sessions(self) -> "pd.DataFrame":
+        """One row a session: its requests, output tokens, start and end (s), and mean TTFT (s) of its requests.
+
+        Raises InputError for a workload whose requests belong to no sessions.
+        """
+        workload = self.setup.workload
+        if not isinstance(workload, SessionWorkload):
+            raise InputError("sessions: this workload has none (arrivals=sessions replays a file that has them)")
+        return sessions(self.requests, workload.turns.session)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run folder that `testbed run` would write; returns its path.
+
+        Raises InputError for a part that a config cannot name, and for a folder with another run.
+        """
+        return Path(front_end().view("save", self, Path(folder)))
+
+    def timeline(self, file: str | Path, start_s: float = 0.0, stop_s: float | None = None) -> Path:
+        """Write a trace for Perfetto (packed, if the name ends in .gz), from start_s to stop_s or the end."""
+        return Path(front_end().view("timeline", self, Path(file), start_s, stop_s))
+
+    def memory_map(self, start_s: float = 0.0, stop_s: float | None = None) -> Any:
+        """The page of `testbed show-memory`: a notebook shows it, `.save(path)` writes it."""
+        return front_end().view("memory_map", self, start_s, stop_s)
+
+    def compare(self, other: "Result", names: tuple[str, str] = ("this", "other")) -> Any:
+        """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is its data frame."""
+        return front_end().view("compare", dict(zip(names, (self, other), strict=True)))
+
+    def _repr_html_(self) -> str:
+        shown: str = front_end().view("html", self)
+        return shown
+
+    def plot(self) -> Any:
+        """A matplotlib figure: memory by kind and batch over time, and the share of requests by latency."""
+        return front_end().draw(self)
+
+    def __repr__(self) -> str:
+        """The summary as `testbed run` prints it."""
+        return front_end().show(self.summary)

@@ -1,0 +1,122 @@
+"""Puts prefills into a plan, first come, first served (section 4.5): whole prompts, or chunks of them."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import Refusal
+from testbed.sched.plan import Plan
+from testbed.sched.state import SchedulerState
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most tokens of an iteration, its token budget, and the most running sequences."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+class Prefills(ABC):
+    """`partial` is the one group, if any, whose prefill has started and does not end in this plan.
+
+    If that group has been preempted since, it has nothing left to do.
+    """
+
+    def __init__(self, state: SchedulerState, limits: Limits) -> None:
+        self.state = state
+        self.limits = limits
+        self.partial: SequenceGroup | None = None
+
+    def schedule_prefills(self, plan: Plan) -> None:
+        """Continue the unfinished prefill, then admit from the head of the queue, within the token budget.
+
+        A plan that preempts admits no request, and none is admitted while a group waits to be swapped in.
+        """
+        state, waiting = self.state, self.state.waiting
+        if (self.partial is None and not waiting) or plan.preempted_any:
+            return
+        budget = self.budget_left(plan)
+        if self.partial is not None:
+            budget = self.schedule_chunks(self.partial, plan, budget)
+        while waiting and self.partial is None and waiting[0] is not state.refused and not state.swapped:
+            group = waiting[0]
+            if self.is_full_with(group) or not (plan.is_idle or self.goes_into(budget, group)):
+                return
+            answer = state.admit(group, self.first_tokens(group, budget), plan)
+            if answer in (Refusal.LATER, Refusal.LOADING):
+                return
+            if answer is not Refusal.NEVER:
+                budget = self.schedule_chunks(group, plan, budget)
+
+    def budget_left(self, plan: Plan) -> int:
+        """Tokens that the plan may have on top."""
+        return self.limits.max_num_batched_tokens - plan.decode_seqs - sum([chunk.new for chunk in plan.chunks])
+
+    def is_full_with(self, group: SequenceGroup) -> bool:
+        """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""
+        state = self.state
+        return bool(state.running) and state.num_seqs + len(group.sequences) > self.limits.max_num_seqs
+
+    def next_exceeds_budget(self) -> bool:
+        """Whether the item that would be computed next has more tokens than any iteration may have."""
+        most, waiting = self.limits.max_num_batched_tokens, self.state.waiting
+        if self.partial is not None and self.partial.todo:
+            return self.partial.todo[0].new > most
+        return bool(waiting) and waiting[0].prefill_len > most
+
+    @abstractmethod
+    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
+        """Whether the token budget lets the group begin in an iteration that does other work too."""
+
+    @abstractmethod
+    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        """Tokens for which the group needs slots when it is admitted."""
+
+    @abstractmethod
+    def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        """Put as much of the group's prefill into the plan as the budget allows; returns what is left of it.
+
+        The group is the partial one if something of it is left.
+        """
+
+
+class WholePrefills(Prefills):
+    """An item larger than the token budget runs alone in an iteration."""
+
+    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
+        return group.prefill_len <= budget
+
+    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        return group.prefill_len
+
+    def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        while group.todo and (group.todo[0].new <= budget or plan.is_idle):
+            new = group.todo[0].new
+            self.state.schedule_chunk(group, new, plan)
+            budget -= new
+        self.partial = group if group.todo else None
+        return budget
+
+
+class PrefillChunks(Prefills):
+    """What the budget leaves of a prompt waits for the next iteration."""
+
+    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
+        return budget > 0
+
+    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        return min(group.prefill_len, budget)
+
+    def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        while group.todo and budget > 0:
+            seq, left, num_stored = group.todo[0]
+            new = min(left, budget)
+            if not self.state.ensure_slots([seq], num_stored + new, plan):
+                new = min(new, seq.num_slots - num_stored)  # what it has slots for already
+                if new <= 0:
+                    break
+            self.state.schedule_chunk(group, new, plan)
+            budget -= new
+        self.partial = group if group.todo else None
+        return budget

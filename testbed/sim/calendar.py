@@ -1,0 +1,62 @@
+"""The calendar of an engine: the events that end a span of iterations, and what an idle engine waits for."""
+
+import heapq
+from collections.abc import Iterable
+
+import simpy
+
+from testbed.core.errors import PlugInError
+from testbed.cost.model import UNBOUNDED
+
+
+class Calendar:
+    """Expected events, such as arrivals, and marks; all times are in ps.
+
+    expected_ps and mark_ps: the first expected event that has not happened, and the next mark; UNBOUNDED where there is
+    none. stop_ps is a mark too, unless it is UNBOUNDED. is_in_span: several iterations, which an arrival would have
+    ended, are being carried out at once.
+    """
+
+    def __init__(self, env: simpy.Environment, marks_ps: Iterable[int], stop_ps: int) -> None:
+        self.expected_ps = UNBOUNDED
+        self.stop_ps = stop_ps
+        self.is_in_span = False
+        self._env = env
+        self._expected: list[int] = []
+        self._marks = sorted({*marks_ps, stop_ps} - {UNBOUNDED}, reverse=True)
+        self.mark_ps = self._marks[-1] if self._marks else UNBOUNDED
+        self._wake: simpy.Event | None = None
+
+    def expect(self, at_ps: int) -> None:
+        """Announce an event before the span begins that it could end."""
+        heapq.heappush(self._expected, at_ps)
+        self.expected_ps = self._expected[0]
+
+    def happened(self, what: str) -> None:
+        """The first expected event happens now; raises PlugInError if none was expected and it would end a span."""
+        if self.expected_ps <= self._env.now:
+            heapq.heappop(self._expected)
+            self.expected_ps = self._expected[0] if self._expected else UNBOUNDED
+        elif self.is_in_span:
+            raise PlugInError(f"{what} at {self._env.now} ps: would have ended a span (call expect() in advance)")
+
+    def take_marks(self, until_ps: int) -> list[int]:
+        """The marks up to until_ps that were not taken before, in order."""
+        passed = list[int]()
+        while self.mark_ps <= until_ps:
+            passed.append(self._marks.pop())
+            self.mark_ps = self._marks[-1] if self._marks else UNBOUNDED
+        return passed
+
+    def awake(self) -> simpy.Event:
+        """An event that happens at the next `rouse`, or at stop_ps."""
+        self._wake = self._env.event()
+        if self.stop_ps == UNBOUNDED:
+            return self._wake
+        return self._wake | self._env.timeout(self.stop_ps - int(self._env.now))
+
+    def rouse(self) -> None:
+        """Something has happened for which an idle engine waits."""
+        if self._wake is not None:
+            self._wake.succeed()
+            self._wake = None

@@ -1,0 +1,63 @@
+"""Stops a run as soon as its mean normalized latency is certain to exceed a limit.
+
+Above the saturation rate the queue grows without bound, so the run is stopped early. At any time the age of a waiting
+request is less than its latency will be, so the mean over all requests is at least the sum of the finished ones'
+latencies and the others' ages, divided by their number. The stop is therefore exact, never a guess.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from testbed.core.request import PS, Request, Workload
+from testbed.core.sequence import SequenceGroup
+from testbed.sim.recorder import Recorder
+
+LOOK_EVERY = 64
+
+
+class Overloaded(Exception):
+    """The mean normalized latency, in s/token, will be more than `at_least`."""
+
+    def __init__(self, at_least: float, now_ps: int) -> None:
+        super().__init__(at_least, now_ps)
+        self.at_least = at_least
+        self.now_ps = now_ps
+
+
+class WatchfulRecorder(Recorder):
+    """Raises Overloaded from within the run once the lower bound has passed `limit` s/token."""
+
+    def __init__(self, workload: Workload, limit: float) -> None:
+        super().__init__()
+        self._limit_ps = limit * len(workload) * PS
+        self._arrival_ps = workload.arrival_ps
+        weights = 1 / workload.rows.output_len
+        self._weights = np.append(0.0, np.cumsum(weights))
+        self._births = np.append(0.0, np.cumsum(weights * workload.arrival_ps))
+        self._latency_ps = self._gone_weight = self._gone_birth = 0.0
+        self._looks = 0
+
+    def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
+        """Record the request, and look at the bound now and then."""
+        super().served(request, group, now_ps)
+        weight = 1 / request.output_len
+        self._latency_ps += (now_ps - request.arrival_ps) * weight
+        self._gone_weight += weight
+        self._gone_birth += weight * request.arrival_ps
+        self._looks += 1
+        if self._looks % LOOK_EVERY == 0:
+            self._look(now_ps)
+
+    def rejected(self, *arguments: Any) -> None:
+        """A rejected request has no latency, and then the bound would not hold."""
+        super().rejected(*arguments)
+        self._limit_ps = float("inf")
+
+    def _look(self, now_ps: int) -> None:
+        arrived = int(np.searchsorted(self._arrival_ps, now_ps, side="right"))
+        weight = self._weights[arrived] - self._gone_weight
+        birth = self._births[arrived] - self._gone_birth
+        bound_ps = self._latency_ps + weight * now_ps - birth
+        if bound_ps > self._limit_ps:
+            raise Overloaded(float(bound_ps) / PS / (len(self._weights) - 1), now_ps)

@@ -1,0 +1,189 @@
+"""The meter of whole spans: never-used slots are counted in closed form, by the steps at which they begin."""
+
+import heapq
+from itertools import count
+
+from testbed.core.errors import PlugInError
+from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
+from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, growth_of, is_footprint, record
+from testbed.cost.model import UNBOUNDED, Affine
+from testbed.sched.answers import whole, wrong_answer
+from testbed.sched.plan import Outcome, Plan
+from testbed.sched.scheduler import Scheduler
+from testbed.sim.meter import Meter
+from testbed.sim.outputs import Outputs
+from testbed.sim.totals import NO_CHANGE, NO_SHARED, Changes, Seen, Shared, Span, shared_once, shared_over
+
+
+class Tracked:
+    """A resident group's never-used slots: `active` ones by now, and (from_len, slots) of those to come.
+
+    They count until the group leaves: `alive` is false then.
+    """
+
+    __slots__ = ("active", "alive", "later")
+
+    def __init__(self, footprint: Footprint, final_len: int, num_seqs: int, num_tokens: int) -> None:
+        self.active = 0
+        self.later: list[tuple[int, int]] = []
+        self.alive = True
+        for from_len, slots in footprint.waste(final_len):
+            if from_len <= num_tokens:
+                self.active += slots * num_seqs
+            elif from_len < final_len:  # the last token is never stored
+                self.later.append((from_len, slots * num_seqs))
+
+
+class SpanMeter(Meter):
+    """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say their footprints.
+
+    The never-used slots of a decoding group start to count at known steps of the batch; `_starts` orders these steps.
+    `_forked` holds groups whose sequences may share their last block, as they do from a fork to their next step.
+    """
+
+    def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
+        super().__init__(scheduler, outputs)
+        self._tracked: dict[int, Tracked] = {}
+        self._starts: list[tuple[int, int, int, Tracked]] = []
+        self._forked: dict[int, SequenceGroup] = {}
+        self._serial = count()
+        self._internal = self._repeated = 0
+        self._copies = 0
+        self._taken: list[int] = []
+        self._footprint: Footprint | None = None  # the last that was looked at: most policies have one for all
+
+    def open(self, plan: Plan, used: Usage) -> None:
+        for group in plan.preempted:
+            self._forget(group)
+        for chunk in plan.chunks:
+            self._track(chunk.group)
+        for group in plan.swapped_in:
+            self._track(group)
+        self._repeated = 0
+        if plan.swapped_in or (self._forked and not plan.decode_seqs):
+            forked = () if plan.decode_seqs else self._forked.values()
+            self._repeated = sum(map(self._counted_again, (*forked, *plan.swapped_in)))
+        state = self.state
+        running, decoding, num_seqs = len(state.running), len(state.batch.sequences), state.num_seqs
+        self._used, self._running, self._growing = used, running, decoding
+        in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
+        self._copies = sum(map(self.copies, state.running.values())) if in_prompts else 0
+        if used.saved and plan.guaranteed_steps and (size := self._block_size()):
+            self._taken = taken_from_now(state.batch, size)
+
+    def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
+        state, starts, used, started = self.state, self._starts, self._used, NO_GROWTH
+        if plan.decode_seqs and starts and starts[0][0] < state.batch.steps:
+            started = self._start(state.batch.steps, steps)
+        internal, changes, shared = self._internal, NO_CHANGE, NO_SHARED
+        if steps == 1:
+            internal += started.slots - self._repeated
+            if saved := used.saved + self._copies:
+                shared = shared_once(used.held, saved, duration_ps)
+        else:
+            span = Span(steps, duration_ps, durations)
+            changes = self._changes(span, started, outcome.grown)
+            if used.saved:
+                shared = self._shared(span, outcome.grown)
+        self._internal += started.slots
+        if plan.decode_seqs and (self._forked or state.beams):
+            self._forked = dict(state.beams)
+        for group in outcome.finished:
+            self._forget(group)
+        if plan.chunks or plan.swapped_in:
+            for group in (*outcome.first_tokens, *plan.swapped_in):
+                if group.status is SequenceStatus.RUNNING:
+                    self._joined(group)
+        return record(Seen, (self._running, used, internal, self._copies, changes, shared))
+
+    def max_steps(self, used: Usage) -> int:
+        """While slots are shared it must know when each step takes some, which whole blocks alone tell it."""
+        return UNBOUNDED if not used.saved or self._block_size() else 1
+
+    def _block_size(self) -> int:
+        """The size of the blocks in which the batch's members grow; 0 where they do not grow in blocks."""
+        footprint = self.policy.footprint(next(iter(self.state.batch)))
+        return footprint.size if isinstance(footprint, Granular) else 0
+
+    def _shared(self, span: Span, grown: Grant) -> tuple[Shared, ...]:
+        """Every iteration of a span in which slots are shared; nothing is shared or copied within one."""
+        rows = shared_over(span, self._used.held, self._used.saved, self._taken)
+        if (whole := rows[-1].held - self._used.held) != grown.growth.slots:
+            name = type(self.policy).__name__
+            raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
+        return rows
+
+    def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
+        """What the second and later iterations see that the first did not."""
+        live, live_time = span.ramp(self._growing)
+        held, held_time = span.after(grown.growth) if grown.growth.slots else (0, 0)
+        internal, internal_time = span.at(started) if started.slots else (0, 0)
+        evicted, evicted_time = span.after(grown.evicted) if grown.evicted.slots else (0, 0)
+        if not type(held) is type(held_time) is type(evicted) is type(evicted_time) is int:
+            raise wrong_answer(self.policy, grown, "a Growth has whole numbers (int)")
+        reserved, reserved_time = held - live - internal, held_time - live_time - internal_time
+        changes = live, reserved, internal, -evicted, live_time, reserved_time, internal_time, -evicted_time
+        return record(Changes, changes)
+
+    def _track(self, group: SequenceGroup) -> Tracked:
+        """Count what the group holds now and will never use."""
+        request_id, first = group.request.request_id, group.sequences[0]
+        if request_id in self._tracked:
+            self._forget(group)
+        footprint = self.policy.footprint(first)
+        if footprint is None:
+            name = type(self.policy).__name__
+            raise PlugInError(f"{name} has no footprint for {first}: answer for all, or leave footprint() out")
+        if footprint is not self._footprint and not is_footprint(footprint):
+            raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
+        self._footprint = footprint
+        num_slots = whole(self.policy, "num_slots", first.num_slots)
+        tracked = Tracked(footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots)
+        self._tracked[request_id] = tracked
+        self._internal += tracked.active
+        return tracked
+
+    def _joined(self, group: SequenceGroup) -> None:
+        """The group decodes from the next step on, with all its sequences."""
+        tracked = self._tracked[group.request.request_id]
+        if len(group.sequences) > 1:
+            tracked = self._track(group)
+            self._forked[group.request.request_id] = group
+        joined_at, num_tokens = self.state.batch.steps, group.sequences[0].num_slots
+        for from_len, slots in tracked.later:
+            heapq.heappush(self._starts, (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked))
+
+    def _counted_again(self, group: SequenceGroup) -> int:
+        """Never-used slots that are counted for each of the sequences that share them, but for the first."""
+        tracked = self._tracked.get(group.request.request_id)
+        return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
+
+    def _forget(self, group: SequenceGroup) -> None:
+        tracked = self._tracked.pop(group.request.request_id, None)
+        if tracked is not None:
+            self._forked.pop(group.request.request_id, None)
+            tracked.alive = False
+            self._internal -= tracked.active
+
+    def _start(self, end: int, steps: int) -> Growth:
+        """What begins to count in the `steps` steps before batch step `end`, by step of the span."""
+        starts = self._starts
+        events: list[tuple[int, int]] = []
+        while starts and starts[0][0] < end:
+            step, _, slots, tracked = heapq.heappop(starts)
+            if tracked.alive:
+                tracked.active += slots
+                events.append((step - (end - steps), slots))
+        return growth_of(events) if events else NO_GROWTH
+
+
+def taken_from_now(batch: Batch, block_size: int) -> list[int]:
+    """Slots that the members take at each of the next block_size steps, after which it goes round.
+
+    It walks the batch, and only where slots are shared: an index of the meter's would lie on the batch, where policies
+    could reach it and, behind it, the future.
+    """
+    taken, extended = [0] * block_size, batch.extended
+    for seq in batch:
+        taken[-(seq.slots_offset + extended) % block_size] += block_size
+    return taken

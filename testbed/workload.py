@@ -1,0 +1,118 @@
+"""The workload of a configured run: rows of the trace at the times of the arrival process, neither taken on trust."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from testbed.config import RunConfig, WorkloadConfig
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Column, Rows, Workload
+from testbed.sampling import Share, parse_mix
+from testbed.schema import LAST_S
+from testbed.sim.arrivals import Sessions
+from testbed.traces.reader import stream
+
+
+def make_workload(config: RunConfig) -> Workload:
+    """Timed rows; the trace and the arrival process draw from separate streams of the seed."""
+    trace = config.trace.make("trace")
+    if isinstance(trace, Workload):
+        return trace
+    arrivals, options, seed = config.arrivals.make("arrivals"), config.workload, config.seed
+    if isinstance(arrivals, Sessions):
+        if config.stop_at_latency is not None:
+            raise InputError("stop_at_latency counts arrivals beforehand, which a closed loop has not; set it to null")
+        rows = sampled(_whole_trace(trace, seed, options.max_len), options, seed)
+        return arrivals.workload(rows, options.num_seqs, options.beam)
+    if getattr(arrivals, "replays", False):
+        rows = _whole_trace(trace, seed, options.max_len)
+        _check_stamps(rows, getattr(arrivals, "speedup", 1.0))
+        times = checked_times(arrivals, arrivals.times_ps(rows, seed))
+    else:
+        times = checked_times(arrivals, arrivals.times_ps(None, seed))
+        rows = checked_rows(trace, trace.rows(len(times), seed, options.max_len))
+    if len(rows) != len(times):
+        counts = f"{_class(arrivals)} gave {len(times)} times and {_class(trace)} {len(rows)} rows"
+        raise InputError(f"{counts}; they must be as many")
+    return Workload(sampled(rows, options, seed), times, options.num_seqs, options.beam)
+
+
+def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
+    """The rows with how they sample: by the trace's columns, or by a mix, drawn from a separate random stream."""
+    if rows.num_seqs is not None or rows.beam is not None:
+        if options.mix is not None:
+            raise InputError(f"workload.mix={options.mix}: the trace says how each request samples (leave it out)")
+        options.check_alone("the trace's columns of sequences and beams")
+    if options.mix is None:
+        return rows
+    return with_mix(rows, parse_mix(options.mix), stream(seed, "mix"))
+
+
+def with_mix(rows: Rows, shares: Sequence[Share], rng: np.random.Generator) -> Rows:
+    """The rows, each of which samples by one of the shares, drawn independently."""
+    weights = np.array([share.weight for share in shares])
+    chosen = rng.choice(len(shares), len(rows), p=weights / weights.sum())
+    num_seqs, beam = np.array([share.num_seqs for share in shares]), np.array([share.beam for share in shares])
+    return replace(rows, num_seqs=num_seqs[chosen], beam=beam[chosen])
+
+
+def checked_rows(trace: Any, rows: Any) -> Rows:
+    """The rows themselves, if that is what the trace gave."""
+    if not isinstance(rows, Rows):
+        raise InputError(f"{_class(trace)}.rows gave {type(rows).__name__}; it must give testbed.core.request.Rows")
+    return rows
+
+
+def checked_times(arrivals: Any, times: Any) -> Column:
+    """The times as a column, if they are whole picoseconds in order of time, none before 0."""
+    if problem := _problem(times):
+        raise InputError(
+            f"{_class(arrivals)}.times_ps gave {problem}; it must give whole picoseconds, from 0 on, in order of time"
+        )
+    return np.asarray(times).astype(np.int64)
+
+
+def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
+    try:
+        return checked_rows(trace, trace.rows(None, seed, max_len))
+    except InputError as error:
+        raise InputError(f"arrivals=replay and arrivals=sessions need a whole trace file: {error}") from error
+
+
+def _check_stamps(rows: Rows, speedup: float) -> None:
+    """Time stamps must stay below what whole picoseconds in 64 bits can count."""
+    if rows.arrival_s is None or not len(rows):
+        return
+    worst = int(np.argmax(np.abs(rows.arrival_s)))
+    if not abs(rows.arrival_s[worst]) / speedup <= LAST_S:
+        raise InputError(
+            f"the trace has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} times as fast; time "
+            f"ends at {LAST_S:,.0f} s: shorten the trace or raise arrivals.speedup"
+        )
+
+
+def _problem(times: Any) -> str:
+    if times is None:
+        return "None"
+    try:
+        column = np.asarray(times)
+    except ValueError:
+        return "columns of unequal length"
+    if column.ndim != 1:
+        return f"an array of {column.ndim} dimensions"
+    if not len(column):
+        return ""
+    if column.dtype.kind not in "iu":
+        return f"values such as {column[0]!r}"
+    if int(column.min()) < 0:
+        return f"a negative time ({column.min()} ps)"
+    if int(column.max()) > LAST_S * PS:
+        return f"a time of {column.max() / PS:,.6g} s, beyond {LAST_S:,.0f} s"
+    falls = np.flatnonzero(column[1:] < column[:-1])
+    return f"times that fall after number {falls[0]}" if len(falls) else ""
+
+
+def _class(plug_in: Any) -> str:
+    return f"{type(plug_in).__module__}.{type(plug_in).__qualname__}"

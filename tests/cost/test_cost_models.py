@@ -1,0 +1,204 @@
+"""Prices small enough to be worked out by hand: of data sheets, copies, all-reduces, prompts and mixed batches."""
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
+from testbed.cost.attention import MixedTable
+from testbed.cost.interpolation import Knots, Line
+from testbed.cost.layers import Layers
+from testbed.cost.model import UNBOUNDED, Affine, WindowReads, Work
+from testbed.cost.sections import Choices
+from testbed.cost.transfers import SizedTable, all_reduce
+from testbed.cost.unequal_lengths import UnequalLengths
+
+MODEL = ModelSpec("tiny", 3, 100, 4, 4, 25, 256, 2, 100, 512)  # 1,200 bytes of K and V a token
+GPU = GpuSpec("gpu", 10**9, 1e30, 1e30, 1e8, link_bandwidth=2e9)
+REDUCED_US = [[2, 1000, 4.0], [2, 3000, 10.0], [4, 1000, 8.0], [4, 3000, 10.0]]  # by number of GPUs and bytes
+
+
+def cost(num_gpus=1, memory_bandwidth=1e9, fp16_flops=1e30, link_bandwidth=1e30, **efficiencies):
+    gpu = GpuSpec("gpu", 10**9, memory_bandwidth, fp16_flops, 1e30, link_bandwidth)
+    return AnalyticCost(MODEL, ServerSpec("server", gpu, num_gpus), Efficiencies(**efficiencies))
+
+
+def attention_ps(times, **work):
+    """What reading contexts takes: the iteration without it subtracted."""
+    nothing = {**work, "decode_context": 0, "decode_repeated": 0}
+    return times.iteration(Work(**work)) - times.iteration(Work(**nothing))
+
+
+def test_each_gpu_reads_its_share_of_the_contexts():
+    read = {"decode_seqs": 2, "decode_context": 1000}
+    assert attention_ps(cost(1), **read) == 1000 * 1200 * 1000  # 1,000 ps a byte at 1 GB/s
+    assert attention_ps(cost(2), **read) == 1000 * 600 * 1000
+
+
+def test_repeated_reads_cost_their_configured_share():
+    read = {"decode_seqs": 2, "decode_context": 1000, "decode_repeated": 400}
+    assert attention_ps(cost(repeated_read=0.25), **read) == (600 + 100) * 1200 * 1000
+    assert attention_ps(cost(), **read) == 1000 * 1200 * 1000
+
+
+def test_software_time_is_per_iteration_and_request():
+    times, plain = cost(overhead_s=1e-3, overhead_per_request_s=1e-4), cost()
+    work = Work(decode_seqs=4, decode_context=4, num_requests=3)
+    assert times.iteration(work) - plain.iteration(work) == round((1e-3 + 3e-4) * PS)
+    assert times.decode(work).first_ps == times.iteration(work)
+
+
+def test_policy_operations_need_a_configured_time():
+    work = Work(decode_seqs=1, decode_context=1)
+    mapped = work._replace(extra=(("pages_mapped", 5),))
+    assert cost(extra_s={"pages_mapped": 2e-6}).iteration(mapped) - cost().iteration(work) == 5 * 2_000_000
+    with pytest.raises(InputError, match=r"pages_mapped.*knows none"):
+        cost().iteration(mapped)
+
+
+@pytest.mark.parametrize("affine", [Affine(7, 0, 99), Affine(100, 3, 99), Affine(5, 10, 99)])
+def test_steps_to_reach_a_time_match_counting(affine):
+    for elapsed in range(1, 400):
+        counted = next(k for k in range(1, 400) if affine.total_ps(k) >= elapsed)
+        assert affine.steps_to_reach(elapsed) == counted
+
+
+def test_copy_times_count_whole_largest_blocks():
+    table = SizedTable([((16, 1), 100), ((16, 2), 150), ((256, 1), 300), ((256, 2), 500)])
+    assert table(16, 0) == 0
+    assert table(256, 2) == table(257, 1) == table(512, 1) == 500
+
+
+def test_unmeasured_block_sizes_are_interpolated():
+    table = SizedTable([((16, 1), 100), ((16, 2), 200), ((32, 1), 180), ((32, 2), 360)])
+    assert (table(24, 1), table(24, 2), table(24, 0)) == (140, 280, 0)
+
+
+def test_knots_interpolate_in_integers_beyond_both_ends():
+    knots = Knots([(10, 100), (20, 205), (40, 200)])
+    assert [knots(x) for x in (0, 10, 15, 20, 39, 40, 80)] == [0, 100, 150, 205, 205, 205, 205]
+    assert (knots.piece(15)[2], knots.piece(25)[2]) == (20, UNBOUNDED)
+    assert Knots([(5, 7)])(100) == 7
+
+
+def test_decreasing_line_is_constant_beyond_its_ends():
+    line = Line([(20, -100), (10, 100)])
+    assert [line(x) for x in (0, 10, 15, 20, 80)] == [100, 100, 0, -100, -100]
+
+
+def reduced_ps(num_gpus, num_bytes, **sections):
+    return all_reduce({"sections": sections}, ServerSpec("server", GPU, num_gpus))(num_bytes)
+
+
+@pytest.mark.parametrize(("num_gpus", "sent"), [(1, 0), (2, 1000), (4, 1500), (8, 1750)])
+def test_ring_all_reduce_sends_its_share_of_bytes(num_gpus, sent):
+    assert reduced_ps(num_gpus, 1000) == sent * 500  # 500 ps a byte
+
+
+def test_measured_all_reduces_scale_from_most_gpus():
+    measured = {"axes": ["num_gpus", "bytes"], "columns": ["median_us"], "points": REDUCED_US}
+    found = [reduced_ps(n, num_bytes, all_reduce=measured) for n, num_bytes in ((1, 1000), (2, 1000), (4, 2000))]
+    assert found == [0, 4_000_000, 9_000_000]
+    assert reduced_ps(8, 1000, all_reduce=measured) == round(8e6 * (7 / 8) / (3 / 4))
+    few = {**measured, "points": REDUCED_US[:2]}
+    assert reduced_ps(4, 1000, all_reduce=few) == 6_000_000  # 3/4 to 1/2
+
+
+def test_analytic_model_adds_two_all_reduces_per_layer():
+    times = AnalyticCost(MODEL, ServerSpec("server", GPU, 4), Efficiencies(all_reduce_s=1e-6))
+    # 5 tokens of 100 channels of 2 bytes: 1.5 times 1000 bytes at 500 ps each, and a microsecond
+    assert times.iteration(Work(5, 5)) == pytest.approx(2 * 3 * (1_000_000 + 1500 * 500), abs=2)
+
+
+def test_profile_adds_two_all_reduces_per_layer():
+    def layers(num_gpus):
+        flat = {"axes": ["tokens"], "columns": ["us"], "points": [[1, 1.0]]}
+        profile = {"model": {"name": "tiny"}, "sections": dict.fromkeys(("linear", "cache_write", "output_head"), flat)}
+        server = ServerSpec("s", GpuSpec("g", 10**9, 1e9, 1e12, 1e9, link_bandwidth=1e9), num_gpus)
+        return Layers(profile, MODEL, server, Choices())
+
+    # 7 tokens of 100 channels of 2 bytes, on 2 GPUs as many bytes sent as there are: 1,000 ps each
+    assert layers(2).time_ps(7, 1) - layers(1).time_ps(7, 1) == 2 * 3 * 7 * 100 * 2 * 1000
+
+
+def test_unmeasured_length_bin_has_the_default_share():
+    bins = UnequalLengths({"default": 0.25, "points": [[0, 0, 8, 50, 100, 0.5], [0, 0, 64, 100, 100, 0.75]]})
+    assert bins.share(0, 0, Work(8, 400, 100)) == 0.5
+    assert bins.share(0, 0, Work(8, 800, 100)) == 0.25
+
+
+MIXED = [((new, past, 0, 0), 10 * new + new * past) for new in (10, 20, 40) for past in (0, 100)]
+COMPARED_WITH = [((new, past, 4, mean), 1000 + mean) for new in (10, 20, 40) for past in (0, 100) for mean in (50, 150)]
+
+
+def mixed_ps(points, *prefill, seqs=0, mean=0):
+    return MixedTable(points, num_layers=1)(Work(seqs, seqs * mean, mean, prefill=prefill), saved=0)
+
+
+def test_two_prompts_never_exceed_their_separate_times():
+    points = [((10, 0, 0, 0), 100), ((20, 0, 0, 0), 400)]
+    assert mixed_ps(points, (20, 0)) == 400
+    assert mixed_ps(points, (10, 0), (10, 0)) == 200
+
+
+def test_new_tokens_attend_only_to_their_context():
+    """A launch of 100, 10 a token and 1 a pair; so one launch for two prompts is cheaper than two launches."""
+    points = [(key, 100 + ps) for key, ps in MIXED]
+    assert mixed_ps(points, (10, 100), (10, 0)) == 100 + 10 * 20 + 10 * 100
+    assert mixed_ps(points, (10, 100), (10, 100)) == 100 + 10 * 20 + 20 * 100
+
+
+def test_context_below_the_grid_takes_the_first_time():
+    hundred, fifty, ten = (mixed_ps(MIXED + COMPARED_WITH, (10, 0), seqs=4, mean=mean) for mean in (100, 50, 10))
+    assert (hundred, fifty) == (1100, ten) == (1100, 1050)
+
+
+def special(**parts):
+    """The times of MODEL with other parts on a GPU of 1 GB/s, whose peak bounds nothing."""
+    gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, 1e30, 1e30)
+    byte_shares = {"byte_kv_bandwidth": 0.5, "byte_window_bandwidth": 0.25}
+    return AnalyticCost(replace(MODEL, **parts), ServerSpec("server", gpu, 1), Efficiencies(**byte_shares))
+
+
+def test_windows_are_read_by_their_own_count():
+    """All layers but one read 100 tokens, one layer 30; two sequences, of which one fills the window in 4 steps."""
+    times = special(window={"size": 20, "num_layers": 1})
+    work = Work(2, 100, 80, windows=(WindowReads(20, 30, 1, 5),))
+    plain, layers = special(), MODEL.num_layers
+    layer_ps = MODEL.slot_bytes * 1000
+    assert plain.iteration(work) - times.iteration(work) == (100 - 30) * layer_ps
+    span = times.decode(work)
+    assert (span.first_ps, span.growth_ps, span.steps) == (times.iteration(work), (2 * (layers - 1) + 1) * layer_ps, 5)
+    for new, stored in ((7, 30), (30, 7), (5, 3), (20, 0), (25, 0)):
+        assert pairs_of(new, stored, 20) == sum(min(stored + i + 1, 20) for i in range(new))
+
+
+def test_kv_of_one_byte_takes_more_than_half_the_time():
+    reads = {"decode_seqs": 2, "decode_context": 1000}
+    assert attention_ps(special(kv_dtype_bytes=1), **reads) == attention_ps(special(), **reads)
+
+
+def test_a_latent_is_stored_on_every_gpu_and_bound_by_memory_or_peak():
+    latent = {"kv_rank": 512, "rope_size": 64, "v_size": 128}
+    assert replace(MODEL, latent=latent).slot_bytes == 2 * 576
+    model = replace(MODEL, latent=latent)
+    gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, 1e30, 1e30)
+    times = [AnalyticCost(model, ServerSpec("server", gpu, n), Efficiencies()) for n in (1, 8)]
+    reads = {"decode_seqs": 2, "decode_context": 1000}
+    assert attention_ps(times[0], **reads) == attention_ps(times[1], **reads) == 1000 * 1152 * MODEL.num_layers * 1000
+    slow = AnalyticCost(model, ServerSpec("server", replace(gpu, fp16_flops=1e6), 1), Efficiencies())
+    flops = 2 * MODEL.num_heads * (2 * 512 + 64) * MODEL.num_layers
+    assert attention_ps(slow, **reads) == 1000 * flops * 10**6
+
+
+def test_experts_are_read_as_far_as_tokens_go_through_them():
+    experts = {"count": 8, "per_token": 2, "size": 100}
+    times, model = special(experts=experts), replace(MODEL, experts=experts)
+    expert = model.num_layers * model.expert_params * MODEL.dtype_bytes
+    read = [times.iteration(Work(n, 0)) / 1000 - model.dense_params * 2 - 2 * model.vocab_size * model.hidden_size
+            for n in (1, 2, 500)]  # fmt: skip
+    assert read == pytest.approx([2 * expert, 8 * (1 - 0.75**2) * expert, 8 * expert], rel=1e-9)
+    assert model.active_params - model.dense_params - model.vocab_size * model.hidden_size == 2 * expert // 2

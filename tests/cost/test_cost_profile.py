@@ -1,0 +1,151 @@
+"""Prices from shipped profiles: what they count, what was not measured, and the numbers that they always gave."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import testbed.cost
+from testbed.core.errors import InputError
+from testbed.core.slots import DEVICE, HOST
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.model import Moved, Work
+from testbed.cost.profile import Choices, ProfileCost, read_profile
+
+FOLDER = Path(testbed.cost.__file__).parent / "profiles"
+SHIPPED = sorted(path.stem for path in FOLDER.glob("*.json"))
+H200 = GpuSpec("h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9)
+PROFILE = read_profile("h200-opt-13b-tp1")
+OPT_13B = ModelSpec(**PROFILE["model"])
+ON_FOUR = read_profile("h200-opt-66b-tp4")
+OPT_66B, FOUR = ModelSpec(**ON_FOUR["model"]), ServerSpec("four", H200, 4)
+
+
+def cost_of(**choices):
+    return ProfileCost(OPT_13B, None, PROFILE, Choices(**choices))
+
+
+COST = cost_of()
+
+
+def test_the_seven_profiles_ship():
+    names = {"opt-13b-tp1", "opt-66b-tp4", "opt-175b-tp8", "llama-13b-tp1", "llama-3-8b-tp1", "llama-3-70b-tp4"}
+    assert {f"h200-{name}" for name in names | {"qwen2.5-0.5b-tp1"}} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_profiles_record_source_and_fit_error(name):
+    profile = read_profile(name)
+    assert profile["fingerprint"]["source"] == "measured"
+    assert profile["fingerprint"]["device"] == "NVIDIA H200"
+    assert profile["fit"]["median_error"] < 0.03
+    assert profile["fit"]["p95_error"] < 0.08
+    assert profile["fit"]["num_batches"] == 200
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_recorded_fit_equals_the_loaded_prediction(name):
+    profile = read_profile(name)
+    cost = ProfileCost(ModelSpec(**profile["model"]), None, profile, Choices(overhead_s=0.0))
+    for num_seqs, context, _, _, predicted_us in profile["fit"]["points"][::7]:
+        assert cost.iteration(Work(num_seqs, context)) / 1e6 == pytest.approx(predicted_us, abs=0.06)
+
+
+def test_swap_waits_option_selects_hidden_swaps():
+    away, back = (Moved(*way, 16, 20) for way in ((DEVICE, HOST), (HOST, DEVICE)))
+    waits, decode, idle = cost_of(swap_waits="all in"), COST.iteration(Work(8, 800)), Work(moves=(back,))
+    assert waits.iteration(Work(8, 800, moves=(away,))) == decode  # hidden behind computing
+    assert waits.iteration(Work(8, 800, moves=(back,))) == decode + waits.iteration(idle)
+    assert COST.iteration(Work(8, 800, moves=(back,))) < decode + waits.iteration(idle)
+    with pytest.raises(InputError, match="swap_waits: never is not one of by layer, all in"):
+        cost_of(swap_waits="never")
+
+
+def test_unmeasured_choices_are_refused():
+    with pytest.raises(InputError, match="block size 17"):
+        cost_of(block_size=17)
+    with pytest.raises(InputError, match="kernel: fast"):
+        cost_of(kernel="fast")
+    with pytest.raises(InputError, match="no profile nowhere"):
+        ProfileCost(OPT_13B, None, "nowhere")
+    with pytest.raises(InputError, match="is of opt-13b on 1 GPU"):
+        ProfileCost(OPT_13B, ServerSpec("two", H200, 2), PROFILE)
+
+
+def time_of(work, server=FOUR, **choices):
+    return ProfileCost(OPT_66B, server, ON_FOUR, Choices(overhead_s=0.0, **choices)).iteration(work)
+
+
+def added_us(work, **choices):
+    return (time_of(work, **choices) - time_of(work)) / 1e6
+
+
+def test_software_overheads_scale_with_their_counts():
+    beam = Work(6, 600, 100, prefill=((50, 0),), num_requests=2, forks=3)
+    assert added_us(beam, overhead_per_sequence_s=1e-6) == 7
+    assert added_us(beam, overhead_per_sequence_s=1e-6, sequences_per_fork=2.0) == 7 + 3 * 2
+    assert added_us(beam, overhead_per_worker_s=1e-6) == 4
+    assert added_us(beam, overhead_per_input_s=1e-6) == 4 * 2  # four workers
+
+
+def test_parallel_layer_time_is_added_for_several_gpus():
+    configured = {2: 1e-6, 4: 5e-6}
+    for work in (Work(8, 800, 100), Work(prefill=((900, 0),))):
+        assert added_us(work, parallel_layer_s=configured) == OPT_66B.num_layers * 5
+        assert time_of(work, server=None, parallel_layer_s=configured) == time_of(
+            work, server=None
+        )  # a shard by itself
+    assert added_us(Work(), parallel_layer_s=configured) == 0
+    with pytest.raises(InputError, match=r"has no cost for 4 GPUs \(it has 2, 8; add one\)"):
+        time_of(Work(), parallel_layer_s={2: 1e-6, 8: 1e-6})
+
+
+def test_span_cost_includes_all_overheads():
+    choices = Choices(overhead_per_sequence_s=1e-6, parallel_layer_s={4: 1e-6})
+    cost, work = ProfileCost(OPT_66B, FOUR, ON_FOUR, choices), Work(8, 800, 100, num_requests=8)
+    assert cost.decode(work).first_ps == cost.iteration(work)
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_all_reduces_that_nobody_measured_are_said_of_several_gpus_only(num_gpus):
+    sections = {name: part for name, part in PROFILE["sections"].items() if name != "all_reduce"}
+    bare = {**PROFILE, "num_gpus": num_gpus, "sections": sections}
+    fingerprint = ProfileCost(OPT_13B, ServerSpec("few", H200, num_gpus), bare).fingerprint
+    assert ("all_reduce" in fingerprint) == (num_gpus > 1)
+
+
+KEPT = Path(__file__).parents[1] / "golden" / "profile_times.csv"
+OUT, IN = Moved(DEVICE, HOST, 16, 40), Moved(HOST, DEVICE, 16, 7)
+WORKS = [
+    Work(1, 17, 17),
+    Work(7, 3011, 900),
+    Work(100, 51_234, 2010, 700, (), 103),
+    Work(300, 99_999, 1200),
+    Work(0, 0, 0, 0, ((512, 0),), 1),
+    Work(64, 30_001, 1900, 0, ((300, 700), (41, 0)), 70),
+    Work(32, 9000, 800, 0, (), 32, ((16, 3), (5, 1)), (OUT, IN)),
+]
+CHOICES = {
+    "plain": Choices(),
+    "paper": Choices(kernel="paper", block_size=32, swap="per block", repeated_read=0.28),
+    "told": Choices(overhead_s=0.003, overhead_per_worker_s=0.001, overhead_per_request_s=7e-6, attention_scale=1.3),
+    "contiguous": Choices(kernel="contiguous", repeated_read=1.0),
+}
+
+
+def golden_rows(name):
+    """(profile, choices, work, price in picoseconds, growth of a decode step) for every case of a shipped profile."""
+    profile = read_profile(name)
+    for kind, choices in CHOICES.items():
+        cost = ProfileCost(ModelSpec(**profile["model"]), None, profile, choices)
+        for i, work in enumerate(WORKS):
+            plain = not (work.prefill or work.copies)
+            growth = cost.decode(work).growth_ps if plain else 0
+            yield [name, kind, str(i), str(cost.iteration(work)), str(growth)]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_profiles_keep_their_golden_times(name):
+    kept = [row for row in csv.reader(KEPT.open()) if row[0] == name]
+    assert kept
+    assert list(golden_rows(name)) == kept

@@ -1,0 +1,226 @@
+"""The profile format: its example, optional sections, mixed batches, unequal lengths; spans equal to steps."""
+
+import json
+import re
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import testbed.cost
+from testbed.core.errors import InputError
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.model import UNBOUNDED, Moved, Work
+from testbed.cost.profile import Choices, ProfileCost, read_profile
+from testbed.cost.unequal_lengths import UnequalLengths
+
+DOC = (Path(testbed.cost.__file__).parent / "PROFILE_FORMAT.md").read_text()
+EXAMPLE = json.loads(re.search(r"```json\n(.*?)```", DOC, re.DOTALL)[1])
+UNEQUAL = {
+    "default": 0.25,
+    "points": [
+        [0, 0, seqs, percent, longest, share]
+        for seqs, percent, longest, share in [
+            (8, 40, 100, 0.5), (8, 40, 1000, 0.031), (8, 70, 1000, 0.2), (8, 100, 100, 0.0137),
+            (64, 40, 100, 0.9), (64, 40, 1000, 0.8), (64, 70, 100, 0.1234), (64, 100, 1000, 1.0),
+        ]
+    ],
+}  # fmt: skip
+MIXED = [
+    [new, past, seqs, mean, 5 + new / 16 + past / 100 + seqs * (1 + mean / 100)]
+    for new in (16, 128)
+    for past in (0, 512)
+    for seqs, means in ((0, (0,)), (4, (16, 1024)), (32, (16, 1024)))
+    for mean in means
+]
+
+
+def profile_with(**sections):
+    profile = deepcopy(EXAMPLE)
+    for name, body in sections.items():
+        if body is None:
+            profile["sections"].pop(name, None)
+        else:
+            profile["sections"][name] = body
+    return profile
+
+
+def cost_of(profile, **choices):
+    return ProfileCost(ModelSpec(**profile["model"]), None, profile, Choices(**choices))
+
+
+def measured(axes, points):
+    return {"axes": axes.split(), "columns": ["us"], "points": points}
+
+
+MIXED_SECTION = measured("prefill_tokens past_tokens num_seqs mean_context", MIXED)
+PLAIN = cost_of(EXAMPLE)
+FULL = cost_of(
+    profile_with(
+        unequal_lengths=UNEQUAL, overhead=measured("what", [["iteration", 7.0], ["request", 2.0], ["token", 0.5]])
+    ),
+    attention_scale=1.3,
+)
+
+
+SHIPPED = read_profile("h200-opt-13b-tp1")
+COSTS = [PLAIN, FULL, cost_of(SHIPPED), cost_of(SHIPPED, kernel="paper", block_size=32)]
+
+
+def us(**work):
+    return cost_of(profile_with()).iteration(Work(**work)) / 1e6
+
+
+def test_documented_example_profile_gives_the_expected_time():
+    # Two layers: linear of 1 token 20 us, decode attention of 16 tokens 5 us; head 50 us; padding and software none.
+    assert us(decode_seqs=1, decode_context=16, decode_max_context=16) == 2 * 20 + 2 * 5 + 50
+
+
+def test_batch_is_padded_to_the_next_cuda_graph():
+    three, four, five, sixteen = (
+        us(decode_seqs=n, decode_context=64 * n, decode_max_context=64) for n in (3, 4, 5, 16)
+    )
+    unpadded = profile_with()
+    del unpadded["cuda_graph_sizes"]
+    without = cost_of(unpadded)
+    assert without.iteration(Work(3, 192, 64)) < three * 1e6
+    assert without.iteration(Work(16, 1024, 64)) == sixteen * 1e6
+    assert three < four < five < sixteen
+    assert without.iteration(Work(17, 1088, 64)) == cost_of(EXAMPLE).iteration(Work(17, 1088, 64))
+
+
+def test_cuda_graph_sizes_can_be_overridden():
+    three, four = Work(3, 192, 64), Work(4, 256, 64)
+    eager, padded = cost_of(EXAMPLE, cuda_graph_sizes=()), cost_of(EXAMPLE, cuda_graph_sizes=(4, 8))
+    assert eager._layers.time_ps(3, 3) < padded._layers.time_ps(3, 3) < padded._layers.time_ps(4, 4)
+    assert padded.iteration(three) == PLAIN.iteration(three)
+    assert eager.iteration(four) == padded.iteration(four)
+
+
+def test_stepwise_interpolation_uses_the_next_point():
+    profile = profile_with()
+    del profile["cuda_graph_sizes"]
+    line = cost_of(profile)._layers
+    profile["sections"]["linear"]["between"] = "next"
+    stairs = cost_of(profile)._layers
+    assert stairs._linear(1) == line._linear(1) == 40e6
+    assert stairs._linear(2) == stairs._linear(64) == line._linear(64) == 60e6
+    assert stairs._linear(65) == 180e6
+    assert stairs._linear(1000) == line._linear(1000) > 180e6
+    profile["sections"]["linear"]["between"] = "curve"
+    with pytest.raises(InputError, match="section linear of tiny: between is 'curve', not one of line, next"):
+        cost_of(profile)
+
+
+def test_missing_section_is_refused_only_when_needed():
+    cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=None))
+    for work, section in (
+        (Work(1, 16, 16), "cache_write"),  # nothing includes it now
+        (Work(0, 0, 0, 0, (), 0, ((16, 1),)), "block_copy"),
+        (Work(0, 0, 0, 0, (), 0, (), (Moved("DEVICE", "HOST", 16, 1),)), "swap"),
+    ):
+        with pytest.raises(InputError, match=section if section != "swap" else "swap|transfers"):
+            cost.iteration(work)
+    there = measured("num_tokens", [[1, 0.0]])
+    cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=there))
+    with pytest.raises(InputError, match="no section decode_attention"):
+        cost.decode(Work(1, 16, 16))
+    with pytest.raises(InputError, match="no section prefill_attention"):
+        cost.iteration(Work(prefill=((16, 0),)))
+
+
+def test_unmeasured_swaps_use_the_data_sheet():
+    gpu = GpuSpec("toy", 10**9, 1e12, 1e14, host_bandwidth=1e9, link_bandwidth=1e10)
+    model = ModelSpec(**EXAMPLE["model"])
+    cost = ProfileCost(model, ServerSpec("toy", gpu, 1), EXAMPLE)
+    both = (Moved("device", "host", 16, 3), Moved("host", "device", 16, 1))
+    assert cost.iteration(Work(moves=both)) == 64 * model.kv_bytes_per_token * 1000
+    assert "not measured" in cost.fingerprint["swap"]
+    measured_ones = profile_with(
+        swap=measured("method direction block_size num_blocks", [["fused", way, 16, 1, 7.0] for way in ("out", "in")])
+    )
+    there = ProfileCost(model, ServerSpec("toy", gpu, 1), measured_ones)
+    assert "swap" not in there.fingerprint
+    assert there.iteration(Work(moves=both[1:])) == 7 * 10**6
+
+
+def test_configured_software_time_overrides_the_profile():
+    work = Work(4, 400, 100, 0, (), 3)
+    bare, full = cost_of(profile_with(unequal_lengths=UNEQUAL)), profile_with(unequal_lengths=UNEQUAL)
+    full["sections"]["overhead"] = measured("what", [["iteration", 7.0], ["request", 2.0], ["token", 0.5]])
+    extra = cost_of(full).iteration(work) - bare.iteration(work)
+    assert extra == (7.0 + 3 * 2.0 + 4 * 0.5) * 1e6
+    configured = cost_of(full, overhead_s=0.0, overhead_per_request_s=1e-6, overhead_per_token_s=0.0)
+    assert configured.iteration(work) - bare.iteration(work) == 3 * 10**6
+
+
+def test_unequal_lengths_interpolate_towards_the_maximum():
+    cost = cost_of(profile_with(unequal_lengths={"default": 0.0, "points": [[0, 0, 64, 100, 4096, 0.25]]}))
+    equal, longest = (cost.iteration(Work(64, 64 * length, length)) for length in (500, 1500))
+    unequal = cost.iteration(Work(64, 64 * 500, 1500))
+    assert unequal - equal == pytest.approx((longest - equal) / 4, rel=1e-6)
+    assert cost_of(profile_with()).iteration(Work(64, 64 * 500, 1500)) == equal
+
+
+def test_unequal_length_shares_interpolate_between_bins():
+    points = [[new, past, n, 100, longest, new / 1000 + past / 10_000 + n / 640 + (longest > 100) / 8]
+              for new in (0, 16, 128) for past in (0, 512) for n in (8, 64) for longest in (100, 1000)]  # fmt: skip
+    table = UnequalLengths({"default": 0.7, "points": [row for row in points if row[0] or not row[1]]})
+    assert table.share(0, 0, Work(36, 36 * 90, 90)) == pytest.approx(36 / 640)
+    assert table.share(72, 256, Work(36, 36 * 90, 90)) == pytest.approx(0.072 + 0.0256 + 36 / 640)
+    assert table.share(72, 256, Work(36, 36 * 101, 101)) == pytest.approx(0.072 + 0.0256 + 36 / 640 + 1 / 8)
+    assert table.share(4, 0, Work(8, 8, 1)) == table.share(16, 0, Work(8, 8, 1))  # not blended with decodes alone
+    assert table.share(999, 9999, Work(999, 999, 1)) == pytest.approx(0.128 + 0.0512 + 0.1)
+    assert UnequalLengths({"default": 0.7, "points": points[:1]}).share(16, 0, Work(8, 8, 1)) == points[0][-1]
+
+
+def test_mixed_batch_times_are_measured_and_interpolated():
+    profile = profile_with(mixed_attention=MIXED_SECTION, prefill_attention=None)
+    cost = cost_of(profile)
+    layers = cost._layers.time_ps
+
+    def attention_us(*prefill, seqs=0, mean=0):
+        work = Work(seqs, seqs * mean, mean, 0, prefill)
+        return (cost.iteration(work) - layers(work.num_tokens, seqs + len(prefill))) / 2e6
+
+    assert attention_us((16, 0)) == 6
+    assert attention_us((128, 512), seqs=32, mean=1024) == 5 + 8 + 5.12 + 32 * 11.24
+    assert attention_us((72, 256), seqs=18, mean=520) == pytest.approx(5 + 4.5 + 2.56 + 18 * 6.2)
+    assert attention_us((3, 0), seqs=4, mean=16) == attention_us((16, 0), seqs=4, mean=16)
+    assert attention_us((240, 0)) == pytest.approx(5 + 240 / 16)  # beyond the grid the last piece goes on
+    both = attention_us((64, 0), (64, 100))
+    assert attention_us((128, 0)) < both <= attention_us((64, 0)) + attention_us((64, 100))
+
+
+def test_prefill_chunks_sum_to_the_whole_prompt():
+    axes, points = "num_seqs new_tokens past_tokens", [[1, 16, 0, 6.0], [1, 1024, 0, 30.0], [1, 2048, 0, 90.0]]
+    cost = cost_of(profile_with(prefill_attention=measured(axes, points)))
+    whole, first, rest = (cost._attention(Work(prefill=(item,))) for item in ((2048, 0), (1024, 0), (1024, 1024)))
+    assert first + rest == whole
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from(COSTS), st.integers(1, 400), st.integers(1, 2048), st.integers(0, 400), st.integers(0, 100),
+)  # fmt: skip
+def test_span_cost_equals_its_steps_exactly(cost, num_seqs, longest, shorter, shared_percent):
+    context = max(num_seqs * max(1, longest - shorter), longest + num_seqs - 1) if num_seqs > 1 else longest
+    context = min(context, num_seqs * longest)
+    work = Work(num_seqs, context, longest, context * shared_percent // 100, (), num_seqs)
+    span = cost.decode(work)
+    assert span.steps >= 1
+    assert span.growth_ps >= 0
+    last = 2000 if span.steps == UNBOUNDED else span.steps - 1
+    for step in {0, 1, last // 3, last // 2, last}:
+        if step < span.steps:
+            time_ps = cost.iteration(
+                work._replace(decode_context=context + step * num_seqs, decode_max_context=longest + step)
+            )
+            assert isinstance(time_ps, int)
+            assert span.first_ps + step * span.growth_ps == time_ps
+
+
+def test_length_bins_leave_long_spans():
+    assert FULL.decode(Work(64, 64 * 50, 60)).steps > 10

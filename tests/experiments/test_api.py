@@ -1,0 +1,152 @@
+"""`import testbed`: names or objects in, data frames out; the same runs as those of the command line."""
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+import pandas as pd
+import pytest
+from tiny_run import without_id
+
+import testbed as front
+from testbed.core.request import PS, Request
+from testbed.core.shapes import shipped
+from testbed.core.specs import ModelSpec
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.preemption import Swap
+from testbed.sim.arrivals import Poisson
+
+SHORT = {"rate": 2, "duration_s": 30}
+
+
+class UserPolicy(Paged):
+    """A policy that no config names."""
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), {}),
+        (("policy=contiguous_max",), {"policy": "contiguous_max"}),
+        (("policy.block_size=32", "seed=3"), {"policy.block_size": 32, "seed": 3}),
+        (("+system=vllm-v1", "scheduler.max_num_seqs=16"), {"system": "vllm-v1", "scheduler.max_num_seqs": 16}),
+        (("+protocol=sosp23", "+system=orca-pow2"), {"protocol": "sosp23", "system": "orca-pow2"}),
+        (
+            ("trace=alpaca", "workload.num_seqs=3", "workload.beam=true", "preemption=swap"),
+            {"trace": "alpaca", "num_seqs": 3, "beam": True, "preemption": "swap"},
+        ),
+        (
+            ("policy=prefix_caching", "eviction@policy.eviction=arc", "trace=chat_histories", "model=llama-3-8b"),
+            {"policy": "prefix_caching", "eviction": "arc", "trace": "chat_histories", "model": "llama-3-8b"},
+        ),
+        (("server.kv_memory_gib={}",), {"server.kv_memory_gib": {}}),
+        (("slo.ttft_s=0.1", "window_s=[5,20]"), {"slo": {"ttft_s": 0.1}, "window_s": (5, 20)}),
+    ],
+    ids=str,
+)
+def test_simulate_gives_the_summary_of_the_command_line(testbed, tmp_path, words, options):
+    timing = ("arrivals.rate=2", "arrivals.duration_s=30")
+    assert testbed("run", *words, *timing, "outputs=summary", "hydra.run.dir=a")[0] == 0
+    written = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert without_id(json.loads(json.dumps(front.simulate(**options, **SHORT).summary))) == without_id(written)
+
+
+def test_tables_equal_those_of_a_run_folder(testbed, tmp_path):
+    assert testbed("run", "arrivals.rate=2", "arrivals.duration_s=30", "hydra.run.dir=a")[0] == 0
+    result = front.simulate(**SHORT)
+    for name, table in (("requests", result.requests), ("iterations", result.iterations)):
+        written = pd.read_csv(tmp_path / "a" / f"{name}.csv", dtype={"rejected": str})
+        if "rejected" in written:
+            written["rejected"] = written["rejected"].fillna("")
+        pd.testing.assert_frame_equal(written, table, check_dtype=False, check_exact=True)
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
+    assert "paged" in repr(result).lower()
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        (ContiguousMax, "contiguous_max"),
+        (Paged, "paged"),
+        (partial(Paged, block_size=16), "paged"),
+        (lambda pool: Paged(pool), "paged"),
+    ],
+)
+def test_policy_class_or_function_gets_the_pool(policy, name):
+    by_name, by_object = front.simulate(policy=name, **SHORT), front.simulate(policy=policy, **SHORT)
+    assert {**by_object.summary, "run": None} == {**by_name.summary, "run": None}
+
+
+def test_policy_object_brings_its_pool():
+    pool = PoolSpec(4000, 2048)
+    result = front.simulate(policy=UserPolicy(pool, block_size=8), **SHORT)
+    run = result.summary["run"]
+    assert (run["pool_slots"], run["pool_blocks"], run["block_size"]) == (4000, 500, 8)
+    assert run["policy"] == "UserPolicy(block_size=8)"
+    assert result.num_slots == 4000
+
+
+def test_other_parts_can_be_objects():
+    by_name = front.simulate(scheduler="chunked", preemption="swap", **SHORT).summary
+    model = ModelSpec(**shipped("opt-13b").shape)
+    own = front.simulate(scheduler=ChunkedPrefill, preemption=Swap(), arrivals=Poisson(2, 30), model=model).summary
+    assert {**own, "run": None} == {**by_name, "run": None}
+
+
+def test_parameters_of_a_class_are_passed_by_key():
+    result = front.simulate(policy=UserPolicy, **{"policy.block_size": 4}, **SHORT)
+    assert result.summary["run"]["block_size"] == 4
+
+
+def test_requests_arrive_at_their_arrival_times():
+    requests = [Request(7, 2 * PS, 30, 5), Request(3, PS, 20, 9, num_seqs=2)]
+    table = front.simulate(trace=requests).requests
+    assert table["request_id"].tolist() == [3, 7]
+    assert table["arrival_s"].tolist() == [1, 2]
+    assert table["num_seqs"].tolist() == [2, 1]
+
+
+def test_data_frame_is_replayed_or_sampled():
+    frame = pd.DataFrame({"prompt_len": [10, 20], "output_len": [5, 6], "arrival_s": [4.0, 1.0]})
+    played = front.simulate(trace=frame).requests
+    assert played[["arrival_s", "prompt_len"]].values.tolist() == [[0, 20], [3, 10]]
+    drawn = front.simulate(trace=frame, **SHORT).requests
+    assert len(drawn) > 30
+    assert set(drawn["prompt_len"]) == {10, 20}
+
+
+def test_a_sweep_has_a_row_for_each_combination():
+    table = front.sweep(policy=["contiguous_max", UserPolicy], rate=[1, 2], duration_s=20, jobs=1)
+    assert table[["policy", "rate"]].values.tolist() == [
+        ["contiguous_max", 1], ["contiguous_max", 2], ["UserPolicy", 1], ["UserPolicy", 2],
+    ]  # fmt: skip
+    alone = front.simulate(policy="contiguous_max", rate=2, duration_s=20).summary
+    assert table.loc[1, "ttft_s_p95"] == alone["ttft_s"]["p95"]
+    assert table.loc[1, "policy_in_full"] == "ContiguousMax(block_size=16)"
+    assert list(table.columns[:3]) == ["policy", "rate", "model"]
+
+
+def test_sweep_result_is_independent_of_jobs():
+    options = {"rate": [1, 2, 3], "duration_s": 10}
+    pd.testing.assert_frame_equal(front.sweep(jobs=1, **options), front.sweep(jobs=2, **options))
+
+
+def test_sweep_with_a_folder_reuses_finished_runs(tmp_path):
+    first = front.sweep(rate=[1, 2], duration_s=10, folder=tmp_path, jobs=1)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
+    assert len(times) == 2
+    pd.testing.assert_frame_equal(front.sweep(rate=[1, 2], duration_s=10, folder=tmp_path, jobs=1), first)
+    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
+
+
+def test_import_loads_no_slow_package():
+    slow = {"hydra", "pandas", "numpy", "testbed.experiments"}
+    code = f"import sys, testbed; assert not {slow} & set(sys.modules); testbed.sweep"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert set(front.__all__) <= set(dir(front))
+    with pytest.raises(AttributeError):
+        front.simulat  # noqa: B018

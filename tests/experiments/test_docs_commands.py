@@ -1,0 +1,111 @@
+"""Every command in README and docs: run as in a fresh clone, or, where the text says what it needs, only read."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.experiments.commands.cli import COMMANDS
+from testbed.experiments.runs.compose import configured
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", ".github/CONTRIBUTING.md", *sorted(
+    str(path.relative_to(ROOT))
+    for folder in ("testbed", "kernels", "experiments", "traces")
+    for path in (ROOT / folder).rglob("*.md")
+    if not path.is_relative_to(ROOT / "kernels" / "results")
+)]  # fmt: skip
+NEEDS = re.compile(r"\s+# (needs|takes) ")
+RATES = re.compile(r"arrivals.rate=.*,")  # of several rates the quick test takes two
+LONG = "arrivals.duration_s="  # the option by which the quick test makes simulations short
+INPUTS_LISTED = "experiments/REPRODUCING.md"  # its table of inputs says where the files are had
+SKIPPED = ("python -c ", "pip ", "pytest", "python3 -m venv", "git ", "vllm ")  # not the testbed's
+
+
+def lines_of(page):
+    """Command lines of a page's shell blocks; a first line `# needs ...` speaks for its whole block."""
+    always = "  # needs inputs" if page == INPUTS_LISTED else ""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in re.findall(r"```(?:bash|sh)\n(.*?)```", text, re.DOTALL):
+        lines = block.replace("\\\n", " ").splitlines()
+        note = f"  {lines[0]}" if lines[0].startswith(("# needs ", "# takes ")) else always
+        yield from (line + note for line in lines if line and not line.startswith(("#", *SKIPPED)))
+
+
+def inline(page):
+    """Commands in the running text, with arguments."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = (" ".join(code.split()) for code in re.findall(r"`(testbed [a-z][^`]* [^`]+)`", text))
+    return [code for code in found if "..." not in code and not re.search(r"\b[A-Z]{3,}\b", code)]
+
+
+RUN = [(page, [line for line in lines_of(page) if not NEEDS.search(line)]) for page in PAGES]
+READ = [(page, line) for page in PAGES for line in lines_of(page) if NEEDS.search(line)]
+READ += [(page, line) for page in PAGES for line in inline(page)]
+
+
+def clone(folder):
+    """The files that a command may name, and no others: those of the project."""
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+
+
+def short(words):
+    """The same command with little to do, in this process: little time, few values; an option's last value counts."""
+    command, *options = words
+    options = [word for word in options if word != "hydra/launcher=joblib"]
+    if command == "check":
+        return [*words, "--examples", "5"]
+    if "-m" in options:
+        options = [",".join(word.split(",")[:2]) if RATES.match(word) else word for word in options]
+    timed = not any(word in ("arrivals=replay", "arrivals=sessions") for word in options)
+    if command in ("run", "capacity") and timed:
+        seconds = 120 if any(word.startswith("hydra.run.dir") for word in options) else 5  # other lines read named runs
+        options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
+    return [command, *options]
+
+
+@pytest.mark.parametrize(("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls])
+def test_documented_commands_succeed(testbed, tmp_path, page, lines):
+    clone(tmp_path)
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words[0] == "cp":
+            shutil.copy(*words[1:])
+            continue
+        assert words[0] == "testbed", line
+        if words[1] == "reproduce":
+            continue  # minutes; tests/experiments/test_reproduce_command.py runs it
+        code, _, error = testbed(*short(words[1:]))
+        assert code == 0, f"{page}: {line}\n{error}"
+
+
+@pytest.mark.parametrize(("page", "line"), READ, ids=[f"{page}: {line[:60]}" for page, line in READ])
+def test_documented_commands_with_needs_are_valid(testbed, page, line):
+    """Their options exist, and a `run` without files of the reader's composes."""
+    words = shlex.split(line, comments=True)
+    assert words[0] == "testbed", line
+    assert words[1] in COMMANDS, line
+    code, known, _ = testbed(words[1], "--help")
+    assert code == 0
+    for word in words[2:]:
+        if word.startswith("--"):
+            assert word.partition("=")[0] in known, f"{line}: {word}"
+    if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
+        configured(tuple(word for word in words[2:] if not word.startswith("-")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls])
+def test_documented_commands_run_as_written_in_a_clean_clone(tmp_path, page, lines):
+    """Unchanged, in a clone of what is committed, each in a process of its own."""
+    tree = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
+    command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.commands.cli "$@"; }}\n'
+    for line in lines:
+        done = subprocess.run(["bash", "-ec", command + line], cwd=tree, capture_output=True, text=True)
+        assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"

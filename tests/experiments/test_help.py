@@ -1,0 +1,129 @@
+"""Help, lists and tab completion say what there is, and answer without what only a run needs."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from testbed.core.shapes import model_names
+
+GROUPS = [
+    "policy", "eviction", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "gpu",
+    "system", "protocol",
+]  # fmt: skip
+SLOW = {"hydra", "omegaconf", "matplotlib", "pandas", "numpy", "simpy", "torch", "cupy"}
+ASK = """
+import contextlib, io, sys
+from testbed.experiments.commands.cli import dispatch
+
+def ask(*arguments):
+    "What a command prints; it must end well."
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        try:
+            code = dispatch(list(arguments))
+        except SystemExit as end:
+            code = end.code
+    assert not code and said.getvalue(), arguments
+    assert "--help" not in arguments[1:] or "testbed " + arguments[0] in said.getvalue(), arguments
+    slow = {slow} & sys.modules.keys()
+    assert not slow, (arguments, slow)
+    return said.getvalue()
+
+{body}
+"""
+ANSWERS = """
+commands = ask("completion", "--of", "testbed ").split()
+assert len(commands) > 15
+for words in (["--help"], ["--version"], ["list"], ["completion"]):
+    ask(*words)
+for command in commands:
+    if command != "run":
+        ask(command, "--help")
+"""
+RUN_HELP = "ask('run', 'policy=prefix_caching', '-h')"  # which Hydra composes
+REPLAY = "ask('validate', 'log.csv')"
+
+
+@pytest.mark.parametrize(
+    ("body", "slow"),
+    [(ANSWERS, SLOW), (RUN_HELP, SLOW - {"hydra", "omegaconf"}), (REPLAY, {"pandas", "matplotlib", "torch"})],
+)
+def test_help_and_lists_import_no_slow_package(tmp_path, body, slow):
+    """Not for help and lists; and a replayed log needs no data frames."""
+    (tmp_path / "log.csv").write_text("input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n")
+    (tmp_path / "timeseries.csv").write_text("t,running\n0,1\n")
+    code = ASK.format(slow=slow, body=body)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_list_shows_every_group(testbed):
+    output = testbed("list")[1]
+    assert all(f"│ {group}" in output for group in GROUPS)
+    assert "s3_fifo" in output
+    assert "rtx-4090" in output
+    assert "OPT-13B (Zhang et al. 2022)" in testbed("list", "model")[1]
+
+
+@pytest.mark.parametrize("words", [("list", "scheduler"), ("run", "--help")])
+def test_shared_scheduler_limits_are_not_listed_as_a_choice(testbed, words):
+    lines = [line for line in testbed(*words)[1].splitlines() if "scheduler" in line]
+    names = [word for line in lines for word in line.replace(",", " ").split()]
+    assert "mixed" in names
+    assert "limits" not in names
+
+
+def test_run_help_lists_the_models(testbed):
+    assert f"model: {', '.join(model_names())}" in testbed("run", "--help")[1]
+
+
+def keys(node, prefix=""):
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from keys(value, f"{prefix}{key}.")
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    ["", "policy=prefix_caching_v1 scheduler=vllm_v1_async model=llama-3-70b", "gpu=l4 model=qwen2.5-0.5b",
+     "trace=csv trace.path=lengths.csv cost=profile cost.path=h200-opt-13b-tp1 server=h200"],
+)  # fmt: skip
+def test_run_help_shows_every_config_key(testbed, run, tmp_path, chosen):
+    (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n3,4\n")
+    output = testbed("run", *chosen.split(), "--help")[1]
+    shown = re.search(r"== Values .* ==\n(.*?)\n\n", output, re.DOTALL)[1]
+    assert set(keys(yaml.safe_load(shown))) == set(keys(run(f"{chosen} arrivals.duration_s=1").config))
+
+
+def test_version_option_prints_the_version(testbed):
+    code, output, _ = testbed("--version")
+    assert code == 0
+    assert output.startswith("testbed ")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_printed_bash_script_completes_commands_and_options(testbed, command, tmp_path):
+    requested = {
+        "testbed re": ["report", "reproduce"],
+        "testbed list ev": ["eviction"],
+        "testbed run pol": ["policy.block_size=", "policy.watermark=", "policy="],
+        "testbed run policy=contiguous_max policy.": ["policy.block_size="],
+        "testbed run policy=pag": ["paged", "paged_2023"],
+        "testbed run -m policy=paged,prefix_caching_": ["prefix_caching_v1", "prefix_caching_v1_33"],
+        "testbed run model=opt-13b +system=orca-m": ["orca-max"],
+        "testbed run eviction@policy.eviction=s3": ["s3_fifo"],
+        "testbed run gpu=l40": ["l40s"],
+        "testbed reproduce moo": ["mooncake"],
+        "testbed report x": [],
+        "testbed run arrivals.rate=": [],
+    }
+    (tmp_path / "testbed").write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
+    (tmp_path / "testbed").chmod(0o755)
+    ask = 'COMP_LINE="{}"; COMP_POINT=${{#COMP_LINE}}; COMPREPLY=(); _testbed; echo "${{COMPREPLY[*]}}"'
+    script = "\n".join([f'PATH="{tmp_path}:$PATH"', testbed("completion")[1], *map(ask.format, requested)])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert [line.split() for line in done.stdout.splitlines()] == list(requested.values())

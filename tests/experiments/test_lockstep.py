@@ -1,0 +1,166 @@
+"""vLLM's own scheduler beside ours; what needs vLLM is skipped where it is not installed."""
+
+from importlib.metadata import PackageNotFoundError, version
+from random import Random
+
+import pytest
+
+from testbed.build import build
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.experiments.commands import lockstep
+from testbed.experiments.lockstep.comparison import compare, shortest
+from testbed.experiments.lockstep.ours import Ours
+from testbed.experiments.lockstep.random_runs import ITERATION_PS, draw
+from testbed.experiments.lockstep.report import report, workload
+from testbed.experiments.lockstep.sides import served, sides_of
+
+try:
+    RELEASE = version("vllm")
+except PackageNotFoundError:
+    RELEASE = ""
+needs_vllm = pytest.mark.skipif(not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0")
+BASE = ("+system=vllm-v1",) if RELEASE.startswith("0.19") else ("+system=vllm-v1-0.33",)
+SERVER = (
+    "+system=vllm-v1", "scheduler=vllm_v1", "policy=paged", "policy.watermark=0", "policy.block_size=4",
+    "server.num_blocks=9", "~server.kv_memory_gib", "scheduler.max_num_batched_tokens=16", "scheduler.max_num_seqs=8",
+)  # fmt: skip
+
+
+def setup_of(*overrides, requests):
+    return sides_of([*SERVER, *overrides], requests)[1]
+
+
+def many(count):
+    random = Random(1)
+    return [
+        Request(i, i * 3 * ITERATION_PS, random.randint(1, 18), random.randint(1, 12))
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_two_schedulers_that_differ_are_told_apart_by_the_shortest_workload():
+    """One admits with slots for the first chunk, the other only where the whole prompt would fit."""
+
+    requests = many(40)
+    words = ("scheduler.scheduler_reserve_full_isl=true", "scheduler.scheduler_reserve_full_isl=false")
+    configs = [setup_of(word, requests=requests).config for word in words]
+
+    def make():
+        return tuple(Ours(build(config)) for config in configs)
+
+    found = compare(make(), requests, ITERATION_PS)
+    assert found.first is not None
+    assert found.num_equal < found.num_iterations
+    lines = list(report(("whole", "chunk"), found))
+    assert f"first difference: iteration {found.first + 1:,}" in lines
+    fewest = shortest(make, requests, ITERATION_PS)
+    assert len(fewest) == 2  # one to fill the pool, one whose first chunk alone fits
+    assert compare(make(), fewest, ITERATION_PS).first is not None
+    assert len(list(workload(fewest))) == 2
+
+
+def test_equal_schedulers_are_equal_to_the_end():
+    requests = many(40)
+    found = compare(tuple(Ours(setup_of(requests=requests)) for _ in range(2)), requests, ITERATION_PS)
+    assert (found.first, found.num_equal) == (None, found.num_iterations)
+    assert found.preemptions[0] == found.preemptions[1] > 0
+
+
+def test_our_side_decides_what_the_simulator_does():
+    """The iterations and preemptions of a whole run."""
+    from testbed.cost.model import UNBOUNDED, Affine, CostModel
+    from testbed.sim.simulation import simulate
+
+    class Same(CostModel):
+        def iteration(self, work):
+            return ITERATION_PS
+
+        def decode(self, work):
+            return Affine(ITERATION_PS, 0, UNBOUNDED)
+
+    requests = many(60)
+    for words in ((), ("scheduler=vllm_v1_async",), ("policy=prefix_caching_v1",)):
+        setup = setup_of(*words, requests=requests)
+        recorder = simulate(requests, build(setup.config).scheduler, Same(), 1000)
+        ours = list(Ours(setup).iterations(requests, ITERATION_PS))
+        assert recorder.totals.recomputes > 0
+        assert sum(len(one.preempted) for one in ours) >= recorder.totals.recomputes
+        assert recorder.end_ps == ours[-1].now_ps + ITERATION_PS
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("policy.watermark=0.01", "policy.watermark=0.01: vLLM V1 keeps no share"),
+        ("scheduler=mixed", "scheduler=MixedPrefill: is not vLLM's"),
+        ("policy=prefix_caching", "policy=PrefixCaching: vLLM V1 has no such memory"),
+        ("preemption=swap", "preemption=Swap: vLLM V1 recomputes"),
+        ("workload.num_seqs=2", "workload.num_seqs=2: vLLM V1 schedules every sample"),
+    ],
+)
+def test_what_vllm_does_not_have_is_refused_by_name(override, message):
+    words = [word for word in SERVER if override != "scheduler=mixed" or not word.startswith("scheduler")]
+    words = [word for word in words if not (override == "policy=prefix_caching" and word == "policy=paged")]
+    with pytest.raises(InputError, match=message):
+        sides_of([*words, "arrivals.duration_s=1", override], None)
+
+
+def test_requests_that_never_fit_are_left_out():
+    taken, left_out = served(setup_of(requests=[Request(0, 0, 4, 4), Request(1, 0, 40, 4)]))
+    assert ([one.request_id for one in taken], left_out) == ([0], 1)
+
+
+@pytest.mark.skipif(bool(RELEASE), reason="vllm is installed")
+def test_without_vllm_the_command_says_what_to_install():
+    with pytest.raises(InputError, match="vllm: is not installed"):
+        lockstep.main(["vllm", *SERVER, "server.num_blocks=400", "arrivals.duration_s=9"])
+
+
+@needs_vllm
+@pytest.mark.parametrize("seed", range(4))
+def test_every_iteration_of_a_random_configuration_is_vllms(seed):
+    words, requests = draw(Random(seed), BASE, 60)
+    make, setup = sides_of(words, requests)
+    sides = make()
+    found = compare(sides, served(setup)[0], ITERATION_PS)
+    assert found.first is None, "\n".join(report(("testbed", sides[1].name), found))
+
+
+@needs_vllm
+def test_histories_of_vllms_manager_break_no_clause_and_a_broken_manager_does(monkeypatch):
+    from testbed.experiments.lockstep.manager_histories import check_histories
+
+    assert "100 histories" in check_histories(100, 0)[0]
+    from vllm.v1.core.block_pool import BlockPool
+
+    touch = BlockPool.touch
+
+    def touch_without_counting(self, blocks):
+        touch(self, blocks)
+        for block in blocks:
+            block.ref_cnt -= block.ref_cnt > 1
+
+    monkeypatch.setattr(BlockPool, "touch", touch_without_counting)
+    head, *calls = check_histories(100, 0)
+    assert "clause" in head
+    assert 1 <= len(calls) <= 3
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(capsys):
+    assert lockstep.main(["vllm", *BASE, "--random", "40", "--requests", "450"]) == 0
+    counts = [
+        int(line.partition(": ")[2].split(" of ")[0].replace(",", ""))
+        for line in capsys.readouterr().out.splitlines()
+        if "equal" in line
+    ]
+    assert len(counts) == 40
+    assert sum(counts) >= 100_000
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_ten_thousand_histories_of_vllms_manager():
+    assert lockstep.main(["vllm", "--histories", "10000"]) == 0

@@ -1,0 +1,181 @@
+"""From a log to a prediction: the server that its files describe, planted times found again, what is doubted."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from import_fixtures import write_gpu, write_profile
+
+from testbed.core.errors import InputError
+from testbed.cost.profile import read_profile
+from testbed.experiments.validation.kv_blocks import high_water
+from testbed.experiments.validation.log_doubts import impossible_lengths, recurrence
+from testbed.experiments.validation.log_replay import FrontEnd, replay, server_config
+from testbed.traces.vllm_log import Times, VllmLog
+
+SYSTEM = ("+system=vllm-v1", "cost=profile")
+SMALL = ("server.num_blocks=1000", "swap_space_gib=0.001")  # pools of the toy's tiny blocks take long to make
+MANY = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
+CROWD = [(40 + 7 * i % 150, 30 + 11 * i % 9, 0.0003 * i) for i in range(60)]
+
+
+@pytest.fixture
+def profile(tmp_path):
+    return str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
+
+
+def write_log(path, rows, times=None):
+    """A client's CSV of (input, output, arrival) with the times of a simulation, or any."""
+    ends = zip(times.first_token_s, times.finish_s, strict=True) if times else [(r[2] + 1, r[2] + 2) for r in rows]
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["input_tokens", "output_tokens", "arrival_s", "first_token_s", "finish_s"])
+        table.writerows([*row, *map(float, moments)] for row, moments in zip(rows, ends, strict=True))
+    return str(path)
+
+
+def simulated(folder, name, rows, profile, *overrides, **machine):
+    """The log that a simulated server would have written."""
+    guess = VllmLog(write_log(folder / f"guess-{name}", rows))
+    config = server_config([*SYSTEM, f"cost.path={profile}", *overrides])
+    return write_log(folder / name, rows, replay(guess, config, **machine).times)
+
+
+def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profile):
+    base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
+    logs = [
+        simulated(tmp_path, f"{i}.csv", MANY, profile, *base, *software, front_end=FrontEnd(9e-3, 2e-3), slowness=slow)
+        for i, slow in enumerate((0.8, 1.25))
+    ]
+    line = (*SYSTEM, *base, f"cost.path={profile}")
+    code, reported, _ = testbed("fit-software", *logs, *line, "--out", "fitted.json")
+    assert code == 0
+    assert "the logs disagree by more than two standard errors" in reported
+    built = read_profile(tmp_path / "fitted.json")
+    times = dict(built["sections"]["overhead"]["points"])
+    expected = {"before_first_token": 9000, "after_last_token": 2000, "iteration": 400}
+    assert {name: times[name] for name in expected} == pytest.approx(expected, rel=0.05)
+    assert sorted(built["fingerprint"]["slowness"].values()) == pytest.approx([0.8, 1.25], rel=0.02)
+    code, reported, _ = testbed("validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5")
+    assert code == 0
+    assert "taken with the slowness that was fitted to it, 1.2" in reported
+    assert "a prediction: times were fitted on this very log" in reported
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_profile_is_scaled_to_a_log(testbed, tmp_path, profile, several):
+    base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
+    machine = {"front_end": FrontEnd(9e-3, 2e-3), "slowness": 1.5}
+    logs = [simulated(tmp_path, "one.csv", MANY, profile, *base, *software, **machine)]
+    if several:
+        logs.append(simulated(tmp_path, "two.csv", CROWD, profile, *base, *software, **machine))
+    code, reported, _ = testbed("fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json")
+    assert code == 0
+    assert "all kernels: 1.5" in reported
+    found = dict(read_profile(tmp_path / "mine.json")["sections"]["overhead"]["points"])
+    assert found["iteration"] == pytest.approx(600, rel=0.05)
+    for log in logs:
+        assert testbed("validate", log, *SYSTEM, *base, "cost.path=mine.json", "--within", "3")[0] == 0
+
+
+def test_a_profile_to_scale_must_fit(testbed, tmp_path, profile):
+    log = write_log(tmp_path / "a.csv", MANY)
+    for words, message in (
+        ((), "--model, --gpu: both select the nearest profile"),
+        (("--model", "llama-3-8b", "--gpu", "h200", "--tensor-parallel", "2"), "no profile that ships has the shape"),
+        (("--model", "opt-13b", "--from", profile), "another shape than opt-13b"),
+    ):
+        code, _, err = testbed("fit-profile", log, *words, "--out", "mine.json")
+        assert (code, message in err) == (2, True)
+        assert not (tmp_path / "mine.json").exists()
+
+
+def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
+    log = write_log(tmp_path / "a.csv", MANY)
+    (tmp_path / "meta.json").write_text(json.dumps({"kv_cache": {"num_gpu_blocks": 77, "block_size": 16}}))
+    line = (log, *SYSTEM, f"cost.path={profile}", "swap_space_gib=0.001")
+    code, reported, _ = testbed("validate", *line)
+    assert code == 0
+    assert "meta.json: 77 KV blocks" in reported
+    assert "so 76 hold tokens" in reported
+    code, _, err = testbed("validate", *line, "policy.block_size=32")
+    assert (code, "meta.json says block_size 16, simulated with 32" in err) == (2, True)
+
+
+def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
+    tight = simulated(tmp_path, "tight.csv", CROWD, profile, "server.num_blocks=81", "swap_space_gib=0.001")
+    mark = high_water(VllmLog(tight), 16, 128)
+    assert mark.memory_short
+    assert 80 <= mark.blocks <= 88  # some are preempted, and count as if they were not
+    large_pool = simulated(tmp_path, "roomy.csv", MANY, profile, *SMALL)
+    assert not high_water(VllmLog(large_pool), 16, 128).memory_short
+    line = (*SYSTEM, f"cost.path={profile}", "server.workspace_gib=0", "swap_space_gib=0.001")
+    reported = testbed("validate", tight, *line, "--blocks-from-log")[1]
+    assert f"used up to {mark.blocks} blocks at once while others waited: taken as the pool" in reported
+    assert f"so {mark.blocks} hold tokens" in reported
+
+
+def test_high_water_counts_whole_blocks_of_what_is_written(tmp_path):
+    rows = [(16, 17, 0.0), (1, 2, 0.0)]  # 17 to 32 tokens from 1 to 3; 2 tokens from 2 to 2.5
+    times = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([3.0, 2.5]), np.array([17, 2]))
+    assert high_water(VllmLog(write_log(tmp_path / "a.csv", rows, times)), 16, None).blocks == 3
+
+
+def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
+    lengths = np.array([10, 20, 30, 40, 50, 60, 70, 80] * 3)
+    assert recurrence(lengths) == (8, 1.0)
+    assert recurrence(np.full(24, 512)) is None
+    again = write_log(tmp_path / "again.csv", [(int(n), 5, 0.1 * i) for i, n in enumerate(lengths)])
+    line = ("validate", again, *SYSTEM, *SMALL, f"cost.path={profile}")
+    code, _, err = testbed(*line)
+    assert (code, "100% of the prompts are as long as the one 8 requests before" in err) == (2, True)
+    assert testbed(*line, "policy=paged")[0] == 0
+    (tmp_path / "w.jsonl").write_text("".join(json.dumps({"input_tok_ids": [1] * int(n)}) + "\n" for n in lengths))
+    assert testbed(*line, "--workload", "w.jsonl")[0] == 0
+    inside = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([5.0, 4.0]), np.array([10, 20]))
+    assert impossible_lengths(inside) == 1  # 20 tokens while the other had 10
+
+
+def test_what_ifs_are_compared_with_the_simulation(testbed, tmp_path, profile):
+    log = write_log(tmp_path / "a.csv", MANY)
+    (tmp_path / "own" / "policy").mkdir(parents=True)
+    small = "defaults: [paged, _self_]\nblock_size: 8\n"
+    (tmp_path / "own" / "policy" / "mine.yaml").write_text(small)
+    line = (log, *SYSTEM, *SMALL, f"cost.path={profile}", "--config-dir", "own", "policy=mine", "--csv", "out.csv")
+    code, reported, err = testbed("validate", *line, "--what-if", "cost.choices.overhead_s=1e-3", "--what-if", "seed=0")
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    effects = [row for row in rows if row["compared"] == "with the simulation"]
+    ours = {row["metric"]: row["simulated"] for row in rows if row["compared"] == "with the log"}
+    assert all(row["real"] == ours[row["metric"]] for row in effects)
+    changes = {
+        row["log"].split(", ")[1]: float(row["error_percent"]) for row in effects if row["metric"] == "tpot_s_mean"
+    }
+    assert changes["cost.choices.overhead_s=1e-3"] > 50
+    assert changes["seed=0"] == 0
+    assert "what this validation supports" in reported
+    assert "memory that runs short" in reported
+    assert reported.count(" s ") >= 4  # a line for each quarter
+
+
+def test_links_of_the_benchmark_are_taken(tmp_path, testbed):
+    pair = str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
+    whole = json.loads((tmp_path / "profile.json").read_text())
+    (tmp_path / "profile.json").write_text(json.dumps({**whole, "num_gpus": 2}))
+    log = write_log(tmp_path / "a.csv", MANY)
+    line = ("validate", log, *SYSTEM, *SMALL, f"cost.path={pair}")
+    assert "all-reduces were not measured: a ring over 100 GB/s stands in" in testbed(*line)[1]
+    (tmp_path / "config.json").write_text('{"link_bw": 16, "link_latency": 20000}')
+    assert "all-reduces: config.json, a ring over links of 16 GB/s, 20 us each" in testbed(*line)[1]
+    (tmp_path / "config.json").write_text('{"link_bw": "fast"}')
+    with pytest.raises(InputError, match="link_bw is 'fast'"):
+        replay_links(log, pair)
+
+
+def replay_links(log, profile):
+    """What validate does before it replays."""
+    from testbed.experiments.validation.logged_server import described
+
+    line = [*SYSTEM, *SMALL, f"cost.path={profile}"]
+    return described([VllmLog(log)], server_config(line), line)

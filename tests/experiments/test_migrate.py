@@ -1,0 +1,193 @@
+"""Files with the names of version 0.1.0: refused with the new name, and changed by `testbed migrate`."""
+
+import csv
+import gzip
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from example_policy import Slabs
+from test_refused_lines import check_one_line
+
+from testbed.build import build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.renamed import kinds
+from testbed.cost.sections import read_profile
+from testbed.experiments.compare.finished_run import read_run
+from testbed.experiments.runs.compose import configured
+from testbed.sched.mixed import MixedPrefill
+
+ROOT = Path(__file__).parents[2]
+SHORT = ("arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=out")
+OLD_POLICY = """\
+from testbed.core.slots import Unowned
+from testbed.memory.policy import MemoryPolicy
+
+class Mine(MemoryPolicy):
+    def extend(self, batch, num_tokens): return sum(one.room for one in batch)
+    def usage(self): return Unowned()
+    def horizon(self, batch): return open(batch.left)  # horizon stays in a comment
+    def stored(self, num_tokens): return "stored"
+"""
+FILES = {
+    "run.yaml": (
+        "trace: {prefix: 80}  # of the provider\nother: {prefix: 3}\ncommon: [trace.prefix=80, other.prefix=3]\n",
+        "trace: {registered_prefix: 80}  # of the provider\nother: {prefix: 3}\n"
+        "common: [trace.registered_prefix=80, other.prefix=3]\n",
+    ),
+    "trace.yaml": (
+        '_target_: testbed.traces.csv_lengths.CsvLengths\n"content_column": my_ids\n',
+        '_target_: testbed.traces.csv_lengths.CsvLengths\n"prompt_ids_column": my_ids\n',
+    ),
+    "prompts.csv": (
+        "input_tokens,output_tokens,content_ids\n3,4,7\n",
+        "input_tokens,output_tokens,prompt_ids\n3,4,7\n",
+    ),
+    "profile.json": (
+        '{"launched_singly": {"axes": ["longest"]}, "note": "longest"}',
+        '{"launched_eager": {"axes": ["max_context"]}, "note": "longest"}',
+    ),
+    "mine.py": (OLD_POLICY, OLD_POLICY.replace("Unowned", "NonSequenceSlots")),
+}
+
+
+def test_changelog_shows_the_renaming_table():
+    rows = re.findall(r"^\| .* \| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert rows == [pair for names in kinds().values() for pair in names.items()]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_migrate_renames_and_keeps_everything_else(testbed, tmp_path, name):
+    old, new = FILES[name]
+    (tmp_path / name).write_text(old)
+    code, output, error = testbed("migrate", name)
+    assert (code, error) == (0, "")
+    assert (tmp_path / name).read_text() == old
+    assert (tmp_path / f"{name}.new").read_text() == new
+    assert f"-> {name}.new" in output
+    assert testbed("migrate", "--in-place", name)[0] == 0
+    assert (tmp_path / name).read_text() == new
+    assert "->" not in testbed("migrate", name)[1]
+
+
+def test_migrate_points_out_what_it_cannot_decide(testbed, tmp_path):
+    (tmp_path / "mine.py").write_text(OLD_POLICY)
+    notes = [line for line in testbed("migrate", "mine.py")[1].splitlines() if "by hand" in line]
+    assert notes == [
+        f"mine.py:{line}: change by hand: {old} may be one of the API's, which is called {new} now"
+        for line, old, new in ((5, ".room", "num_slots"), (7, "def horizon", "guaranteed_steps"),
+                               (8, "def stored", "num_stored"))
+    ]  # fmt: skip
+
+
+def test_migrate_reads_compressed_tables(testbed, tmp_path):
+    (tmp_path / "runs.csv.gz").write_bytes(gzip.compress(b"start_s,scattered\n0,scattered\n"))
+    assert testbed("migrate", "runs.csv.gz", "--in-place")[0] == 0
+    assert gzip.decompress((tmp_path / "runs.csv.gz").read_bytes()) == b"start_s,external_fragmentation\n0,scattered\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("nowhere.yaml", None),
+        ("notes.txt", b"room"),
+        ("broken.yaml", b"a: ["),
+        ("broken.py", b"def f(:"),
+        ("broken.csv.gz", b"no gzip"),
+        ("broken.csv", b"\xff\xfe"),
+    ],
+)
+def test_migrate_refuses_what_it_cannot_read_and_writes_nothing(testbed, tmp_path, name, content):
+    (tmp_path / "run.yaml").write_text(FILES["run.yaml"][0])
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, output, error = testbed("migrate", "run.yaml", name)
+    check_one_line(code, error)
+    assert name in error
+    assert output == ""
+    assert not (tmp_path / "run.yaml.new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["trace=wmt_1shot", "trace.prefix=80"], "trace.registered_prefix"),
+        (["trace=wmt_1shot", "+trace.prefix=80"], "trace.registered_prefix"),
+        (["trace=csv", "trace.path=new.csv", "trace.content_column=x"], "trace.prompt_ids_column"),
+        (["trace=csv", "trace.path=old.csv"], "'prompt_ids'"),
+        (["policy=mine:Mine"], "publish()"),
+        (["scheduler=mine:Ends", "scheduler.max_num_batched_tokens=512"], "finish()"),
+    ],
+    ids=" ".join,
+)
+def test_old_names_are_refused_with_the_new_one(testbed, tmp_path, words, new):
+    (tmp_path / "old.csv").write_text("input_tokens,output_tokens,content_ids\n16,4,7\n")
+    (tmp_path / "new.csv").write_text("input_tokens,output_tokens\n16,4\n")
+    (tmp_path / "mine.py").write_text(
+        "from example_policy import Slabs\nfrom testbed.sched.mixed import MixedPrefill\n"
+        "class Mine(Slabs):\n    def computed(self, seq, num_tokens): pass\n"
+        "class Ends(MixedPrefill):\n    def end(self, group): pass\n"
+    )
+    code, _, error = testbed("run", *words, *SHORT)
+    check_one_line(code, error)
+    assert f"is called {new} since 0.2.0" in error
+    assert not (tmp_path / "out").exists()
+
+
+def built_with(**parts):
+    """The objects of a run with some parts given as classes or functions."""
+    return build(RunConfig.from_values({**configured(()).values, **parts}))
+
+
+@pytest.mark.parametrize("old", kinds()["policy"])
+def test_policies_with_old_methods_are_refused(old):
+    policy = type("Old", (Slabs,), {old: lambda self, *_: 0})
+    with pytest.raises(InputError, match=rf"Old\.{old}: .* is called {kinds()['policy'][old]}\(\)"):
+        built_with(policy=policy)
+
+
+@pytest.mark.parametrize("old", ["end", "prompt_phases"])
+def test_schedulers_with_old_members_are_refused(old):
+    scheduler = type("Old", (MixedPrefill,), {old: MixedPrefill.prefills})
+    with pytest.raises(InputError, match=f"is called {kinds()['scheduler'][old]}"):
+        built_with(scheduler=partial(scheduler, max_num_batched_tokens=512, max_num_seqs=8))
+
+
+def test_check_refuses_a_policy_with_an_old_method(testbed, tmp_path):
+    (tmp_path / "earlier.py").write_text(
+        "from example_policy import Slabs\nclass Mine(Slabs):\n    def horizon(self, batch): return 0\n"
+    )
+    code, _, error = testbed("check", "earlier:Mine")
+    check_one_line(code, error)
+    assert "guaranteed_steps()" in error
+
+
+@pytest.mark.parametrize(
+    ("section", "new"),
+    [
+        ({"launched_together": {"axes": ["kernel", "num_seqs"], "points": [["paged", 1, 2.0]]}}, "launched_graph"),
+        ({"unequal_lengths": {"axes": ["longest"], "points": [[1, 0.5]]}}, "max_context"),
+    ],
+)
+def test_profiles_with_old_names_are_refused(tmp_path, section, new):
+    page = (ROOT / "testbed" / "cost" / "PROFILE_FORMAT.md").read_text()
+    profile = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    profile["sections"] |= section
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile))
+    with pytest.raises(InputError, match=f"is called {new} since"):
+        read_profile(path)
+
+
+def test_run_folders_with_old_columns_are_refused(run):
+    folder = run("arrivals.duration_s=5 outputs=full").folder
+    table = folder / "iterations.csv"
+    rows = list(csv.reader(table.open()))
+    table.write_text(
+        table.read_text().replace(",".join(rows[0]), ",".join(rows[0]).replace("external_fragmentation", "scattered"))
+    )
+    with pytest.raises(InputError, match="column 'scattered' is called 'external_fragmentation'"):
+        read_run("run", folder)

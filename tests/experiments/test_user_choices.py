@@ -1,0 +1,202 @@
+"""Choices of a user's own: models and GPUs in a folder, classes as MODULE:CLASS or installed by name."""
+
+import importlib
+import inspect
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import hydra.utils
+import pytest
+import yaml
+
+import testbed as front
+from testbed.core.shapes import read_model
+
+HERE = Path(__file__).parent
+CONF = HERE.parents[1] / "experiments" / "conf"
+BUILT_IN = [
+    path
+    for group in ("policy", "eviction", "preemption", "arrivals")
+    for path in sorted((CONF / group).glob("*.yaml"))
+    if path.stem != "custom"
+]
+GPU = """# A card of our own
+_target_: testbed.core.specs.GpuSpec
+name: card
+memory_bytes: 20_000_000_000
+memory_bandwidth: 1.0e12
+fp16_flops: 1.0e14
+host_bandwidth: 2.0e10
+link_bandwidth: 2.0e10
+"""
+SLABS = "from example_policy import Slabs\n"
+IMPORTED = {  # the files of a plug-in, and whether a run depends on them, though only a function may import them
+    "mine/__init__.py": ("", True),
+    "mine/policy.py": (f"{SLABS}from . import sizes\ndef late():\n    from .deep import thing\n", True),
+    "mine/sizes.py": ("def late():\n    import beside, bought.policy\n", True),
+    "mine/deep/__init__.py": ("from ..up import *\n", True),
+    "mine/deep/thing.py": ("import sys; sys.exit('executed')\n", True),
+    "mine/up.py": ("X = 1\n", True),
+    "mine/unused.py": ("X = 1\n", False),
+    "beside.py": ("import mine.policy\nimport not_there\n", True),
+    "site-packages/bought/__init__.py": ("", False),
+    "site-packages/bought/policy.py": (SLABS, False),
+    "site-packages/bought/table.json": ("{}", False),
+}
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+# ---- a folder of choices
+
+
+@pytest.fixture
+def _mine(tmp_path):
+    shape = {"_target_": "testbed.core.specs.ModelSpec", **asdict(read_model("llama-3-8b")), "tied_embedding": False}
+    for name, num_layers in (("small", 2), ("huge", 300)):
+        text = yaml.safe_dump({**shape, "name": name, "num_layers": num_layers})
+        write(tmp_path, f"mine/model/{name}.yaml", text)
+    write(tmp_path, "mine/gpu/card.yaml", GPU)
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(("model", "num_gpus"), [("small", 1), ("huge", 2)])
+def test_model_without_a_server_gets_a_default_one(testbed, tmp_path, model, num_gpus):
+    short = ("arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=out")
+    code, _, error = testbed("run", "--config-dir=mine", f"model={model}", *short)
+    assert (code, error.count("\n")) == (0, 1)
+    assert f"{model} has no server (server/" in error
+    assert f"runs on {num_gpus} x h200" in error
+    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["server"]["num_gpus"] == num_gpus
+
+
+@pytest.mark.usefixtures("_mine")
+def test_user_gpu_can_be_chosen_as_a_server(run):
+    assert run("--config-dir=mine model=small gpu=card arrivals.duration_s=5").config["server"]["name"] == "card-x1"
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_gpus_have_a_server_and_cited_numbers(path):
+    gpu = yaml.safe_load(path.read_text())
+    numbers = [line for line in path.read_text().splitlines() if line.startswith(("mem", "fp", "host", "link"))]
+    assert len(numbers) == 5
+    assert all("  # " in line for line in numbers)
+    assert 20e9 < gpu["memory_bytes"] < 300e9
+    assert float(gpu["link_bandwidth"]) >= float(gpu["host_bandwidth"])
+    assert front.simulate(gpu=path.stem, model="qwen2.5-0.5b", duration_s=1).summary["run"]["gpu"] == path.stem
+    assert {path.stem, f"{path.stem}-x1"} & {server.stem for server in (CONF / "server").glob("*.yaml")}
+
+
+# ---- a class of one's own
+
+
+@pytest.mark.parametrize("way", ["policy=example_policy:Slabs", "policy=custom policy._target_=example_policy.Slabs"])
+def test_user_policy_class_gets_its_parameters(run, way):
+    config = run(f"{way} +policy.slab_size=32 arrivals.duration_s=5").config
+    assert config["policy"] == {"_target_": "example_policy.Slabs", "slab_size": 32}
+
+
+def test_user_scheduler_gets_only_accepted_limits(run, tmp_path):
+    mixed = "from testbed.sched.mixed import MixedPrefill\n"
+    bare = "    def __init__(self, policy, preemption, max_num_batched_tokens):\n"
+    bare += "        super().__init__(policy, preemption, max_num_batched_tokens=9, max_num_seqs=7)\n"
+    text = f"{mixed}class Mine(MixedPrefill): pass\nclass Bare(MixedPrefill):\n{bare}"
+    write(tmp_path, "own_schedulers.py", text)
+    line = "scheduler=custom arrivals.duration_s=5 scheduler._target_=own_schedulers."
+    assert run(f"{line}Mine", "mine").config["scheduler"]["max_num_seqs"] == 2048
+    assert "max_num_seqs" not in run(f"{line}Bare ~scheduler.max_num_seqs", "bare").config["scheduler"]
+
+
+@pytest.mark.parametrize("path", BUILT_IN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_constructors_and_configs_have_equal_defaults(path):
+    values = yaml.safe_load(path.read_text())
+    if "_target_" not in values:
+        pytest.skip("it changes another choice, which names the class")
+    parameters = inspect.signature(hydra.utils.get_object(values["_target_"])).parameters
+    for name, value in values.items():
+        if name in parameters and parameters[name].default is not inspect.Parameter.empty:
+            assert parameters[name].default == value, name
+
+
+@pytest.fixture
+def runs_of(testbed, tmp_path, monkeypatch):
+    """Run a class of a plug-in's; the names of all runs so far."""
+    for name, (text, _) in IMPORTED.items():
+        write(tmp_path, name, text)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    importlib.invalidate_caches()
+
+    def call(target, folder=tmp_path):
+        monkeypatch.chdir(folder)
+        words = ("policy=custom", f"policy._target_={target}", "arrivals.duration_s=1", "outputs=summary")
+        assert testbed("run", *words)[0] == 0
+        return {path.parent.name for path in folder.glob("runs/*/summary.json")}
+
+    return call
+
+
+def test_run_id_depends_on_every_imported_plug_in_file(runs_of, tmp_path):
+    expected = len(runs_of("mine.policy.Slabs"))
+    for name, (text, counts) in IMPORTED.items():
+        write(tmp_path, name, f"{text} " if name.endswith("json") else f"{text}# changed\n")
+        expected += counts
+        assert len(runs_of("mine.policy.Slabs")) == expected, name
+
+
+def test_moved_plug_in_folder_gives_the_same_run_id(runs_of, tmp_path):
+    for name in IMPORTED:
+        write(tmp_path / "moved", name, (tmp_path / name).read_text())
+    assert runs_of("mine.policy.Slabs") == runs_of("mine.policy.Slabs", tmp_path / "moved")
+
+
+def test_run_id_depends_on_installed_plug_in_files(runs_of, tmp_path):
+    runs_of("bought.policy.Slabs")
+    write(tmp_path, "site-packages/bought/table.json", "[]")
+    assert len(runs_of("bought.policy.Slabs")) == 2
+
+
+# ---- an installed plug-in
+
+
+@pytest.fixture
+def _installed(tmp_path, monkeypatch):
+    """A package whose entry points are a policy, a scheduler, and three that cannot be loaded."""
+    about = "Metadata-Version: 2.1\nName: my-package\nVersion: 1\n"
+    points = "[testbed.policy]\nslabs = example_policy:Slabs\nbroken = no_such_module:Policy\n"
+    points += "gone = example_policy:Nothing\nleaves = leaves_listed:Policy\n"
+    points += "[testbed.scheduler]\nchunks = testbed.sched.chunked:ChunkedPrefill\n"
+    write(tmp_path, "installed/my_package-1.dist-info/METADATA", about)
+    write(tmp_path, "installed/my_package-1.dist-info/entry_points.txt", points)
+    write(tmp_path, "installed/leaves_listed.py", "import sys; sys.exit(0)")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+
+
+@pytest.mark.usefixtures("_installed")
+def test_installed_policy_can_be_chosen_by_name(testbed, run):
+    config = run("policy=slabs +policy.slab_size=32 arrivals.duration_s=5").config
+    assert config["policy"]["_target_"] == "example_policy.Slabs"
+    assert "did you mean slabs?" in testbed("run", "policy=slab")[2]
+
+
+@pytest.mark.usefixtures("_installed")
+def test_an_installed_scheduler_gets_the_limits(run):
+    config = run("scheduler=chunks scheduler.max_num_seqs=7 arrivals.duration_s=5").config
+    assert (config["scheduler"]["max_num_batched_tokens"], config["scheduler"]["max_num_seqs"]) == (2560, 7)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_list_tolerates_broken_plug_ins_and_files(testbed, tmp_path):
+    write(tmp_path, "mine/policy/odd.yaml", "# An odd one\n_target_: [\n")
+    code, output, _ = testbed("list", "policy", "--config-dir", "mine")
+    assert code == 0
+    reported = " ".join(re.sub("[│─┌┐└┘├┤┬┴┼]", " ", output).split())
+    assert reported.count("cannot be loaded") == 3
+    assert "(package my-package)" in reported
+    assert "An odd one" in reported
+    assert "example_policy.Slabs" in reported
+    assert "testbed.memory.paged.paged.Paged" in reported

@@ -1,0 +1,108 @@
+"""Policies and schedulers driven by hand: calls as residents and engine make them, without a clock."""
+
+from testbed.core.request import Incoming
+from testbed.core.sequence import Sequence, disband, passing_batch
+from testbed.core.slots import Refusal
+from testbed.sched.beams import SyntheticBeams
+from testbed.sched.plan import Plan
+from testbed.sched.preemption import preempt_victim
+from testbed.sim.outputs import Outputs
+
+LIMITS = {"max_num_batched_tokens": 2560, "max_num_seqs": 256}
+
+
+def scheduler_of(kind, policy, rule, **limits):
+    """An iteration-level scheduler with these limits, wide ones where none are given."""
+    return kind(policy, rule, **{**LIMITS, **limits})
+
+
+def sequence(seq_id, prompt_len=1, **request):
+    """The only sequence of a request of the same number."""
+    return Sequence(seq_id, Incoming(seq_id, 0, prompt_len, **request))
+
+
+def samples(prompt_len, count=2, first=0):
+    """The `count` sequences of one request, numbered from `first` on."""
+    request = Incoming(first, 0, prompt_len, num_seqs=count)
+    return [Sequence(first + i, request) for i in range(count)]
+
+
+def admit(policy, seqs, num_tokens):
+    """Room for these sequences, of whose tokens none is computed yet; the policy's answers."""
+    answers = policy.admit(seqs, num_tokens)
+    if not isinstance(answers, Refusal):
+        for seq, grant in zip(seqs, answers, strict=True):
+            seq.num_slots, seq.num_stored = max(num_tokens, grant.num_cached), grant.num_cached
+    return answers
+
+
+def admit_and_prefill(policy, seqs, num_tokens):
+    """Admit these sequences and compute their first num_tokens tokens; the policy's answers."""
+    answers = admit(policy, seqs, num_tokens)
+    if not isinstance(answers, Refusal):
+        for seq in seqs:
+            seq.num_stored = seq.num_slots
+            policy.publish(seq, seq.num_stored)
+    return answers
+
+
+def extend(policy, seqs, num_tokens):
+    """num_tokens more tokens for each of these sequences, computed at once; the policy's answer."""
+    batch = passing_batch(seqs)
+    answer = policy.extend(batch, num_tokens)
+    if not isinstance(answer, Refusal):
+        batch.extend(num_tokens)
+        batch.advance(num_tokens)
+    disband(batch)
+    for seq in seqs:
+        policy.publish(seq, seq.num_stored)
+    return answer
+
+
+def fork(policy, parent, child):
+    """`child` goes on from all of the parent's tokens; the copies that this takes."""
+    ops = policy.fork(parent, child)
+    child.num_slots, child.num_stored = parent.num_slots, parent.num_stored
+    return ops
+
+
+def release(policy, seq):
+    """The sequence needs nothing any more."""
+    policy.release(seq)
+    seq.num_slots = seq.num_stored = 0
+
+
+class ManualDriver:
+    """A scheduler and the outputs of its requests, plan by plan."""
+
+    def __init__(self, scheduler, beams=None):
+        self.scheduler = scheduler
+        self.state = scheduler.state
+        self.policy = scheduler.policy
+        self.outputs = Outputs(scheduler.state, beams or SyntheticBeams())
+        for reader in (scheduler, scheduler.policy):
+            if reader.reads_output_len:
+                reader.foresee(self.outputs.lengths)
+
+    def add(self, request):
+        """The request arrives; its group."""
+        self.outputs.arrived(request)
+        return self.scheduler.add(request.incoming)
+
+    def carry_out(self, plan, steps=1):
+        """The outcome of a plan."""
+        outcome = self.scheduler.commit(plan, steps, self.outputs.results(plan, steps))
+        self.outputs.follow(plan, outcome)
+        return outcome
+
+    def step(self):
+        """The next plan and its outcome."""
+        plan = self.scheduler.plan()
+        return plan, self.carry_out(plan)
+
+    def preempt(self):
+        """The rule's victim gives way, outside a step; the plan that says so."""
+        plan = Plan()
+        preempt_victim(self.state, self.scheduler.preemption, plan)
+        self.outputs.results(plan, 0)
+        return plan

@@ -1,0 +1,38 @@
+"""Two runs are the same, bit for bit, one of them in spans and the other step by step."""
+
+from dataclasses import fields
+
+import numpy as np
+
+from testbed.sim.recorder import SLOTS
+
+
+def assert_same(fast, slow):
+    for field in fields(fast.totals):
+        assert getattr(fast.totals, field.name) == getattr(slow.totals, field.name), field.name
+    assert fast.end_ps == slow.end_ps
+    assert fast.marks == slow.marks
+    assert fast.rejections == slow.rejections
+    for name, column in fast.requests.columns().items():
+        assert column.tolist() == slow.requests.columns()[name].tolist(), name
+    assert_same_spans(fast.spans.columns(), slow.spans.columns())
+
+
+def assert_same_spans(spans, steps):
+    """Every span is the steps that it stands for: their times and sums, and what all of them have in common.
+
+    Who waits is counted when a span begins, and is preempted then.
+    """
+    iterations = spans["iterations"]
+    assert (steps["iterations"] == 1).all()
+    assert iterations.sum() == len(steps["iterations"])
+    first = np.cumsum(iterations) - iterations
+    for name in ("start_ps", "preempted", "waiting", "swapped"):
+        assert spans[name].tolist() == steps[name][first].tolist(), name
+    for name in ("decode_seqs", "prefill_tokens", "running"):
+        assert np.repeat(spans[name], iterations).tolist() == steps[name].tolist(), name
+    if len(first):
+        assert spans["duration_ps"].tolist() == np.add.reduceat(steps["duration_ps"], first).tolist()
+        for name in SLOTS:
+            sums = np.rint(spans[name] * iterations)
+            assert sums.tolist() == np.add.reduceat(steps[name], first).tolist(), name

@@ -1,0 +1,154 @@
+"""Random pools, policies, schedulers and workloads for whole simulations."""
+
+import hypothesis.strategies as st
+import numpy as np
+
+from testbed.core.request import Request, Rows, Turns, Workload
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.ranked import Fifo
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.sampling import parse_mix
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.separate import SeparatePrefill
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.sim.arrivals import SessionWorkload
+from testbed.workload import with_mix
+
+MAX_LEN = 128
+CONTIGUOUS = (ContiguousMax, ContiguousPow2, ContiguousOracle)
+
+
+@st.composite
+def pools(draw):
+    """A few longest sequences, or some slots more; a host pool that is roomy, tight or not there."""
+    num_slots = draw(st.sampled_from([1, 2, 3, 5])) * MAX_LEN + draw(st.sampled_from([0, 0, 5]))
+    return PoolSpec(num_slots, MAX_LEN, host(draw(st.sampled_from([1000, 0, 200, 64]))))
+
+
+@st.composite
+def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
+    """A function that makes the policy; where it shares it may have registered a prefix."""
+    policy, pool = draw(st.sampled_from(classes)), draw(pools())
+    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if policy.caches_prefixes else [1, 3, 8, 16]))}
+    if policy.shares:
+        options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
+    if policy is OutputCaching:
+        options["uncached_first"] = draw(st.booleans())
+    order = draw(st.sampled_from([Lru, Fifo, S3Fifo, Arc, CostAware])) if policy.caches_prefixes else None
+
+    def make():
+        built = policy(pool, **options, **({"eviction": order()} if order else {}))
+        if prefix and built.shares:
+            built.register_prefix(prefix)
+        return built
+
+    return make
+
+
+@st.composite
+def schedulers(draw, classes=(SeparatePrefill, MixedPrefill, ChunkedPrefill)):
+    """A function that makes the scheduler of a policy."""
+    if draw(st.sampled_from([False, False, True])):
+        return draw(vllm_schedulers())
+    scheduler = draw(st.sampled_from(classes))
+    preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
+    limits = {
+        "max_num_batched_tokens": draw(st.sampled_from([4, 40, 300])),
+        "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
+    }
+    return lambda policy: scheduler(policy, preemption(), **limits)
+
+
+@st.composite
+def vllm_schedulers(draw):
+    """The same for vLLM V1, over all its options."""
+    limits = {
+        "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
+        "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 16])),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "enable_chunked_prefill": draw(st.booleans()),
+        "cuts_lone_prompt": draw(st.booleans()),
+    }
+    preemption = draw(st.sampled_from([Recompute, Recompute, Swap, RecomputeSingleSwapGroup]))
+    ahead = {"ignore_eos": draw(st.booleans())}
+    if draw(st.sampled_from([False, True, True])):
+        return lambda policy: AsyncVllmV1(policy, preemption(), **limits, **ahead)
+    return lambda policy: VllmV1(policy, preemption(), **limits)
+
+
+@st.composite
+def workloads(draw, prefix=0):
+    """Requests of one sequence, groups and beams; some of their prompts begin with a prefix of that many tokens."""
+    size = draw(st.sampled_from([40, 20, 8, 2]))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    gap_ps = draw(st.sampled_from([10**8, 0, 10**9, 3 * 10**9, 10**11]))
+    arrivals = np.cumsum(rng.integers(0, gap_ps + 1, size)).tolist()
+    lengths = rng.integers(1, draw(st.sampled_from([40, MAX_LEN // 2, 6, MAX_LEN // 2 + 1])) + 1, (size, 2)).tolist()
+    num_seqs = rng.choice([1, 1, 2, 4], size).tolist() if draw(st.booleans()) else [1] * size
+    beam = draw(st.booleans())
+    prefixes = rng.choice([0, prefix], size).tolist()
+    return [
+        Request(
+            i,
+            arrivals[i],
+            max(lengths[i][0], prefixes[i]),
+            lengths[i][1],
+            num_seqs=n,
+            beam=beam and n > 1 and i % 3 > 0,
+            registered_prefix=prefixes[i],
+        )
+        for i, n in enumerate(num_seqs)
+    ]
+
+
+@st.composite
+def mixed_workloads(draw):
+    """Requests of one workload that sample by random shares: plain, parallel and beams side by side."""
+    texts = draw(st.lists(st.sampled_from(["1:3", "2:1", "4:1", "beam2:1", "beam3:1", "beam6:1"]), min_size=1))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    size = draw(st.sampled_from([40, 20, 2]))
+    rows = Rows(*rng.integers(1, draw(st.sampled_from([6, 40])) + 1, (2, size)))
+    arrivals = np.cumsum(rng.integers(0, draw(st.sampled_from([1, 10**9, 10**11])), size))
+    return list(Workload(with_mix(rows, parse_mix(",".join(texts)), rng), arrivals))
+
+
+@st.composite
+def with_shared_prompts(draw, requests):
+    """The same requests, whose prompts begin as one of a few stories and end on their own."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    num_stories = draw(st.sampled_from([1, 2, 5]))
+    changed = []
+    for r in draw(requests):
+        shared, story = int(rng.integers(0, 2 * r.prompt_len)), int(rng.integers(num_stories))
+        ids = (story * MAX_LEN + i if i < shared else -1 - r.request_id for i in range(r.prompt_len))
+        changed.append(r._replace(prompt_ids=tuple(ids)))
+    return changed
+
+
+@st.composite
+def session_workloads(draw):
+    """A few sessions whose rows wait for up to two earlier ones, and whose prompts repeat what came before."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    size, num_sessions = draw(st.sampled_from([1, 5, 30])), draw(st.sampled_from([1, 3, 8]))
+    session = np.unique(np.sort(rng.integers(0, num_sessions, size)), return_inverse=True)[1].astype(np.int64)
+    after = [tuple(sorted({int(i) for i in rng.integers(max(0, row - 3), row + 1, 2)} - {row})) for row in range(size)]
+    after = [tuple(one for one in before if session[one] == session[row]) for row, before in enumerate(after)]
+    longest = draw(st.sampled_from([0.0, 1e-3, 0.5]))
+    waits = rng.choice([0.0, longest, longest / 3], size)
+    prompts, outputs = rng.integers(1, MAX_LEN // 2 + 2, (2, size))
+    ids = [tuple(range(s * MAX_LEN, s * MAX_LEN + n)) for s, n in zip(session.tolist(), prompts.tolist(), strict=True)]
+    rows = Rows(prompts, outputs, prompt_ids=ids, turns=Turns(session, after, waits, np.zeros(size)))
+    gap_ps = draw(st.sampled_from([0, 10**9]))
+    arrivals = np.zeros(size, np.int64)
+    return SessionWorkload(
+        rows, arrivals, draw(st.sampled_from([1, 2])), False, draw(st.sampled_from([1, 2, 9])), gap_ps
+    )

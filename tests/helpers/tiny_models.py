@@ -1,0 +1,105 @@
+"""Tiny models and schedulers for the engine's tests, and a forward pass that knows nothing of slots."""
+
+import torch
+import torch.nn.functional as F
+
+from testbed.core.request import Request
+from testbed.core.specs import ModelSpec
+from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.assemble import Options, assemble
+from testbed.kernels.engine.clock import StepClock
+from testbed.kernels.engine.maths import rotary_table
+from testbed.kernels.engine.weights import random_weights
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute
+
+torch.set_num_threads(1)  # the models are tiny
+
+SHAPES = {
+    "opt": ModelSpec("opt", 2, 32, 4, 4, 8, 64, 2, 61, 128, True),
+    "llama": ModelSpec("llama", 2, 32, 4, 2, 8, 48, 3, 61, 128),
+    "qwen2": ModelSpec("qwen2", 2, 32, 4, 1, 8, 48, 3, 61, 128, True),
+}
+
+
+def architecture(family):
+    return Architecture(SHAPES[family], family, qkv_bias=family == "qwen2")
+
+
+def weights(arch, seed=0):
+    return random_weights(arch, seed, "cpu", torch.float32)
+
+
+def dense_logits(arch, w, tokens):
+    """Logits at every position of one sequence: no cache, one head after the other, by torch's own attention."""
+    x = w.embedding[tokens]
+    if w.positions is not None:
+        x = x + w.positions[: len(tokens)]
+    for layer in w.layers:
+        h = normed(x, layer.norm_1, arch.norm_eps)
+        qkv = F.linear(h, layer.qkv.weight, layer.qkv.bias)
+        q, k, v = qkv.split((arch.q_width, arch.kv_width, arch.kv_width), dim=1)
+        x = x + F.linear(attend(arch, q, k, v), layer.out.weight, layer.out.bias)
+        h = normed(x, layer.norm_2, arch.norm_eps)
+        up = F.linear(h, layer.up.weight, layer.up.bias)
+        half = up.shape[1] // 2
+        up = torch.relu(up) if arch.is_opt else F.silu(up[:, :half]) * up[:, half:]
+        x = x + F.linear(up, layer.down.weight, layer.down.bias)
+    return F.linear(normed(x, w.norm, arch.norm_eps), w.head)
+
+
+def normed(x, norm, eps):
+    if norm.bias is not None:
+        return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, eps)
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * norm.weight
+
+
+def attend(arch, q, k, v):
+    size, heads = arch.spec.head_size, arch.spec.num_heads
+    q, k, v = (x.view(len(x), -1, size).transpose(0, 1) for x in (q, k, v))
+    if not arch.is_opt:
+        q, k = turned(arch, q), turned(arch, k)
+    k, v = (x.repeat_interleave(heads // x.shape[0], dim=0) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1)
+
+
+def turned(arch, x):
+    """RoPE by complex numbers."""
+    table = rotary_table(arch, "cpu")[: x.shape[1]]
+    half = x.shape[2] // 2
+    z = torch.complex(x[..., :half].contiguous(), x[..., half:].contiguous()) * torch.complex(table[:, 0], table[:, 1])
+    return torch.cat([z.real, z.imag], dim=-1)
+
+
+def pool(num_slots, host_slots=0):
+    return PoolSpec(num_slots, 128, host(host_slots))
+
+
+def engine(family="opt", policy=None, scheduler=None, spec=None, debug=True, **options):
+    """A CPU engine; `policy` and `scheduler` are made with the pool and with the policy."""
+    spec = spec or pool(512, 512)
+    arch = architecture(family)
+    built = (scheduler or mixed)((policy or Paged)(spec))
+    chosen = Options(debug=debug, clock=StepClock(), **options)
+    return assemble(built, spec, arch, weights(arch), chosen)
+
+
+def mixed(policy, preemption=None, budget=64, max_num_seqs=16):
+    return MixedPrefill(policy, preemption or Recompute(), max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
+
+
+def requests(lengths, num_seqs=1, beam=False, **more):
+    """Requests that arrive one a second."""
+    return [
+        Request(i, i * 10**12, prompt, output, num_seqs, beam, **more) for i, (prompt, output) in enumerate(lengths)
+    ]
+
+
+def greedy(arch, w, prompt, num_tokens):
+    """What a sequence says when its most likely tokens are taken."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(int(dense_logits(arch, w, torch.tensor(tokens))[-1].argmax()))
+    return tokens[len(prompt) :]

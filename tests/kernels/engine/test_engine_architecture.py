@@ -1,0 +1,78 @@
+"""Which network a model folder or a shipped model means: what Hugging Face's modelling code reads from config.json."""
+
+import json
+
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.core.shapes import read_model
+from testbed.kernels.engine.architecture import Architecture, of_folder, of_spec
+
+SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 61,
+         "max_position_embeddings": 128}  # fmt: skip
+OPT = {**SHAPE, "model_type": "opt", "ffn_dim": 64}
+GATED = {**SHAPE, "num_key_value_heads": 2, "intermediate_size": 48}
+LLAMA, QWEN2 = ({**GATED, "model_type": name} for name in ("llama", "qwen2"))
+SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+           "original_max_position_embeddings": 64}  # fmt: skip
+FOUND = {  # family, norm_eps, qkv_bias, rope_theta, rope_scaling
+    "OPT": (OPT, "opt", 1e-5, False, 1e4, None),
+    "LLaMA with nothing said": (LLAMA, "llama", 1e-6, False, 1e4, None),
+    "LLaMA 3": ({**LLAMA, "rms_norm_eps": 1e-5, "rope_theta": 5e5}, "llama", 1e-5, False, 5e5, None),
+    "LLaMA 3.1": ({**LLAMA, "rope_theta": 5e5, "rope_scaling": SCALING}, "llama", 1e-6, False, 5e5, SCALING),
+    "RoPE as transformers 5 writes it": (
+        {**LLAMA, "rope_parameters": {"rope_theta": 7e4, "rope_type": "default"}}, "llama", 1e-6, False, 7e4, None),
+    "the old key of a type": ({**LLAMA, "rope_scaling": {"type": "default"}}, "llama", 1e-6, False, 1e4, None),
+    "LLaMA with biases": ({**LLAMA, "attention_bias": True}, "llama", 1e-6, True, 1e4, None),
+    "Qwen2, whose biases no key says": ({**QWEN2, "rope_theta": 1e6}, "qwen2", 1e-6, True, 1e6, None),
+}  # fmt: skip
+REFUSED = {
+    "norms behind the blocks": ({**OPT, "do_layer_norm_before": False}, "do_layer_norm_before=False"),
+    "OPT with another activation": ({**OPT, "activation_function": "gelu"}, "activation_function='gelu'"),
+    "another activation": ({**LLAMA, "hidden_act": "gelu"}, "SwiGLU"),
+    "a sliding window": ({**QWEN2, "use_sliding_window": True}, "full attention only"),
+    "biases in the MLP": ({**LLAMA, "mlp_bias": True}, "without biases"),
+    "another RoPE": ({**LLAMA, "rope_scaling": {"rope_type": "yarn"}}, "RoPE of type 'yarn'"),
+    "another RoPE by the old key": ({**LLAMA, "rope_scaling": {"type": "linear"}}, "RoPE of type 'linear'"),
+    "another family": ({**LLAMA, "model_type": "gpt2"}, "choose one of opt, llama, qwen2"),
+}
+
+
+def read(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    return of_folder(folder)
+
+
+@pytest.mark.parametrize(("config", "family", "eps", "bias", "theta", "scaling"), FOUND.values(), ids=FOUND)
+def test_config_of_a_folder_gives_the_architecture(tmp_path, config, family, eps, bias, theta, scaling):
+    found = read(tmp_path, config)
+    assert found == Architecture(found.spec, family, eps, bias, theta, scaling)
+    assert found.is_opt == (family == "opt")
+    assert (found.q_width, found.kv_width) == ((32, 32) if found.is_opt else (32, 16))
+
+
+@pytest.mark.parametrize(("config", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_the_engine_does_not_compute_is_refused(tmp_path, config, words):
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, config)
+    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: ")
+    assert words in str(caught.value)
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"config\.json: is missing"):
+        of_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "bias", "theta"),
+    [
+        ("opt-13b", "opt", False, 1e4),
+        ("llama-13b", "llama", False, 1e4),
+        ("llama-3-8b", "llama", False, 5e5),
+        ("qwen2.5-0.5b", "qwen2", True, 1e6),
+    ],
+)
+def test_shipped_models_have_the_options_of_their_family(name, family, bias, theta):
+    found = of_spec(read_model(name))
+    assert (found.spec, found.family, found.qkv_bias, found.rope_theta) == (read_model(name), family, bias, theta)

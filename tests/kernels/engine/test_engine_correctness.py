@@ -1,0 +1,89 @@
+"""Whatever the policy does with the slots, the tokens are those of a forward pass without any."""
+
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tiny_models as tiny  # noqa: E402
+
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2  # noqa: E402
+from testbed.memory.paged.paged import Paged  # noqa: E402
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
+from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
+from testbed.sched.preemption import Recompute, Swap  # noqa: E402
+from testbed.sched.separate import SeparatePrefill  # noqa: E402
+
+LENGTHS = [(5, 9), (17, 4), (1, 12), (30, 3), (8, 20), (16, 7), (33, 2), (3, 1)]
+
+
+def check(engine, requests, family="opt"):
+    """Every request is answered, by the tokens that the plain forward pass says."""
+    token_buffers = engine.runner.token_buffers
+    prompts = {r.request_id: token_buffers.prompt(r.incoming) for r in requests}
+    records = engine.serve(requests)
+    arch = tiny.architecture(family)
+    w = tiny.weights(arch)
+    assert not records.rejections
+    assert len(records.requests) == len(requests)
+    for r in requests:
+        want = tiny.greedy(arch, w, prompts[r.request_id], r.output_len)
+        assert records.outputs[r.request_id] == [want], f"request {r.request_id}"
+    return records
+
+
+@pytest.mark.parametrize("family", ["opt", "llama", "qwen2"])
+@pytest.mark.parametrize("block_size", [1, 16, 32])
+def test_tokens_are_right_for_every_block_size(family, block_size):
+    check(tiny.engine(family, partial(Paged, block_size=block_size)), tiny.requests(LENGTHS), family)
+
+
+@pytest.mark.parametrize("policy", [ContiguousMax, ContiguousPow2, ContiguousOracle])
+def test_tokens_are_right_in_contiguous_memory(policy):
+    check(tiny.engine("llama", policy), tiny.requests(LENGTHS), "llama")
+
+
+@pytest.mark.parametrize("policy", [Paged, partial(PrefixCaching, block_size=4), ContiguousOracle])
+def test_tokens_are_right_with_chunked_prefill(policy):
+    def chunked(policy):
+        return ChunkedPrefill(policy, Recompute(), max_num_batched_tokens=7, max_num_seqs=16)
+
+    check(tiny.engine("qwen2", policy, chunked), tiny.requests(LENGTHS), "qwen2")
+
+
+def test_tokens_are_right_with_separate_prefill():
+    def separate(policy):
+        return SeparatePrefill(policy, Recompute(), max_num_batched_tokens=40, max_num_seqs=16)
+
+    check(tiny.engine("opt", scheduler=separate), tiny.requests(LENGTHS))
+
+
+@pytest.mark.parametrize("rule", [Recompute, Swap])
+def test_tokens_are_right_after_preemption(rule):
+    small = tiny.pool(64, 256)
+    engine = tiny.engine("llama", partial(Paged, block_size=4), partial(tiny.mixed, preemption=rule()), small)
+    records = check(engine, tiny.requests([(9, 20), (8, 21), (10, 19), (7, 22)]), "llama")
+    preempted = sum(r.num_swaps if rule is Swap else r.num_recomputes for r in records.requests)
+    assert preempted >= 2
+
+
+def test_tokens_are_right_after_prefix_hits():
+    ids = tuple(range(3, 33))
+    requests = tiny.requests([(30, 5), (30, 6), (30, 4)], prompt_ids=ids)
+    engine = tiny.engine("opt", partial(PrefixCaching, block_size=4))
+    check(engine, requests)
+    assert engine.scheduler.policy.counters()["hit_tokens"] == 56
+
+
+def test_tokens_are_right_with_a_registered_prefix():
+    def policy(spec):
+        built = Paged(spec, block_size=8)
+        built.register_prefix(21)
+        return built
+
+    check(
+        tiny.engine("llama", policy, registered=21),
+        tiny.requests([(30, 5), (22, 6), (21, 4)], registered_prefix=21),
+        "llama",
+    )

@@ -1,0 +1,221 @@
+"""Prefix caching by example: what is found, what is written, and what goes first."""
+
+import pytest
+from manual_driver import admit, admit_and_prefill, extend, release, sequence
+
+from testbed.core.errors import InputError, OracleError
+from testbed.core.slots import DEVICE, HOST, Grant, Refusal
+from testbed.memory.policy import PoolSpec, UnsupportedError, host
+from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.ranked import Fifo
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.prefix_cache.prefix_index import block_contents
+
+POOL = PoolSpec(num_slots=64, max_len=64, tiers=host(64))
+
+
+def policy(**options):
+    return PrefixCaching(POOL, **{"block_size": 4, "watermark": 0, **options})
+
+
+def prompt(seq_id, ids, num_tokens=None, tokens_per_id=1, registered_prefix=0):
+    length = num_tokens or len(ids) * tokens_per_id
+    return sequence(seq_id, length, registered_prefix=registered_prefix, prompt_ids=ids, tokens_per_id=tokens_per_id)
+
+
+def blocks(caching, seq):
+    return [extent.start // 4 for extent in caching.table(seq)]
+
+
+def found(caching, seq, num_tokens=None):
+    (grant,) = admit_and_prefill(caching, [seq], num_tokens or seq.prompt_len)
+    caching.check()
+    return grant.num_cached
+
+
+TEXT = tuple(range(100, 120))
+
+
+def test_only_full_blocks_are_shared():
+    caching = policy()
+    first, second = prompt(0, TEXT[:10]), prompt(1, (*TEXT[:9], 7, 7, 7))
+    assert found(caching, first) == 0
+    assert found(caching, second) == 8
+    assert blocks(caching, first)[:2] == blocks(caching, second)[:2]
+    assert not set(blocks(caching, first)[2:]) & set(blocks(caching, second)[2:])
+    assert (caching.usage().live, caching.usage().saved) == (14, 8)
+
+
+def test_cached_blocks_outlive_their_sequence_until_eviction():
+    caching = policy()
+    found(caching, first := prompt(0, TEXT[:12]))
+    release(caching, first)
+    assert caching.usage().cached == 12
+    found(caching, large := prompt(1, tuple(range(56))))  # 14 of 16 blocks: one cached block has to go, the last one
+    assert (caching.usage().cached, caching.counters()["evictions"]) == (8, 1)
+    release(caching, large)
+    assert found(caching, prompt(2, TEXT[:13])) == 8
+
+
+def test_block_of_the_last_prompt_token_is_recomputed():
+    caching = policy()
+    found(caching, first := prompt(0, TEXT[:8]))
+    again = prompt(1, TEXT[:8])
+    assert found(caching, again) == 4
+    assert blocks(caching, first)[0] == blocks(caching, again)[0]
+    assert blocks(caching, first)[1] != blocks(caching, again)[1]
+
+
+def test_hit_can_exceed_the_chunk():
+    caching = policy()
+    found(caching, prompt(0, TEXT[:16]))
+    second = prompt(1, (*TEXT[:16], 1, 2))
+    assert found(caching, second, 2) == 16
+    assert len(caching.table(second)) == 4
+
+
+def test_chunk_is_published_after_its_prefill():
+    caching = policy()
+    found(caching, first := prompt(0, TEXT[:16]), 6)
+    assert found(caching, prompt(1, TEXT[:16]), 1) == 4
+    extend(caching, [first], 6)
+    assert found(caching, prompt(2, TEXT[:16]), 1) == 12
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_one_id_can_stand_for_sixteen_tokens(size):
+    caching = policy(block_size=size)
+    found(caching, prompt(0, (5, 6), 32, 16))
+    assert found(caching, prompt(1, (5, 7), 32, 16)) == 16
+    assert found(caching, prompt(2, (6, 5), 16, 16)) == 0
+
+
+def test_partial_last_id_is_shared_in_full_blocks():
+    caching = policy()
+    found(caching, prompt(0, (5, 6), 27, 16))
+    assert found(caching, prompt(1, (5, 6), 27, 16)) == 24
+
+
+def test_block_size_must_match_tokens_per_id():
+    with pytest.raises(InputError, match="block_size 4 does not go with a trace whose ids name 6 tokens"):
+        policy().admit([prompt(0, (1, 2), 12, 6)], 12)
+    assert block_contents((1, 2, 3, 4), 2, 8, 4) == [(1, 2), (3, 4)]
+
+
+def test_hit_beyond_the_chunk_needs_no_free_blocks():
+    caching = policy(watermark=0.25)
+    found(caching, first := prompt(0, TEXT))
+    release(caching, first)
+    found(caching, prompt(1, tuple(range(32))))  # 8 blocks of 16; 5 cached, 3 free, 4 to be kept
+    assert found(caching, prompt(2, (*TEXT, 1)), 1) == 16
+
+
+def test_prompt_without_ids_is_private():
+    caching = policy()
+    for seq_id in range(2):
+        assert found(caching, sequence(seq_id, 8)) == 0
+    assert caching.usage().saved == 0
+
+
+def test_swapped_in_block_can_be_hit_again():
+    caching = policy()
+    found(caching, first := prompt(0, TEXT[:8]))
+    assert isinstance(caching.move([first], HOST), Grant)
+    assert caching.usage().cached == 8
+    found(caching, large := prompt(1, tuple(range(60))))  # evicts what is cached
+    release(caching, large)
+    assert isinstance(caching.move([first], DEVICE), Grant)
+    caching.publish(first, 8)
+    assert found(caching, prompt(2, TEXT[:9])) == 8
+
+
+def test_duplicate_blocks_merge_after_release():
+    caching = policy()
+    first, second = prompt(0, TEXT[:9]), prompt(1, TEXT[:9])
+    found(caching, first, 2)
+    found(caching, second, 2)
+    extend(caching, [first, second], 7)
+    release(caching, first)
+    release(caching, second)
+    assert caching.usage().cached == 8
+
+
+def test_counters_of_lookups_and_hits():
+    caching = policy()
+    found(caching, prompt(0, TEXT[:10]))
+    found(caching, prompt(1, TEXT[:10]))
+    counts = {"prompts": 2, "blocks": 6, "hit_blocks": 2, "tokens": 20, "hit_tokens": 8, "evictions": 0}
+    assert caching.counters() == counts
+
+
+def test_belady_needs_future_prompts_and_others_refuse_them():
+    with pytest.raises(UnsupportedError, match="Fifo does not read the future"):
+        policy(eviction=Fifo()).foresee_prompts([])
+    caching = policy(eviction=Belady())
+    with pytest.raises(OracleError, match="foresee"):
+        caching.admit([prompt(0, TEXT)], 20)
+
+
+def test_belady_keeps_the_next_used_blocks():
+    story, other, large = TEXT[:12], tuple(range(12)), tuple(range(200, 248))
+    caching = policy(eviction=Belady())
+    trace = [story, other, large, other, story]
+    caching.foresee_prompts((ids, 1, len(ids)) for ids in trace)
+    hits = []
+    for seq_id, ids in enumerate(trace):
+        seq = prompt(seq_id, ids)
+        hits.append(found(caching, seq))
+        release(caching, seq)
+    assert hits == [0, 0, 0, 8, 4]
+
+
+def small(num_blocks, watermark=0.0):
+    return PrefixCaching(PoolSpec(num_blocks * 4, 64, host(64)), block_size=4, watermark=watermark)
+
+
+def test_cached_blocks_are_live_after_a_hit():
+    caching = policy()
+    found(caching, first := prompt(0, TEXT[:12]))
+    release(caching, first)
+    assert (caching.usage().live, caching.usage().cached) == (0, 12)
+    found(caching, prompt(1, TEXT[:9]), 5)
+    assert (caching.usage().live, caching.usage().held, caching.usage().cached) == (8, 8, 4)
+
+
+def test_watermark_applies_to_evictable_blocks_too():
+    caching = small(10, watermark=0.2)
+    found(caching, first := prompt(0, TEXT[:16]))
+    release(caching, first)
+    found(caching, prompt(1, TEXT[16:20]))
+    assert admit(caching, [prompt(2, tuple(range(32)))], 32) is Refusal.LATER
+    assert admit(caching, [sequence(2, 32)], 32) is Refusal.LATER  # nor for content that nobody else has
+    assert not isinstance(admit(caching, [prompt(3, tuple(range(28)))], 28), Refusal)
+
+
+def test_block_with_an_evicted_duplicate_is_published():
+    """Two prompts alike are admitted before either is computed, so each has blocks of its own; the first one leaves."""
+    caching, first, second, other = small(6), *(prompt(i, TEXT[:8]) for i in range(2)), prompt(2, tuple(range(17)))
+    for seq in (first, second):
+        admit(caching, [seq], 8)
+    for seq in (first, second):
+        caching.publish(seq, 4)
+    release(caching, first)
+    found(caching, other, 16)
+    release(caching, other)
+    assert caching.counters()["evictions"] == 1
+    caching.publish(second, 8)
+    caching.check()
+    assert found(caching, prompt(3, TEXT[:9])) == 8
+
+
+def test_swapped_in_blocks_replace_their_cached_copies():
+    caching, seq = policy(), prompt(0, TEXT[:10])
+    found(caching, seq)
+    caching.move([seq], HOST)
+    assert (caching.usage().held, caching.usage().cached) == (0, 8)
+    caching.move([seq], DEVICE)
+    caching.publish(seq, 10)
+    caching.check()
+    assert (caching.usage().held, caching.usage().cached, caching.usage().free) == (12, 0, 52)
+    found(caching, prompt(1, TEXT[:10]))
+    assert caching.usage().saved == 8

@@ -1,0 +1,218 @@
+"""Prefix caching over tiers: the contract with moves in the background, what is found, and runs that wait for loads."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+from tiny import MODEL, server
+
+from testbed.contract import check_policy
+from testbed.contract.search import POOLS
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.core.sequence import Sequence
+from testbed.core.slots import DEVICE, Refusal
+from testbed.core.specs import TierSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.fast_and_slow import differs
+from testbed.memory.policy import PoolSpec, Tier
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
+from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
+from testbed.memory.tiers.tiered_caching import TieredCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.preemption import Recompute
+from testbed.sim.simulation import simulate
+
+POLICIES = {
+    "write through": partial(TieredCaching, block_size=8),
+    "on reuse": lambda pool: TieredCaching(pool, block_size=8, store=OnReuse()),
+    "write back": lambda pool: TieredCaching(pool, block_size=8, store=WriteBack()),
+    "before eviction": lambda pool: TieredCaching(pool, block_size=8, store=BeforeEviction(4)),
+    "exclusive": partial(TieredCaching, block_size=8, exclusive=True),
+    "exclusive, lazy": lambda pool: TieredCaching(pool, block_size=8, exclusive=True, store=BeforeEviction(4)),
+    "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=S3Fifo(), store=WriteBack()),
+}  # fmt: skip
+STORES = ["write through", "write back", "exclusive"]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name):
+    assert check_policy(POLICIES[name], max_examples=12) is None
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_fast_equals_slow_with_transfers(name):
+    assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill]) is None
+
+
+class Unpinned(PinnedPool):
+    """What transfers read may be taken by others."""
+
+    __slots__ = ()
+
+    def pin(self, node):
+        """Nothing."""
+
+    def unpin(self, block):
+        """Nothing."""
+
+
+class FoundTooEarly(TieredCaching):
+    """What is to be loaded is found before it has landed."""
+
+    def load(self, seq, num_tokens):
+        answer = super().load(seq, num_tokens)
+        for move_id, one in list(self._hierarchy.in_transit.items()):
+            if one.target < 0:
+                super().landed(move_id)
+        return answer
+
+    def landed(self, move_id):
+        if move_id in self._hierarchy.in_transit:
+            super().landed(move_id)
+
+
+class Overwritten(TieredCaching):
+    def _make_cache(self, num_blocks, order, hash_of):
+        return Unpinned(num_blocks, order, hash_of, self)
+
+
+@pytest.mark.parametrize(("kind", "clauses"), [(FoundTooEarly, {8, 12}), (Overwritten, {5, 8, 12})])
+def test_blocks_that_are_read_before_landing_or_reused_while_pinned_are_found_out(kind, clauses):
+    broken = check_policy(partial(kind, block_size=8), max_examples=60, shrink=False)
+    assert broken is not None
+    assert broken.clause in clauses
+
+
+def sequence(seq_id, ids):
+    return Sequence(seq_id, Request(seq_id, 0, len(ids), 8, prompt_ids=tuple(ids)).incoming)
+
+
+def served(policy, seq_id, ids):
+    """One prompt comes, is computed and leaves; all transfers land. Its grant, and what had to be loaded for it."""
+    seq = sequence(seq_id, ids)
+    loading = policy.load(seq, len(ids)).ops
+    if loading.background:
+        assert policy.admit([seq], len(ids)) is Refusal.LOADING
+    land(policy, loading)
+    (grant,) = policy.admit([seq], len(ids))
+    seq.num_slots = seq.num_stored = len(ids)
+    policy.publish(seq, len(ids))
+    land(policy, policy.background())
+    policy.release(seq)
+    policy.check()
+    loaded = sum(copy.length for one in loading.background for copy in one.move.copies)
+    return grant.num_cached, loaded
+
+
+def land(policy, ops):
+    for move_id, _ in ops.background:
+        policy.landed(move_id)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_part_of_a_prompt_is_looked_up_below(name):
+    policy = POLICIES[name](PoolSpec(64, 128, (Tier("dram", 128),)))
+    story, other = list(range(56)), list(range(100, 156))
+    served(policy, 0, story)
+    served(policy, 1, other)
+    assert served(policy, 2, story)[0] == 48  # all but the block of the last token, most of which was below
+    assert policy.counters()["hit_tokens"] == 48
+    assert policy.usage().in_transit == policy.usage().held == 0
+
+
+def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one():
+    for name, again in (("exclusive", 8), ("write back", 0)):
+        policy = POLICIES[name](PoolSpec(64, 128, (Tier("dram", 128),)))
+        served(policy, 0, range(56))
+        served(policy, 1, range(100, 156))
+        served(policy, 2, range(56))
+        written = policy.counters()["written_blocks"]
+        served(policy, 3, range(100, 156))
+        assert (policy.counters()["written_blocks"] > written) == bool(again)
+
+
+def test_load_rules_weigh_the_link_against_a_prefill():
+    pool = PoolSpec(64, 128, (Tier("dram", 200, 1e3),))  # one byte a slot: 1,000 tokens/s
+    rules = {LoadNever(): 0, LoadIfFaster(900): 48, LoadIfFaster(1100): 0}
+    for rule, found in rules.items():
+        policy = TieredCaching(pool, block_size=8, load=rule)
+        served(policy, 0, range(56))
+        served(policy, 1, range(100, 156))
+        served(policy, 2, range(200, 256))
+        assert served(policy, 3, range(56)) == (found, found)
+
+
+def test_what_is_on_its_way_is_pinned_and_in_transit():
+    policy = TieredCaching(PoolSpec(64, 128, (Tier("dram", 128),)), block_size=8)
+    served(policy, 0, range(56))
+    served(policy, 1, range(100, 156))
+    seq = sequence(2, range(56))
+    loading = policy.load(seq, 56)
+    assert {move.target for _, move in loading.ops.background} == {DEVICE}
+    used = policy.usage()
+    assert used.in_transit > 0
+    assert used.allocated + used.cached + used.in_transit + used.free == used.total
+    assert policy.admit([sequence(3, range(200, 264))], 64) is Refusal.LATER  # the whole pool
+
+
+def agents(num_sessions, num_turns):
+    """Sessions in turn, each of whose prompts begins with all that it said before."""
+    for i in range(num_sessions * num_turns):
+        turn, session = divmod(i, num_sessions)
+        prompt = tuple(1000 * session + k for k in range(40 * (turn + 1)))
+        yield Request(i, i * 10**9, len(prompt), 8, prompt_ids=prompt)
+
+
+def run(make, tiers, requests=None):
+    on = server(host_bandwidth=1e9)
+    on = type(on)(on.name, on.gpu, 1, tiers=tiers)
+    slots = tuple(
+        Tier(name, int(tier.size_gib * (1 << 30)) // MODEL.kv_bytes_per_token) for name, tier in tiers.items()
+    )
+    pool = PoolSpec(600, 512, slots)
+    cost = AnalyticCost(MODEL, on, Efficiencies(overhead_s=1e-3))
+    policy = make(pool)
+    scheduler = ChunkedPrefill(policy, Recompute(cost), max_num_batched_tokens=64, max_num_seqs=8)
+    recorder = simulate(list(agents(8, 4)) if requests is None else requests, scheduler, cost, 512, pool=pool)
+    return policy, recorder
+
+
+def gib(num_slots):
+    return num_slots * MODEL.kv_bytes_per_token / (1 << 30)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("size", "bandwidth"), [(0, 1e9), (64, 1e9), (4000, 1e9), (4000, 1e6)])
+def test_every_request_is_served_whatever_the_tier(name, size, bandwidth):
+    tiers = {"dram": TierSpec(gib(size) + 1e-9, bandwidth, bandwidth, 1e-5)}
+    policy, recorder = run(POLICIES[name], tiers)
+    assert recorder.totals.finished == 32
+    assert policy.usage().held == 0
+
+
+def test_a_tier_finds_what_the_device_has_lost_and_a_slow_one_makes_requests_wait():
+    ends = Counter()
+    for bandwidth in (1e9, 1e6):
+        policy, recorder = run(POLICIES["write through"], {"dram": TierSpec(gib(4000), bandwidth, 1e9)})
+        assert policy.counters()["loaded_blocks"]
+        ends[bandwidth] = recorder.end_ps
+    without, _ = run(POLICIES["write through"], {"dram": TierSpec(1e-9)})
+    assert policy.counters()["hit_tokens"] > without.counters()["hit_tokens"]
+    assert ends[1e6] > ends[1e9]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TieredCaching(PoolSpec(64, 128)), "no tier"),
+        (lambda: TieredCaching(POOLS[0], exclusive=True, store=WriteThrough()), "only at its eviction"),
+        (lambda: TieredCaching(POOLS[0], eviction=S3Fifo(), store=BeforeEviction()).background(), "use lru"),
+        (lambda: OnReuse(0), "num_hits=0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

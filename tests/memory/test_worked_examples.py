@@ -1,0 +1,110 @@
+"""The paper's worked examples, block for block; the free list is ordered as each figure needs."""
+
+from manual_driver import admit_and_prefill, extend, fork, sequence
+
+from testbed.core.slots import Copy
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.sched.beams import pairs
+
+
+def paged(num_blocks, order=None, block_size=4):
+    pool = PoolSpec(num_blocks * block_size, 2048)
+    return Paged(pool, block_size, watermark=0, blocks=BlockPool(num_blocks, order))
+
+
+def blocks(policy, seq):
+    return [extent.start // policy.block_size for extent in policy.table(seq)]
+
+
+def filled(policy, seq, num_tokens):
+    size = policy.block_size
+    return [min(size, num_tokens - i * size) for i in range(len(policy.table(seq)))]
+
+
+def split(policy, seq, final_len):
+    """(live, reserved, internal) of a pool that holds this one sequence."""
+    used = policy.usage()
+    internal = max(0, policy.table(seq)[0].length - final_len)
+    return used.live, used.held - used.live - internal, internal
+
+
+def test_figure_3_reserves_2048_and_512_slots():
+    for max_len, prompt_len, final_len, expected in ((2048, 7, 10, (8, 2, 2038)), (512, 3, 5, (4, 1, 507))):
+        policy, seq = ContiguousMax(PoolSpec(4096, max_len)), sequence(0, prompt_len)
+        admit_and_prefill(policy, [seq], prompt_len)
+        extend(policy, [seq], 1)
+        assert split(policy, seq, final_len) == expected
+
+
+def test_figure_6_maps_logical_blocks_when_they_fill():
+    policy, seq = paged(9, order=[7, 1, 3, 0, 2, 4, 5, 6, 8]), sequence(0, 7)
+    admit_and_prefill(policy, [seq], 7)
+    assert (blocks(policy, seq), filled(policy, seq, 7)) == ([7, 1], [4, 3])
+    extend(policy, [seq], 1)
+    assert (blocks(policy, seq), filled(policy, seq, 8)) == ([7, 1], [4, 4])
+    extend(policy, [seq], 1)
+    assert (blocks(policy, seq), filled(policy, seq, 9)) == ([7, 1, 3], [4, 4, 1])
+
+
+def test_figure_7_stores_two_requests_in_separate_blocks():
+    policy, a, b = paged(9, order=[1, 4, 0, 5, 3, 6, 7, 2, 8]), sequence(0, 7), sequence(1, 5)
+    admit_and_prefill(policy, [a], 7)
+    admit_and_prefill(policy, [b], 5)
+    for _ in range(4):  # A needs its third block in the second step, B in the fourth
+        extend(policy, [a, b], 1)
+    extend(policy, [a], 2)
+    assert blocks(policy, a) == [1, 4, 3, 7]
+    assert blocks(policy, b) == [0, 5, 6]
+
+
+def test_figure_8_copies_for_the_first_writer_only():
+    policy, a1, a2 = paged(8, order=[7, 1, 3, 0, 2, 4, 5, 6]), sequence(0, 7), sequence(1, 7)
+    admit_and_prefill(policy, [a1], 7)
+    fork(policy, a1, a2)
+    assert blocks(policy, a1) == blocks(policy, a2) == [7, 1]
+    assert [policy._pool.ref_count(block) for block in (7, 1)] == [2, 2]
+    first = extend(policy, [a1], 1)
+    assert first.ops.copies == (Copy(1 * 4, 3 * 4, 4),)
+    assert (blocks(policy, a1), policy._pool.ref_count(1)) == ([7, 3], 1)
+    second = extend(policy, [a2], 1)
+    assert not second.ops
+    assert blocks(policy, a2) == [7, 1]
+
+
+def beams_before_figure_9():
+    """Candidates 0 to 2 share three blocks and diverge at the fourth; candidate 3 shares only the prompt."""
+    policy, seqs = paged(13), [sequence(i, 4) for i in range(4)]
+    admit_and_prefill(policy, [seqs[0]], 4)
+    fork(policy, seqs[0], seqs[3])
+    for i in (0, 3, 0, 3):
+        extend(policy, [seqs[i]], 4)
+    fork(policy, seqs[0], seqs[1])
+    fork(policy, seqs[0], seqs[2])
+    for seq in seqs:
+        extend(policy, [seq], 4)
+    return policy, seqs
+
+
+def test_figure_9_frees_blocks_of_dropped_candidates():
+    policy, seqs = beams_before_figure_9()
+    before = [[0, 1, 3, 5], [0, 1, 3, 6], [0, 1, 3, 7], [0, 2, 4, 8]]
+    assert [blocks(policy, seq) for seq in seqs] == before
+    assert policy._pool.free == [12, 11, 10, 9]
+    for parent, child in pairs((1, 1, 2, 2)):  # the top four all originate from candidates 1 and 2
+        fork(policy, seqs[parent], seqs[child])
+    freed = policy._pool.free[4:]
+    assert sorted(freed) == [2, 4, 5, 8]
+    policy._pool.free[:] = [*freed, 12, 11, 10, 9]
+    answer = extend(policy, seqs, 1)
+    assert not answer.ops.copies  # the last blocks were full: nothing to copy
+    assert [blocks(policy, seq) for seq in seqs] == [
+        [0, 1, 3, 6, 9],
+        [0, 1, 3, 6, 10],
+        [0, 1, 3, 7, 11],
+        [0, 1, 3, 7, 12],
+    ]
+    assert [policy._pool.ref_count(block) for block in (0, 1, 3, 6, 7, 9)] == [4, 4, 4, 2, 2, 1]
+    policy.check()

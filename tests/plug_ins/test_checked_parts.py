@@ -1,0 +1,240 @@
+"""`testbed.check` of schedulers and cost models: ours and the plug-ins keep the contract, broken ones are named.
+
+And nobody who does not declare it decides by outputs that are not over, be it a scheduler, a policy or a rule.
+"""
+
+import re
+from itertools import count
+
+import cheapest_victim
+import pytest
+import shortest_remaining
+from test_plug_in_policies import POLICIES
+from ticks import MS, FastMillisecond
+from tiny import analytic
+
+import testbed
+from testbed.core.errors import InputError
+from testbed.core.slots import Refusal
+from testbed.cost.model import Affine, CostModel
+from testbed.cost_contract import check_cost
+from testbed.fast_and_slow import LIMITS, Case, differs, disagreement, workload
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged_2023 import Paged2023
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import Mixed2023, MixedPrefill
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.separate import SeparatePrefill
+from testbed.sched.static_batch import StaticBatch
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+
+POOL = PoolSpec(131, 80, host(60))
+SIZES = {"num_slots": 131, "max_len": 80, "host_slots": 60}
+RELEASE = {**LIMITS, "long_prefill_token_threshold": 16, "scheduler_reserve_full_isl": True}
+SCHEDULERS = {
+    SeparatePrefill: {}, MixedPrefill: {}, ChunkedPrefill: {}, Mixed2023: {}, VllmV1: RELEASE,
+    AsyncVllmV1: {**RELEASE, "ignore_eos": False}, StaticBatch: {"max_batch_size": 4, "max_padded_len": 80},
+    shortest_remaining.ShortestRemaining: {},
+}  # fmt: skip
+MAKERS = {
+    **POLICIES, "contiguous_max": ContiguousMax, "contiguous_pow2": ContiguousPow2, "oracle": ContiguousOracle,
+    "paged": lambda pool: Paged(pool, 8), "paged_2023": lambda pool: Paged2023(pool, 8),
+    "prefix_caching": lambda pool: PrefixCaching(pool, 8), "output_caching": lambda pool: OutputCaching(pool, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_every_scheduler_keeps_the_contract_and_foresees_nothing(kind):
+    broken = testbed.check(kind, **SIZES, **SCHEDULERS[kind])
+    assert broken is None, f"{broken} {broken.calls}"
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_policy_foresees_nothing(name):
+    broken = differs(MAKERS[name], POOL, [MixedPrefill])
+    assert broken is None, f"{broken} {broken.calls}"
+
+
+@pytest.mark.parametrize("rule", [Recompute, Swap, RecomputeSingleSwapGroup, cheapest_victim.CheapestVictim])
+def test_every_preemption_rule_foresees_nothing(rule):
+    case = Case(MAKERS["paged"], POOL, ChunkedPrefill, rule, LIMITS)
+    requests = list(workload(MAKERS["paged"](POOL), POOL.max_len, 0, 10**9))
+    assert case.serve(requests, 0).recorder.totals.swaps + case.serve(requests, 0).recorder.totals.recomputes
+    assert disagreement(case, requests, 0) is None
+
+
+def planning(change):
+    """A scheduler each of whose plans is changed."""
+
+    class Odd(MixedPrefill):
+        def plan(self):
+            plan = super().plan()
+            change(self, plan)
+            return plan
+
+    return Odd
+
+
+def fewer_sequences(_, plan):
+    plan.decode_seqs -= plan.decode_seqs > 1
+
+
+def less_context(_, plan):
+    plan.decode_context -= plan.decode_context > 5
+
+
+def shorter(_, plan):
+    plan.decode_max_context -= plan.decode_max_context > 5
+
+
+def more_context(_, plan):
+    plan.decode_context += 10_000 * plan.decode_seqs
+
+
+def more_steps(_, plan):
+    plan.guaranteed_steps += plan.guaranteed_steps > 0
+
+
+def beyond(_, plan):
+    plan.chunks = [chunk._replace(num_stored=chunk.num_stored + 1) for chunk in plan.chunks]
+
+
+def to_nobody(scheduler, plan):
+    if plan.chunks:
+        scheduler.state.running.pop(plan.chunks[0].group.request.request_id)
+
+
+SAID = {
+    fewer_sequences: r"plan\(\) counts decodes .* take a step",
+    less_context: r"plan\(\) counts decodes .* take a step",
+    shorter: "more context than they can have|take a step",
+    more_context: "more context than they can have",
+    more_steps: r"plan\(\) promises \d+ more steps, of which the policy has promised",
+    beyond: r"computes tokens 1 to \d+ of Sequence\(0\), of which 0 are stored",
+    to_nobody: "which is not running",
+}
+
+
+@pytest.mark.parametrize("change", SAID)
+def test_a_plan_that_does_not_say_what_happens_is_named(change):
+    broken = testbed.check(planning(change), **SIZES)
+    assert broken.clause == 10
+    assert re.search(SAID[change], str(broken)), str(broken)
+
+
+class Losing(MixedPrefill):
+    def add(self, request):
+        group = super().add(request)
+        if request.request_id == 5:
+            self.state.waiting.remove(group)
+        return group
+
+
+TOLD = {}
+
+
+class Peeking(MixedPrefill):
+    """Knows from elsewhere how long outputs will be, and serves the shortest first."""
+
+    def choose_order(self, waiting):
+        ordered = sorted(waiting, key=lambda group: (TOLD[group.request.request_id], group.request.request_id))
+        waiting.clear()
+        waiting.extend(ordered)
+
+
+class PeekingPolicy(Paged):
+    """Knows it too, and keeps that much room free."""
+
+    def admit(self, seqs, num_tokens):
+        longer = TOLD[seqs[0].request_id] > 20
+        return Refusal.LATER if longer and self._tables.held else super().admit(seqs, num_tokens)
+
+
+class Moody(MixedPrefill):
+    calls = count()
+
+    def plan(self):
+        if next(self.calls) % 7 == 0:
+            self.state.waiting.rotate(1)
+        return super().plan()
+
+
+@pytest.mark.parametrize(("kind", "clause"), [(Losing, 10), (Moody, (7, 9))])
+def test_what_a_scheduler_breaks_is_named(kind, clause):
+    broken = testbed.check(kind, **SIZES)
+    assert broken.clause in (clause if isinstance(clause, tuple) else (clause,)), str(broken)
+    assert broken.calls
+
+
+@pytest.mark.parametrize(("scheduler", "make"), [(Peeking, Paged), (MixedPrefill, PeekingPolicy)])
+def test_who_decides_by_a_later_output_is_caught(scheduler, make, monkeypatch):
+    serve = Case.serve
+
+    def telling(case, requests, *arguments, **options):
+        TOLD.update({request.request_id: request.output_len for request in requests})
+        return serve(case, requests, *arguments, **options)
+
+    monkeypatch.setattr(Case, "serve", telling)
+    broken = differs(lambda pool: make(pool, 8), POOL, [scheduler])
+    assert broken.clause == 10
+    assert "decides by outputs that are not over" in str(broken)
+
+
+def test_a_scheduler_that_goes_with_no_policy_is_refused():
+    class Choosy(MixedPrefill):
+        def plan(self):
+            raise InputError("choose another policy")
+
+    with pytest.raises(InputError, match="choose another policy"):
+        testbed.check(Choosy, **SIZES)
+
+
+def test_costs_of_ours_keep_the_contract():
+    assert check_cost(lambda: analytic(overhead_s=1e-3, copy_s=1e-5)) is None
+    assert check_cost(FastMillisecond) is None
+
+
+class Priced(FastMillisecond):
+    def __init__(self, model=None, server=None):
+        self.requested = count(1)
+
+
+def pricing(**methods):
+    return type("Odd", (Priced,), methods)
+
+
+@pytest.mark.parametrize(
+    ("kind", "clause", "reported"),
+    [
+        (pricing(iteration=lambda self, work: 1e9), 10, "a cost is an int above 0"),
+        (pricing(iteration=lambda self, work: float("nan")), 10, "a cost is an int above 0"),
+        (pricing(iteration=lambda self, work: 0), 10, "a cost is an int above 0"),
+        (pricing(iteration=lambda self, work: True), 10, "a cost is an int above 0"),
+        (pricing(iteration=lambda self, work: MS - work.decode_context * MS), 10, "a cost is an int above 0"),
+        (pricing(iteration=lambda self, work: work.nothing), 10, "raised AttributeError"),
+        (pricing(decode=lambda self, work: Affine(MS, -1, 5)), 10, "each later one -1 more"),
+        (pricing(decode=lambda self, work: Affine(MS, 1, 5)), 7, "for step 1"),
+        (pricing(iteration=lambda self, work: MS + (work.decode_max_context > 1500)), 7, "ps for step"),
+        (pricing(iteration=lambda self, work: MS + next(self.requested)), 9, "another cost when computed again"),
+    ],
+)
+def test_what_a_cost_model_breaks_is_named(kind, clause, reported):
+    broken = testbed.check(kind)
+    assert (broken.clause, reported in str(broken)) == (clause, True), str(broken)
+    assert broken.calls
+
+
+def test_a_price_that_depends_on_what_was_asked_before_is_named():
+    class Remembering(Priced):
+        known = None
+        decode = CostModel.decode
+
+        def iteration(self, work):
+            self.known = self.known or work.num_tokens
+            return MS + self.known
+
+    assert testbed.check(Remembering).clause == 9

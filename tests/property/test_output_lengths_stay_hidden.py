@@ -1,0 +1,297 @@
+"""Nobody who does not declare it can know how long an output will be, by whatever an argument leads to.
+
+Two runs of the same requests but for output lengths must look the same from inside until the first of the outputs that
+differ has ended: every call, every argument, every attribute that can be reached from it.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Mapping, Set
+from enum import Enum
+from functools import cache
+from itertools import chain
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
+
+import hypothesis.strategies as st
+import pytest
+import simpy
+from hypothesis import HealthCheck, given, settings
+from tiny import analytic
+
+from testbed.core.request import Request
+from testbed.core.sequence import Sequence
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.scheduler import IterationLevel, Scheduler
+from testbed.sched.separate import SeparatePrefill
+from testbed.sim.outputs import Outputs
+from testbed.sim.simulation import simulate
+
+MAX_LEN = 48
+COST = analytic(overhead_s=1e-3, copy_s=1e-5)
+POLICY_CALLS = (
+    "admit", "extend", "release", "table", "usage", "publish", "guaranteed_steps", "footprint", "max_seq_len",
+    "num_stored", "counters", "fork", "move",
+)  # fmt: skip
+SCHEDULER_CALLS = ("add", "plan", "commit", "choose_order", "enable_fast_forward")
+PREEMPTION_CALLS = ("victim", "recovery")
+ATOMS = (int, float, str, bytes, bool, type(None), range, slice, Enum)
+SLOTS = {"__slots__", "__mypyc_attrs__"}  # of a class, of a compiled one
+PASSED_BY = (ModuleType, type, BuiltinMethodType)
+
+
+def reached(*roots):
+    """Everything that these objects lead to, in order, each object once: types, atoms and the shape of the graph."""
+    seen, kept, found, todo = {}, [], [], list(reversed(roots))
+    while todo:
+        item = todo.pop()
+        if isinstance(item, ATOMS):
+            found.append(repr(item))
+            continue
+        if isinstance(item, PASSED_BY):
+            continue
+        if id(item) in seen:
+            found.append(f"#{seen[id(item)]}")
+            continue
+        seen[id(item)] = len(seen)
+        kept.append(item)  # no id may be used again
+        found.append(type(item).__name__)
+        todo += reversed(list(inside(item)))
+    return found
+
+
+def inside(item):
+    """What an object leads to: items, attributes, what a function closes over. Globals are not followed."""
+    kind = type(item)
+    yield from parts_of(kind)(item)
+    for name in slots_of(kind):
+        if hasattr(item, name):
+            yield from (name, getattr(item, name))
+    if kind is not FunctionType:
+        yield from chain.from_iterable(getattr(item, "__dict__", {}).items())
+
+
+@cache
+def parts_of(kind):
+    """A function that lists what an object of this type holds besides its attributes."""
+    return next((parts for base, parts in PARTS.items() if issubclass(kind, base)), of_another)
+
+
+@cache
+def slots_of(kind):
+    """The names of a type's slots, those of its bases after its own."""
+    slots = [next((vars(base)[name] for name in SLOTS if name in vars(base)), ()) for base in kind.__mro__]
+    return [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
+
+
+def of_sequence(item):
+    """Its items; of a long list of numbers one text."""
+    return (repr(item),) if set(map(type, item)) <= {int} else item
+
+
+def of_another(item):
+    """A count, a range of a C type: nothing but how it is shown."""
+    return () if slots_of(type(item)) or hasattr(item, "__dict__") else (repr(item),)
+
+
+PARTS = {
+    MethodType: lambda method: (method.__self__, method.__func__),
+    FunctionType: lambda built: (built.__closure__, built.__defaults__, built.__kwdefaults__, built.__dict__),
+    CellType: lambda cell: (cell.cell_contents,),
+    Mapping: lambda mapping: chain.from_iterable(mapping.items()),
+    Set: lambda members: sorted(members, key=repr),
+    tuple: of_sequence,
+    list: of_sequence,
+    deque: of_sequence,
+}
+
+
+class Log:
+    """What one run looks like from inside: (time, call, digest of everything reached)."""
+
+    def __init__(self):
+        self.env = simpy.Environment(0)
+        self.calls = []
+
+    def before(self, time_ps):
+        """The calls made before this time."""
+        return [call for call in self.calls if call[0] < time_ps]
+
+    def watch(self, kind, names):
+        """A subclass that writes down every call and passes it on. Classes lead nowhere, so the log is not found."""
+
+        def watched(name):
+            method = getattr(kind, name)
+
+            def call(this, *arguments, **options):
+                found = reached(this, arguments, options)
+                self.calls.append((int(self.env.now), name, hashlib.sha1("\n".join(found).encode()).hexdigest()))
+                return method(this, *arguments, **options)
+
+            return call
+
+        # choose_order is left alone where it is nobody's own, because overriding it says that the queue is reordered
+        own = [name for name in names if getattr(kind, name) is not Scheduler.choose_order]
+        return type(kind.__name__, (kind,), {name: watched(name) for name in own})
+
+
+def serve(requests, policy, pool, scheduler, preemption, fast_forward=True):
+    """The log of a run, and when each request ended, or was turned away."""
+    log = Log()
+    memory = log.watch(policy, POLICY_CALLS)(pool, block_size=4)
+    rule = log.watch(preemption, PREEMPTION_CALLS)(COST)
+    limits = {"max_num_batched_tokens": 24, "max_num_seqs": 12}
+    serving = log.watch(scheduler, SCHEDULER_CALLS)(memory, rule, **limits)
+    columns = simulate(requests, serving, COST, MAX_LEN, env=log.env, fast_forward=fast_forward).requests.columns()
+    at = [max(end, arrival) for end, arrival in zip(columns["finish_ps"], columns["arrival_ps"], strict=True)]
+    return log, dict(zip(columns["request_id"].tolist(), map(int, at), strict=True))
+
+
+def observations_of_both(requests, others, *arguments):
+    """What either run has seen before the first output that differs ended in either."""
+    (one, ends), (two, other_ends) = serve(requests, *arguments), serve(others, *arguments)
+    differing = [a.request_id for a, b in zip(requests, others, strict=True) if a.output_len != b.output_len]
+    until_ps = min(min(ends[i], other_ends[i]) for i in differing)
+    return one.before(until_ps), two.before(until_ps)
+
+
+@st.composite
+def workloads(draw):
+    """Requests, the same with other output lengths for some late and long ones, and a pool that is soon full."""
+    size, gap_ps = draw(st.integers(3, 10)), draw(st.sampled_from([0, 2 * 10**9, 10**10]))
+    width, beams = draw(st.sampled_from([1, 1, 2, 3])), draw(st.booleans())
+    requests, others, at = [], [], 0
+    lengths, long = st.integers(1, MAX_LEN // 2), st.integers(MAX_LEN // 3, MAX_LEN // 2)
+    late = draw(st.integers(0, size - 1))
+    for i in range(size):
+        at += draw(st.integers(0, gap_ps))
+        num_seqs, prompt_len = draw(st.integers(1, width)), draw(lengths)
+        output_len, other = (draw(long), draw(long)) if i >= late else [draw(lengths)] * 2
+        ids = tuple(k if k < 8 else -i for k in range(prompt_len))
+        requests.append(Request(i, at, prompt_len, output_len, num_seqs, beams and num_seqs > 1, prompt_ids=ids))
+        others.append(requests[-1]._replace(output_len=other))
+    if requests == others:
+        others[-1] = others[-1]._replace(
+            output_len=MAX_LEN // 3 if others[-1].output_len > MAX_LEN // 3 else MAX_LEN // 2
+        )
+    return (
+        requests,
+        others,
+        PoolSpec(max(2 * width, 3) * MAX_LEN // 2, MAX_LEN, host(draw(st.sampled_from([96, 0, 30])))),
+    )
+
+
+any_run = given(
+    workloads(),
+    st.sampled_from([Paged, Paged, PrefixCaching, ContiguousMax]),
+    st.sampled_from([SeparatePrefill, MixedPrefill, ChunkedPrefill]),
+    st.sampled_from([Swap, Recompute, RecomputeSingleSwapGroup]),
+    st.booleans(),
+)
+some = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@some
+@any_run
+def test_policies_cannot_observe_unknown_output_lengths(workload, policy, scheduler, preemption, fast_forward):
+    requests, others, pool = workload
+    one, two = observations_of_both(requests, others, policy, pool, scheduler, preemption, fast_forward)
+    assert one == two
+
+
+@pytest.mark.slow
+@settings(some, max_examples=1000)
+@any_run
+def test_policies_cannot_observe_output_lengths_in_1000_runs(workload, policy, scheduler, preemption, fast_forward):
+    one, two = observations_of_both(*workload[:2], policy, workload[2], scheduler, preemption, fast_forward)
+    assert one == two
+
+
+# Each of these plants a leak: the test above must be able to fail.
+plants = pytest.mark.skipif(
+    not isinstance(Outputs.arrived, FunctionType), reason="nothing can be replaced in a compiled simulator"
+)
+
+REQUESTS = [Request(i, i * 10**9, 10, 20) for i in range(3)]
+POOL = PoolSpec(3 * MAX_LEN, MAX_LEN, host(96))
+OTHERS = [*REQUESTS[:2], REQUESTS[2]._replace(output_len=15)]
+
+
+def is_caught():
+    one, two = observations_of_both(REQUESTS, OTHERS, Paged, POOL, MixedPrefill, Swap)
+    assert one
+    assert two
+    return one != two
+
+
+def test_no_leak_is_reported_without_one():
+    assert not is_caught()
+
+
+@plants
+def test_request_with_its_output_length_is_detected(monkeypatch):
+    monkeypatch.setattr(Request, "incoming", property(lambda request: request))
+    assert is_caught()
+
+
+@plants
+def test_sequence_with_its_output_length_is_detected(monkeypatch):
+    lengths, add_running = {}, Outputs.arrived
+
+    def arrived(outputs, request):
+        lengths[request.request_id] = request.output_len
+        add_running(outputs, request)
+
+    class Carrying(Sequence):
+        __slots__ = ("output_len",)
+
+        def __init__(self, seq_id, request):
+            super().__init__(seq_id, request)
+            self.output_len = lengths[request.request_id]
+
+    monkeypatch.setattr("testbed.sched.scheduler.Sequence", Carrying)
+    monkeypatch.setattr(Outputs, "arrived", arrived)
+    assert is_caught()
+
+
+@plants
+def test_guaranteed_steps_limited_by_output_length_is_detected(monkeypatch):
+    engines = []
+    start, offer = Outputs.__init__, IterationLevel.enable_fast_forward
+
+    def started(outputs, *arguments):
+        start(outputs, *arguments)
+        engines.append(outputs)
+
+    def offered(scheduler, plan):
+        offer(scheduler, plan)
+        if plan.guaranteed_steps:
+            scheduler.policy.num_stored(engines[-1].steps_to_end())
+
+    monkeypatch.setattr(Outputs, "__init__", started)
+    monkeypatch.setattr(IterationLevel, "enable_fast_forward", offered)
+    assert is_caught()
+
+
+@plants
+@pytest.mark.parametrize("hidden", ["closure", "default", "bound method", "container"])
+def test_output_lengths_behind_an_attribute_are_detected(hidden, monkeypatch):
+    start = Outputs.__init__
+
+    def started(outputs, state, beams):
+        start(outputs, state, beams)
+        lengths = outputs.lengths
+        state.policy.notes = {
+            "closure": lambda: lengths,
+            "default": lambda known=lengths: known,
+            "bound method": outputs.steps_to_end,
+            "container": deque([{"known": (lengths,)}]),
+        }[hidden]
+
+    monkeypatch.setattr(Outputs, "__init__", started)
+    assert is_caught()

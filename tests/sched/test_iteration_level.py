@@ -1,0 +1,232 @@
+"""Who runs next, who gives way and who comes back first: plans small enough to be written down beforehand."""
+
+import pytest
+from manual_driver import ManualDriver, admit_and_prefill, release, scheduler_of, sequence
+from ticks import FastMillisecond
+
+from testbed.core.request import Request
+from testbed.core.sequence import SequenceStatus
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.separate import SeparatePrefill
+from testbed.sched.static_batch import StaticBatch
+from testbed.sim.simulation import simulate
+
+KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
+
+
+def paged(num_blocks=100, host_blocks=100):
+    return Paged(PoolSpec(num_blocks * 4, 64, host(host_blocks * 4)), block_size=4, watermark=0)
+
+
+def driver(kind, rule=Recompute, policy=None, **limits):
+    return ManualDriver(scheduler_of(kind, policy or paged(), rule(), **limits))
+
+
+def add(run, *requests, num_seqs=1):
+    """Requests of these prompt and output lengths."""
+    first = len(run.outputs.requests)
+    return [run.add(Request(i, 0, *lengths, num_seqs=num_seqs)) for i, lengths in enumerate(requests, first)]
+
+
+def step(run):
+    """Sequences that decode, and tokens of each chunk."""
+    plan, _ = run.step()
+    return plan.decode_seqs, [chunk.new for chunk in plan.chunks]
+
+
+@pytest.mark.parametrize(
+    ("kind", "second", "third"),
+    [
+        (SeparatePrefill, (0, [6]), (2, [])),
+        (MixedPrefill, (1, []), (1, [])),  # 6 tokens do not go beside a decode: they wait for it
+        (ChunkedPrefill, (1, [5]), (1, [1])),
+    ],
+)
+def test_decodes_use_the_token_budget_or_wait_for_prefill(kind, second, third):
+    run = driver(kind, max_num_batched_tokens=6)
+    add(run, (6, 9))
+    assert step(run) == (0, [6])
+    add(run, (6, 9))
+    assert (step(run), step(run)) == (second, third)
+
+
+def test_mixed_prefill_runs_large_prompts_before_decodes():
+    run = driver(MixedPrefill, max_num_batched_tokens=6)
+    add(run, (6, 9))
+    step(run)
+    add(run, (5, 9), (7, 9))
+    assert [step(run), step(run), step(run)] == [(1, [5]), (0, [7]), (3, [])]
+
+
+def test_iteration_without_token_budget_admits_no_request():
+    run = driver(ChunkedPrefill, max_num_batched_tokens=4)
+    add(run, (4, 9), (4, 9))
+    assert step(run) == (0, [4])
+    assert list(run.state.running) == [0]
+
+
+def test_chunk_allocates_only_its_slots():
+    run = driver(ChunkedPrefill, max_num_batched_tokens=8)
+    (group,) = add(run, (20, 2))
+    assert chunks(run) == [(8, 0, False)]
+    assert (group.sequences[0].num_slots, run.policy.usage().held) == (8, 8)
+    assert [chunks(run) for _ in range(2)] == [[(8, 8, False)], [(4, 16, True)]]
+
+
+def test_last_prompt_token_is_prefilled_after_a_full_hit():
+    policy = paged()
+    policy.register_prefix(8)
+    run = driver(SeparatePrefill, policy=policy)
+    group = run.add(Request(0, 0, 8, 3, registered_prefix=8))
+    plan, outcome = run.step()
+    assert [(chunk.new, chunk.num_stored, chunk.last) for chunk in plan.chunks] == [(1, 7, True)]
+    assert outcome.first_tokens == [group]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_refused_head_blocks_the_queue(kind):
+    run = driver(kind, policy=paged(num_blocks=8))
+    groups = add(run, (16, 3), (24, 3), (4, 3))
+    step(run)
+    assert list(run.state.waiting) == groups[1:]
+    while groups[0].status is not SequenceStatus.FINISHED:
+        step(run)
+    step(run)
+    assert list(run.state.running.values()) == groups[1:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_last_admitted_is_preempted_to_the_queue_head(kind):
+    run = driver(kind, policy=paged(num_blocks=6))
+    groups = add(run, (8, 12), (8, 12), (8, 12))  # three times two blocks
+    step(run)
+    (newcomer,) = add(run, (4, 2))
+    plan, _ = run.step()
+    assert (plan.preempted, plan.decode_seqs) == ([groups[2]], 2)
+    assert list(run.state.waiting) == [groups[2], newcomer]
+    assert not plan.chunks  # nobody is let in by a plan that took room
+
+
+def test_earliest_preempted_swaps_in_before_new_requests():
+    """Six blocks for three times two: the third gives way at once, the second four steps later, at the next block."""
+    run = driver(SeparatePrefill, Swap, policy=paged(num_blocks=6))
+    one, two, three = add(run, (8, 9), (8, 9), (8, 9))
+    step(run)
+    (newcomer,) = add(run, (4, 2))
+    events = []
+    for i in range(14):
+        plan, _ = run.step()
+        run.policy.check()
+        events += [(i, "out", group) for group in plan.preempted] + [(i, "back", group) for group in plan.swapped_in]
+        events += [(i, "in", chunk.group) for chunk in plan.chunks]
+    assert events == [(0, "out", three), (4, "out", two), (8, "back", two), (12, "back", three), (13, "in", newcomer)]
+    assert one.num_swaps == 0
+
+
+def test_swapped_in_group_steps_with_all_its_samples():
+    """The second request ends in its third token: then two samples of 3 tokens come back, and read 4 each."""
+    run = driver(SeparatePrefill, Swap, policy=paged(num_blocks=9))
+    add(run, (20, 12), (8, 3))
+    (pair,) = add(run, (3, 9), num_seqs=2)
+    plans = [run.step()[0] for _ in range(4)]
+    assert (plans[1].preempted, plans[3].swapped_in) == ([pair], [pair])
+    assert (plans[3].decode_seqs, plans[3].decode_context, plans[3].decode_max_context) == (3, 23 + 2 * 4, 23)
+
+
+def test_no_swap_in_during_an_iteration_that_preempts():
+    """Two samples are on the host when a long request has to be computed again: it leaves more room than they need."""
+    run = driver(SeparatePrefill, RecomputeSingleSwapGroup, policy=paged(num_blocks=9))
+    _, long = add(run, (4, 30), (16, 30))
+    (pair,) = add(run, (4, 30), num_seqs=2)
+    plans = [run.step()[0] for _ in range(11)]
+    assert plans[1].preempted == [pair]
+    assert (plans[9].preempted, plans[9].swapped_in) == ([long], [])
+    assert plans[10].swapped_in == [pair]
+
+
+def static(**limits):
+    policy = ContiguousMax(PoolSpec(16 * 64, 64), block_size=4)
+    return ManualDriver(StaticBatch(policy, Recompute(), **{"max_batch_size": 2, "max_padded_len": 64, **limits}))
+
+
+def test_static_batch_is_limited_by_size_and_padded_length():
+    run = static()
+    add(run, (4, 2), (4, 2), (4, 2))
+    assert step(run) == (0, [4, 4])
+    run = static(max_batch_size=9, max_padded_len=20)
+    add(run, (8, 2), (4, 12), (9, 12))
+    assert step(run) == (0, [8, 4])  # 8 + 12 are 20, 9 + 12 are not
+
+
+def test_policy_without_sharing_allocates_whole_prompt_per_sample():
+    policy = ContiguousMax(PoolSpec(16 * 64, 64), block_size=4)
+    run = driver(ChunkedPrefill, policy=policy, max_num_batched_tokens=8)
+    (group,) = add(run, (20, 3), num_seqs=2)
+    step(run)
+    assert [seq.num_slots for seq in group.sequences] == [20, 20]
+
+
+def test_chunk_is_cut_to_the_free_blocks():
+    story = tuple(range(24))
+    policy = PrefixCaching(PoolSpec(64, 64), block_size=4, watermark=0)
+    teller, neighbour = sequence(98, 8, prompt_ids=story[:8]), sequence(99, 52)
+    admit_and_prefill(policy, [teller], 8)
+    admit_and_prefill(policy, [neighbour], 52)  # one block of 16 is left
+    run = driver(ChunkedPrefill, policy=policy, max_num_batched_tokens=12)
+    run.add(Request(0, 0, 24, 1, prompt_ids=story))
+    # Room was asked for 12 tokens, of which 8 were found: a chunk of 12 behind them would take two blocks more.
+    assert chunks(run) == [(4, 8, False)]
+    assert chunks(run) == []
+    release(policy, neighbour)
+    run.state.memory_released()
+    assert chunks(run) == [(12, 12, True)]
+    policy.check()
+
+
+def chunks(run):
+    plan, _ = run.step()
+    return [(chunk.new, chunk.num_stored, chunk.last) for chunk in plan.chunks]
+
+
+@pytest.mark.parametrize("kind", [Paged, ContiguousMax])
+@pytest.mark.parametrize(
+    ("num_slots", "max_len", "reason"),
+    [
+        (512, 64, "65 tokens are more than the longest sequence of 64"),
+        (64, 128, "1 x 65 tokens do not fit the empty pool"),
+    ],
+)
+def test_request_above_the_length_limit_is_rejected(kind, num_slots, max_len, reason):
+    policy = kind(PoolSpec(num_slots, 64), block_size=4)
+    requests = [Request(0, 0, 60, 4), Request(1, 0, 60, 5)]
+    recorder = simulate(requests, scheduler_of(SeparatePrefill, policy, Recompute()), FastMillisecond(), max_len)
+    assert (recorder.totals.finished, recorder.totals.generated) == (1, 4)
+    assert recorder.rejections == {1: reason}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_max_num_seqs_limits_running_sequences(kind):
+    run = driver(kind, max_num_seqs=4)
+    groups = [run.add(Request(i, 0, 8, 9, num_seqs=2)) for i in range(2)] + [run.add(Request(2, 0, 8, 9))]
+    for _ in range(4):
+        run.step()
+    assert list(run.state.running.values()) == groups[:2]
+    assert list(run.state.waiting) == groups[2:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_group_above_max_num_seqs_runs_alone(kind):
+    policy = Paged(PoolSpec(512, 64), block_size=4)
+    requests = [Request(0, 0, 8, 5), Request(1, 0, 8, 5, num_seqs=3), Request(2, 0, 8, 5)]
+    scheduler = scheduler_of(kind, policy, Recompute(), max_num_seqs=2)
+    recorder = simulate(requests, scheduler, FastMillisecond(), 64)
+    spans = recorder.spans.columns()
+    assert recorder.totals.finished == 3
+    assert (spans["running"][spans["decode_seqs"] == 3] == 1).all()
+    assert spans["decode_seqs"].max() == 3

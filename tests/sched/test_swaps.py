@@ -1,0 +1,102 @@
+"""Groups that come back from the host, and what their swaps cost beside computing."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from manual_driver import ManualDriver, scheduler_of
+
+import testbed.kernels
+from testbed.core.request import Request
+from testbed.core.slots import Refusal
+from testbed.cost.transfers import MAX_PENDING, with_swaps
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Swap
+from testbed.sched.separate import SeparatePrefill
+
+PREFILLS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
+MEASURED = Path(testbed.kernels.__file__).parent / "results" / "h200-overlap.csv"
+
+
+def driver(prefill, policy=Paged):
+    return ManualDriver(scheduler_of(prefill, policy(PoolSpec(256, 256, host(256)), block_size=4), Swap()))
+
+
+def swapped_out(run, num_generated, output_len=20, num_seqs=1, beam=False):
+    """A group that has num_generated tokens of its output and lies on the host."""
+    group = run.add(Request(0, 0, 10, output_len, num_seqs=num_seqs, beam=beam))
+    for _ in range(num_generated):
+        run.step()
+    run.preempt()
+    assert run.state.swapped[0] is group
+    assert group.num_generated == num_generated
+    return group
+
+
+def num_blocks(run, group):
+    """Different blocks in the tables of a group, beam by beam and all together."""
+    tables = [{extent.start for extent in run.policy.table(seq)} for seq in group.sequences]
+    return [len(table) for table in tables], len(set().union(*tables))
+
+
+@pytest.mark.parametrize("prefill", PREFILLS)
+@pytest.mark.parametrize(("num_generated", "live"), [(5, 15), (19, 0)])
+def test_swapped_in_group_decodes_in_the_same_step(prefill, num_generated, live):
+    run = driver(prefill)
+    group = swapped_out(run, num_generated)
+    plan, outcome = run.step()
+    assert plan.swapped_in == [group]
+    assert (plan.decode_seqs, plan.decode_context) == (1, 10 + num_generated)
+    assert group.num_generated == num_generated + 1
+    assert outcome.finished == ([] if live else [group])
+    assert run.policy.usage().live == live
+
+
+@pytest.mark.parametrize("prefill", PREFILLS)
+def test_swapped_in_beams_follow_the_same_candidates(prefill):
+    alone, away = driver(prefill), driver(prefill)
+    request = Request(0, 0, 10, 20, num_seqs=4, beam=True)
+    stayed = alone.add(request)
+    for _ in range(12):
+        alone.step()
+    group = swapped_out(away, num_generated=5, num_seqs=4, beam=True)
+    for _ in range(7):
+        away.step()
+    assert num_blocks(away, group) == num_blocks(alone, stayed)
+    assert away.policy.usage().saved == alone.policy.usage().saved
+
+
+@pytest.mark.parametrize("prefill", PREFILLS)
+def test_swapped_in_group_without_free_slot_skips_the_step(prefill):
+    class Tight(Paged):
+        """Refuses to extend anything but the decode batch."""
+
+        def extend(self, batch, num_tokens):
+            return super().extend(batch, num_tokens) if batch is run.state.batch else Refusal.LATER
+
+    run = driver(prefill, Tight)
+    group = swapped_out(run, num_generated=5)
+    plan, _ = run.step()
+    assert (plan.swapped_in, plan.decode_seqs) == ([group], 0)
+    run.step()
+    assert group.num_generated == 6
+
+
+def test_swaps_overlap_with_computing_but_for_one_layer():
+    assert with_swaps(0, 900, 10, 40) == 900
+    assert with_swaps(4000, 400, 10, 40) == 4000 + 10
+    assert with_swaps(400, 4000, 10, 40) == 4000 + 10
+    assert with_swaps(4000, 4000, 4 * MAX_PENDING, 40) == 3000 + 4000 + 25
+
+
+def test_overlapped_swap_time_is_near_the_measured():
+    with MEASURED.open() as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    assert len(rows) == 12
+    for row in rows:
+        num_copies = 2 * 40 * 512 // int(row["block_size"])
+        computing, copies = (round(float(row[name]) * 1e9) for name in ("computing_ms", "copies_ms"))
+        assert with_swaps(computing, copies, num_copies, 40) / 1e9 == pytest.approx(float(row["together_ms"]), rel=0.15)

@@ -1,0 +1,225 @@
+"""What vLLM V1's scheduler does, rule by rule; at the end what it plans before the last iteration's results are in."""
+
+import pytest
+from manual_driver import ManualDriver
+from ticks import MS, OneMillisecond
+
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.core.sequence import SequenceStatus
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.sched.preemption import Recompute
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.sim.simulation import simulate
+
+LIMITS = {
+    "max_num_batched_tokens": 16,
+    "max_num_seqs": 8,
+    "long_prefill_token_threshold": 0,
+    "scheduler_reserve_full_isl": True,
+}
+
+
+def driver(num_blocks, **limits):
+    policy = Paged(PoolSpec(num_blocks * 4, 1000), block_size=4, watermark=0)
+    return ManualDriver(VllmV1(policy, Recompute(), **{**LIMITS, **limits}))
+
+
+def add(run, *requests):
+    """Requests of these prompt and output lengths."""
+    return [run.add(Request(i, 0, *lengths)) for i, lengths in enumerate(requests, len(run.outputs.requests))]
+
+
+def step(run):
+    """The steps of decoding sequences, and (request, tokens) of each chunk; nothing else is in the plan."""
+    plan, _ = run.step()
+    run.policy.check()
+    return plan.decode_seqs, [(chunk.group.request.request_id, chunk.new) for chunk in plan.chunks]
+
+
+def test_decodes_run_first_and_prefills_share_the_budget():
+    run = driver(100)
+    add(run, (6, 9), (5, 9), (12, 9))
+    assert step(run) == (0, [(0, 6), (1, 5), (2, 5)])
+    add(run, (20, 9))
+    assert step(run) == (2, [(2, 7), (3, 7)])
+    assert step(run) == (3, [(3, 13)])
+    assert step(run) == (4, [])
+
+
+def test_max_num_seqs_limits_running_sequences():
+    run = driver(100, max_num_seqs=2)
+    add(run, (2, 3), (2, 9), (2, 9))
+    assert step(run) == (0, [(0, 2), (1, 2)])
+    assert [step(run), step(run)] == [(2, []), (2, [])]
+    assert step(run) == (1, [(2, 2)])
+
+
+def test_long_prefill_threshold_runs_several_prefills_in_order():
+    run = driver(100, long_prefill_token_threshold=6)
+    add(run, (13, 9), (8, 9), (20, 9))
+    assert step(run) == (0, [(0, 6), (1, 6), (2, 4)])
+    assert step(run) == (0, [(0, 6), (1, 2), (2, 6)])
+    assert step(run) == (1, [(0, 1), (2, 6)])
+
+
+def test_preempting_step_preempts_the_last_and_admits_no_request():
+    run = driver(6)
+    first, second = add(run, (8, 9), (8, 9))
+    assert step(run) == (0, [(0, 8), (1, 8)])
+    assert step(run) == (2, [])  # both take their third block, so the pool is full
+    assert [step(run) for _ in range(3)] == [(2, [])] * 3
+    late = add(run, (1, 1))
+    plan, _ = run.step()
+    assert (plan.preempted, plan.decode_seqs, plan.chunks) == ([second], 1, [])
+    assert [*run.state.waiting] == [second, *late]
+    assert first.status is SequenceStatus.RUNNING
+
+
+def test_preempting_step_continues_running_prefills():
+    run = driver(8, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
+    _, second, third = add(run, (4, 20), (13, 9), (24, 9))
+    assert step(run) == (0, [(0, 4), (1, 4), (2, 4)])
+    assert step(run) == (1, [(1, 4), (2, 4)])
+    assert step(run) == (1, [(1, 4), (2, 4)])  # 2 + 3 + 3 blocks: the pool is full
+    plan, _ = run.step()
+    assert [(chunk.group, chunk.new) for chunk in plan.chunks] == [(second, 1)]
+    assert (plan.preempted, plan.decode_seqs) == ([third], 1)
+
+
+def test_prefill_without_free_blocks_preempts_itself():
+    run = driver(6, scheduler_reserve_full_isl=False)
+    _, second = add(run, (10, 20), (14, 9))
+    assert step(run) == (0, [(0, 10), (1, 6)])
+    assert run.policy.usage().free == 4
+    plan, _ = run.step()
+    assert (plan.preempted, plan.decode_seqs, plan.chunks) == ([second], 1, [])
+    assert run.policy.usage().held == 12
+    run.policy.check()
+
+
+@pytest.mark.parametrize(("whole", "chunks"), [(True, [(0, 10)]), (False, [(0, 10), (1, 6)])])
+def test_admission_needs_blocks_for_whole_prompt_or_first_chunk(whole, chunks):
+    run = driver(6, scheduler_reserve_full_isl=whole)
+    add(run, (10, 20), (14, 9))
+    assert step(run) == (0, chunks)
+
+
+def test_refused_head_blocks_the_queue():
+    run = driver(6)
+    add(run, (10, 20), (20, 1), (1, 1))
+    assert step(run) == (0, [(0, 10)])
+    assert step(run) == (1, [])
+
+
+def test_token_budget_below_max_num_seqs_is_refused():
+    with pytest.raises(InputError, match="max_num_seqs, which is 17"):
+        driver(9, max_num_seqs=17)
+
+
+def test_budget_of_one_token_per_sequence_suffices():
+    run = driver(100, max_num_batched_tokens=2, max_num_seqs=2)
+    add(run, (1, 3), (1, 3))
+    assert [step(run), step(run), step(run)] == [(0, [(0, 1), (1, 1)]), (2, []), (2, [])]
+
+
+def test_last_prefill_is_preempted_first():
+    """Six blocks are two for each; for its third the first prompt takes those of the third prompt, not the second's."""
+    run = driver(6, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
+    groups = add(run, (16, 3), (16, 3), (16, 3))
+    assert [step(run), step(run)] == [(0, [(0, 4), (1, 4), (2, 4)])] * 2
+    plan, _ = run.step()
+    assert plan.preempted == groups[2:]
+    assert [chunk.group for chunk in plan.chunks] == groups[:2]
+
+
+def async_vllm(num_blocks=100, *, ignore_eos=True, **limits):
+    policy = Paged(PoolSpec(num_blocks * 4, 1000), block_size=4, watermark=0)
+    return AsyncVllmV1(policy, Recompute(), **{**LIMITS, "max_num_batched_tokens": 64, **limits}, ignore_eos=ignore_eos)
+
+
+def times(built, *requests):
+    """First token and finish of each request, in ms as their arrivals are."""
+    rows = [Request(i, round(arrival * MS), *lengths) for i, (arrival, *lengths) in enumerate(requests)]
+    columns = simulate(rows, built, OneMillisecond(), 1000).requests.columns()
+    order = columns["request_id"].argsort()
+    firsts, ends = (columns[name][order] / MS for name in ("first_token_ps", "finish_ps"))
+    return list(zip(firsts.tolist(), ends.tolist(), strict=True))
+
+
+def test_async_arrival_during_an_iteration_waits_one_more():
+    requests = [(0, 4, 10), (2.5, 4, 2)]
+    sync = VllmV1(Paged(PoolSpec(400, 1000), block_size=4, watermark=0), Recompute(), **LIMITS)
+    assert times(sync, *requests) == [(1, 10), (4, 5)]
+    assert times(async_vllm(), *requests) == [(1, 10), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("arrival_ms", "ignore_eos", "expected"),
+    [
+        (5.5, True, [(1, 2), (6.5, 7.5)]),  # after a pause it begins at once
+        (1.5, True, [(1, 2), (3, 4)]),  # when the last results are in, where nothing could be planned ahead
+        (1.5, False, [(1, 2), (4, 5)]),  # an output that ends unforeseen takes one more step, which it waits for
+    ],
+)
+def test_async_arrival_starts_when_no_step_is_planned(arrival_ms, ignore_eos, expected):
+    assert times(async_vllm(ignore_eos=ignore_eos), (0, 4, 2), (arrival_ms, 4, 2)) == expected
+
+
+@pytest.mark.parametrize(("ignore_eos", "steps"), [(True, [2, 1, 1]), (False, [2, 2, 1])])
+def test_async_finish_frees_memory_one_step_later(ignore_eos, steps):
+    run = ManualDriver(async_vllm(ignore_eos=ignore_eos, max_num_seqs=2))
+    first, _ = add(run, (4, 2), (4, 9))
+    run.step()
+    add(run, (4, 9))
+    plan, outcome = run.step()
+    taken = [plan.decode_seqs]
+    assert outcome.finished == [first]
+    assert run.policy.usage().held == 16  # two blocks each
+    plan, _ = run.step()
+    taken.append(plan.decode_seqs)
+    assert not plan.chunks  # the place was not free when this was planned
+    assert run.policy.usage().held == 8
+    plan, _ = run.step()
+    taken.append(plan.decode_seqs)
+    assert [chunk.group.request.request_id for chunk in plan.chunks] == [2]
+    assert taken == steps
+    run.policy.check()
+
+
+def test_async_preemption_ignores_memory_about_to_be_freed():
+    run = ManualDriver(async_vllm(4))
+    *_, last = add(run, (3, 2), (3, 9), (5, 9))
+    run.step()
+    _, outcome = run.step()
+    assert [group.request.request_id for group in outcome.finished] == [0]
+    plan, _ = run.step()  # the second request needs a block; that of the first is still held
+    assert (plan.preempted, plan.decode_seqs) == ([last], 1)
+    run.policy.check()
+
+
+def test_async_finished_last_group_frees_memory_and_admits_nothing():
+    run = ManualDriver(async_vllm(3))
+    _, ended = add(run, (3, 9), (5, 2))
+    run.step()
+    add(run, (2, 1))
+    _, outcome = run.step()
+    assert [group.request.request_id for group in outcome.finished] == [1]
+    plan, _ = run.step()
+    assert (plan.preempted, plan.ended_early, plan.decode_seqs, plan.chunks) == ([], [ended], 1, [])
+    assert run.policy.usage().free == 4
+    plan, _ = run.step()
+    assert [chunk.group.request.request_id for chunk in plan.chunks] == [2]
+    run.policy.check()
+
+
+def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots_and_is_recomputed_at_once():
+    run = ManualDriver(async_vllm(3))
+    _, last = add(run, (5, 2), (3, 9))
+    run.step()
+    run.step()
+    plan, _ = run.step()  # vLLM 0.19 plans an iteration without work here, and the next one when the results are in
+    assert (plan.preempted, plan.decode_seqs) == ([last], 0)
+    assert [(chunk.group, chunk.new) for chunk in plan.chunks] == [(last, 5)]
+    run.policy.check()

@@ -1,0 +1,207 @@
+"""What is sent when: arrival processes, an open loop at its own times, a closed one after the answers it waits for."""
+
+import numpy as np
+import pytest
+import simpy
+from manual_driver import scheduler_of
+from ticks import MS, FastMillisecond, OneMillisecond
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Request, Rows, Turns
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute
+from testbed.sim import arrivals
+from testbed.sim.arrivals import Gamma, Poisson, Replay, Sessions, SessionWorkload, Slotted, likely_order
+from testbed.sim.clients import open_loop
+from testbed.sim.simulation import simulate
+
+
+def turns(session, after, wait_s, answer_s=None):
+    wait_s = np.array(wait_s, float)
+    return Turns(np.array(session), after, wait_s, np.zeros(len(after)) if answer_s is None else np.array(answer_s))
+
+
+class SaysItLate(Paged):
+    """Says only when asked for room that a request could never have it."""
+
+    max_seq_len = MemoryPolicy.max_seq_len
+
+
+def times(links, *, at_once=1, gap_s=0.0, lengths=(10, 5), max_len=512, kind=Paged):
+    """Arrivals and ends in ms by row, each iteration of 1 ms, so an answer of 5 tokens takes 5 ms."""
+    size = len(links)
+    prompts, outputs = (np.broadcast_to(np.array(part), size).copy() for part in lengths)
+    workload = SessionWorkload(
+        Rows(prompts, outputs, turns=links), np.zeros(size, np.int64), at_once=at_once, gap_ps=round(gap_s * PS)
+    )
+    policy = kind(PoolSpec(1600, max_len), block_size=16)
+    recorder = simulate(workload, scheduler_of(MixedPrefill, policy, Recompute()), OneMillisecond(), max_len)
+    columns = recorder.requests.columns()
+    order = np.argsort(columns["request_id"])
+    return [(columns[name][order] // MS).tolist() for name in ("arrival_ps", "finish_ps")], recorder
+
+
+def test_next_turn_follows_the_last_answer_after_think_time():
+    (sent, ends), _ = times(turns([0, 0, 0], [(), (0,), (1,)], [0, 0.1, 0.007]))
+    assert (sent, ends) == ([0, 105, 117], [5, 110, 122])
+
+
+def test_parent_waits_for_its_last_sub_agent():
+    (sent, ends), _ = times(turns([0] * 4, [(), (0,), (0,), (0, 1, 2)], [0, 0.01, 0.03, 0.002]))
+    assert sent == [0, 15, 35, 42]
+    assert ends[2] == 40
+
+
+def test_concurrent_sessions_are_limited_and_staggered():
+    links = turns([0, 1, 2, 3], [()] * 4, [0, 0, 0, 0.02])
+    (sent, _), _ = times(links, at_once=2, gap_s=0.003)
+    assert sent == [0, 3, 5, 8 + 20]
+
+
+@pytest.mark.parametrize("kind", [Paged, SaysItLate])
+def test_session_continues_after_a_rejected_request(kind):
+    (sent, _), recorder = times(turns([0, 0], [(), (0,)], [0, 0.004]), lengths=([1700, 10], 5), max_len=2000, kind=kind)
+    assert recorder.totals.rejected == 1
+    assert sent == [0, 4]
+
+
+def test_workload_without_requests_ends_at_once():
+    _, recorder = times(turns(np.empty(0, np.int64), [], []), lengths=(np.empty(0, int), np.empty(0, int)))
+    assert recorder.end_ps == 0
+
+
+def test_likely_order_keeps_turns_and_session_slots():
+    links = turns([0, 0, 1, 2], [(), (0,), (), ()], [0, 10, 0, 0], [1, 1, 3, 1])
+    assert likely_order(links, 2, 0.5).tolist() == [0, 2, 3, 1]
+    taken = links.take(np.array([0, 2, 3, 1]))
+    assert taken.after == [(), (), (), (0,)]
+    assert taken.session.tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("links", "culprit"),
+    [
+        (([0, 0], [(1,), ()], [0, 0]), "row 0: after="),
+        (([0, 1], [(), (0,)], [0, 0]), "row 1: after="),
+        (([0], [()], [-1]), "row 0: wait_s=-1.0"),
+        (([0], [()], [np.nan]), "row 0: wait_s=nan"),
+    ],
+)
+def test_invalid_turns_are_refused(links, culprit):
+    with pytest.raises(InputError, match=culprit):
+        turns(*links)
+
+
+def test_sessions_need_turns_and_cut_long_think_times():
+    rows = Rows(np.array([3, 4]), np.array([1, 1]))
+    with pytest.raises(InputError, match="trace=agent_sessions"):
+        Sessions(2).workload(rows, 1, False)
+    rows = Rows(rows.prompt_len, rows.output_len, turns=turns([0, 0], [(), (0,)], [0, 90]))
+    assert Sessions(2, max_think_s=60).workload(rows, 1, False).turns.wait_s.tolist() == [0, 60]
+    with pytest.raises(InputError, match="at_once is 0"):
+        Sessions(0)
+    with pytest.raises(InputError, match="has no arrival times"):
+        Sessions(1).times_ps(rows, 0)
+    assert len(Poisson(1, 10).times_ps(None, 0))
+
+
+class RecordingServer:
+    """Notes who came when."""
+
+    def __init__(self, env):
+        self.env, self.came, self.closed_at, self.expected = env, [], None, []
+
+    def expect(self, at_ps):
+        self.expected.append(at_ps)
+
+    def submit(self, request):
+        self.came.append((self.env.now, request.request_id))
+
+    def close(self):
+        self.closed_at = self.env.now
+
+
+def test_open_loop_submits_at_arrival_times_then_closes():
+    env = simpy.Environment(0)
+    door = RecordingServer(env)
+    env.process(open_loop(env, door, [Request(i, at, 1, 1) for i, at in enumerate((3, 7, 7, 20))]))
+    env.run()
+    assert door.came == [(3, 0), (7, 1), (7, 2), (20, 3)]
+    assert door.closed_at == 20
+    assert door.expected == [3, 7, 7, 20]
+
+
+def first_tokens_ms(requests, fast_forward):
+    scheduler = scheduler_of(MixedPrefill, Paged(PoolSpec(1024, 512)), Recompute())
+    columns = simulate(requests, scheduler, FastMillisecond(), 512, fast_forward=fast_forward).requests.columns()
+    return {i: t / MS for i, t in zip(columns["request_id"].tolist(), columns["first_token_ps"].tolist(), strict=True)}
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+@pytest.mark.parametrize("arrival_ms", [1, 2, 57])
+def test_arrival_at_an_iteration_end_joins_the_next_iteration(arrival_ms, fast_forward):
+    requests = [Request(0, 0, 10, 200), Request(1, arrival_ms * MS, 10, 2)]
+    assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: arrival_ms + 1}
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_later_arrival_waits_for_the_running_iteration(fast_forward):
+    requests = [Request(0, 0, 10, 200), Request(1, 57 * MS + 1, 10, 2)]
+    assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: 59}
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_arrival_at_the_last_finish_starts_at_once(fast_forward):
+    requests = [Request(0, 0, 10, 5), Request(1, 5 * MS, 10, 2)]
+    assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: 6}
+
+
+def test_slotted_arrivals_match_the_protocol_code(monkeypatch):
+    np.random.seed(3)
+    counts = np.random.poisson(4.0 * 0.010, size=900 * 100)
+    expected = [i * PS // 100 for i, count in enumerate(counts) for _ in range(count)]
+    assert Slotted(4.0, 900).times_ps(None, 3).tolist() == expected
+    monkeypatch.setattr(arrivals, "SLOTS_AT_ONCE", 1000)
+    assert Slotted(4.0, 900).times_ps(None, 3).tolist() == expected
+
+
+@pytest.mark.parametrize("process", [Poisson(9.0, 100), Gamma(9.0, 100, 50.0), Slotted(900.0, 1.0)])
+def test_who_would_come_at_the_end_or_later_does_not_come(process):
+    times = np.concatenate([process.times_ps(None, seed) for seed in range(20)])
+    assert times.min() >= 0
+    assert 0.98 * process.duration_s * PS < times.max() < process.duration_s * PS
+
+
+def test_a_slot_may_be_as_long_as_all_and_sessions_one_at_a_time():
+    times = Slotted(8.0, 30, slot_s=30).times_ps(None, 0)
+    assert set(times.tolist()) == {0}
+    assert len(times) == pytest.approx(240, rel=0.2)
+    assert Sessions(at_once=1).at_once == 1
+
+
+@pytest.mark.parametrize("process", [Poisson(5.0, 2000), Gamma(5.0, 2000, burstiness=4.0)])
+def test_arrivals_have_rate_order_and_seed(process):
+    times = process.times_ps(None, 0)
+    assert len(times) == pytest.approx(10_000, rel=0.1)
+    assert (np.diff(times) >= 0).all()
+    assert times.tolist() == process.times_ps(None, 0).tolist() != process.times_ps(None, 1).tolist()
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gamma_gaps_have_configured_mean_and_burstiness(burstiness):
+    gaps = np.diff(Gamma(20.0, 5000, burstiness).times_ps(None, 0)) / PS
+    assert gaps.mean() == pytest.approx(1 / 20, rel=0.03)
+    assert gaps.var() / gaps.mean() ** 2 == pytest.approx(burstiness, rel=0.06)
+
+
+def test_poisson_is_gamma_of_burstiness_one():
+    assert Poisson(5.0, 100).times_ps(None, 7).tolist() == Gamma(5.0, 100, 1.0).times_ps(None, 7).tolist()
+
+
+def test_replay_keeps_trace_times_scaled_by_speedup():
+    lengths = np.array([1, 1, 1])
+    rows = Rows(lengths, lengths, np.array([0.0, 0.3, 2.0]))
+    assert Replay().times_ps(rows, 0).tolist() == [0, 3 * PS // 10, 2 * PS]
+    assert Replay(speedup=4).times_ps(rows, 1).tolist() == [0, 75 * PS // 1000, PS // 2]

@@ -1,0 +1,254 @@
+"""The tracer: exact owners and counts at each time of scripted calls, and runs that tracing does not change."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from manual_driver import admit_and_prefill, extend, fork, release
+from tiny import analytic
+
+from testbed.core.request import PS, Incoming, Request
+from testbed.core.sequence import Sequence
+from testbed.core.slots import DEVICE, HOST, Extent, Refusal
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousPow2
+from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.traced import Traced
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.preemption import Recompute, Swap
+from testbed.sched.separate import SeparatePrefill
+from testbed.sim.memory_trace import MemoryTrace, Tracer, trace_memory
+from testbed.sim.simulation import simulate
+
+COST = analytic(overhead_s=1e-3, copy_s=1e-5)
+
+
+class Script:
+    """Calls to a traced policy, each at a time of its own."""
+
+    def __init__(self, policy, start_ps=0, stop_ps=10**6, max_frames=100):
+        self.env = SimpleNamespace(now=0)
+        self.trace = MemoryTrace(policy.usage().total, policy.block_size, start_ps)
+        self.tracer = Tracer(self.env, policy, self.trace, stop_ps, max_frames)
+        self.policy = self.tracer.policy
+
+    def at(self, time_ps, call, *arguments):
+        """`call` takes the policy first."""
+        self.env.now = time_ps
+        return call(self.policy, *arguments)
+
+    def frames(self, end_ps):
+        self.tracer.finish(end_ps)
+        return self.trace.frames
+
+
+def move(policy, seqs, tier):
+    return policy.move(seqs, tier)
+
+
+def register_prefix(policy, num_tokens):
+    return policy.register_prefix(num_tokens)
+
+
+def sequence(seq_id, request_id, prompt_len=7, **request):
+    return Sequence(seq_id, Incoming(request_id, 0, prompt_len, **request))
+
+
+def tables(frame, block_size=4):
+    """Physical blocks of each sequence; those on the host are negative, minus one."""
+    return {
+        seq_id: [e.start // block_size for e in held.device] + [-1 - e.start // block_size for e in held.host]
+        for seq_id, held in frame.held.items()
+    }
+
+
+def counts(frame):
+    return Counter(extent for held in frame.held.values() for extent in held.device)
+
+
+def test_trace_of_figure_7_shows_exact_owners():
+    script = Script(
+        Paged(PoolSpec(36, 64), block_size=4, watermark=0, blocks=BlockPool(9, [7, 1, 5, 2, 3, 0, 4, 6, 8]))
+    )
+    a, b = sequence(0, 10), sequence(1, 11, prompt_len=5)
+    script.at(5, admit_and_prefill, [a], 7)
+    script.at(5, admit_and_prefill, [b], 5)
+    script.at(8, extend, [a, b], 1)
+    script.at(9, extend, [a, b], 1)
+    script.at(12, release, a)
+    frames = script.frames(20)
+    assert [(f.start_ps, f.end_ps) for f in frames] == [(0, 5), (5, 8), (8, 9), (9, 12), (12, 20)]
+    assert [tables(f) for f in frames] == [
+        {},
+        {0: [7, 1], 1: [5, 2]},
+        {0: [7, 1], 1: [5, 2]},
+        {0: [7, 1, 3], 1: [5, 2]},
+        {1: [5, 2]},
+    ]
+    assert [[held.num_tokens for held in f.held.values()] for f in frames] == [[], [7, 5], [8, 6], [9, 7], [7]]
+    assert [held.request_id for held in frames[1].held.values()] == [10, 11]
+
+
+def test_swapped_out_group_is_absent_from_the_device():
+    script = Script(Paged(PoolSpec(36, 64, host(16)), block_size=4, watermark=0))
+    parent, child = sequence(0, 3), sequence(1, 3)
+    script.at(0, admit_and_prefill, [parent], 7)
+    script.at(0, fork, parent, child)
+    script.at(1, move, [parent, child], HOST)
+    script.at(2, move, [parent, child], DEVICE)
+    script.at(3, move, [parent, child], HOST)
+    script.at(4, release, parent)
+    script.at(4, release, child)
+    frames = script.frames(5)
+    assert [tables(f)[1] for f in frames[:3]] == [[0, 1], [-1, -2], [1, 0]]
+    assert [held.num_tokens for held in frames[3].held.values()] == [7, 7]
+    assert not frames[4].held
+
+
+def test_registered_prefix_stays_pinned_after_swap_out():
+    script = Script(Paged(PoolSpec(36, 64, host(16)), block_size=4, watermark=0))
+    user = sequence(0, 1, registered_prefix=4)
+    script.at(0, register_prefix, 4)
+    script.at(1, admit_and_prefill, [user], 7)
+    script.at(2, move, [user], HOST)
+    frames = script.frames(3)
+    assert [f.non_sequence_slots.pinned for f in frames] == [(Extent(0, 4),)] * 3
+    assert [tables(f) for f in frames] == [{}, {0: [0, 1]}, {0: [0, -1]}]
+
+
+def test_refusal_changes_no_state():
+    script = Script(ContiguousMax(PoolSpec(64, 24), block_size=4))
+    script.at(0, admit_and_prefill, [sequence(0, 1)], 7)
+    script.at(0, admit_and_prefill, [sequence(1, 2)], 7)
+    assert script.at(1, admit_and_prefill, [sequence(2, 3)], 7) is Refusal.LATER
+    frames = script.frames(2)
+    assert [f.held.keys() for f in frames] == [{0, 1}, {0, 1}]
+    assert frames[0].held[1].device == (Extent(32, 24),)
+    assert frames[0].non_sequence_slots.rounding == (Extent(24, 8), Extent(56, 8))
+
+
+def test_trace_is_limited_to_its_window_and_thinned():
+    script = Script(Paged(PoolSpec(4000, 4000), block_size=4, watermark=0), start_ps=95, stop_ps=500, max_frames=10)
+    seq = sequence(0, 1)
+    script.at(0, admit_and_prefill, [seq], 1)
+    for time in range(10, 1000, 10):
+        script.at(time, extend, [seq], 1)
+    frames = script.frames(1000)
+    assert (frames[0].start_ps, frames[-1].end_ps, script.trace.num_states) == (95, 480, 41)
+    assert [f.start_ps for f in frames] == [95, 150, 220, 280, 350, 410, 470]
+    assert all(f.held[0].num_tokens == f.start_ps // 10 + 1 for f in frames)
+
+
+def test_long_lasting_state_is_never_thinned_out():
+    script = Script(Paged(PoolSpec(400, 400), block_size=4, watermark=0), max_frames=4)
+    seq = sequence(0, 1)
+    for time in range(0, 1000, 10):
+        script.at(time, admit_and_prefill, [seq], 1)
+        script.at(time + 1, release, seq)
+    frames = script.frames(100_000)
+    assert (frames[-1].held, frames[-1].end_ps) == ({}, 100_000)
+
+
+def requests():
+    """Prompts of which many begin alike."""
+    shapes = [(i, 5 + i % 11, 3 + i * 7 % 40) for i in range(60)]
+    return [
+        Request(
+            i,
+            i * PS // 500,
+            prompt_len,
+            output_len,
+            num_seqs=1 + i % 2,
+            prompt_ids=tuple(range(i % 3, i % 3 + prompt_len)),
+        )
+        for i, prompt_len, output_len in shapes
+    ]
+
+
+def scheduler(policy, rule):
+    return (ChunkedPrefill if policy is ContiguousPow2 else SeparatePrefill)(
+        policy(PoolSpec(256, 64, host(128)), block_size=4), rule(), max_num_batched_tokens=100, max_num_seqs=20
+    )
+
+
+@pytest.mark.parametrize("policy", [Paged, PrefixCaching, ContiguousMax, ContiguousPow2])
+@pytest.mark.parametrize("rule", [Recompute, Swap])
+def test_tracing_changes_no_result_and_frames_are_consistent(policy, rule):
+    plain = simulate(requests(), scheduler(policy, rule), COST, 64)
+    traced = scheduler(policy, rule)
+    trace = trace_memory(requests(), traced, COST, 64, max_frames=10**6)
+    assert trace.end_ps == plain.end_ps
+    assert len(trace.frames) == trace.num_states >= plain.totals.iterations
+    assert trace.requests.keys() == {r.request_id for r in requests()} - plain.rejections.keys()
+    live = 0
+    for before, frame in zip(trace.frames, trace.frames[1:], strict=False):
+        assert before.end_ps == frame.start_ps
+        live += sum(held.num_tokens for held in before.held.values() if not held.host) > 0
+        used = {slot for e in counts(before) for slot in range(e.start, e.start + e.length)}
+        assert used <= set(range(256))
+        others = before.non_sequence_slots.rounding + before.non_sequence_slots.cached
+        assert not used & {slot for e in others for slot in range(e.start, e.start + e.length)}
+    assert live
+
+
+def test_traced_window_equals_that_part_of_the_run():
+    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, max_frames=10**6)
+    start, stop = whole.end_ps // 3, whole.end_ps // 2
+    part = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, start_ps=start, stop_ps=stop, max_frames=10**6)
+    inside = [f for f in whole.frames if f.start_ps >= start and f.end_ps <= stop]
+    assert len(inside) > 20
+    assert [f for f in part.frames if f in inside] == inside
+    assert part.end_ps == stop
+
+
+def prompt(seq_id, ids):
+    return sequence(seq_id, seq_id, len(ids), prompt_ids=tuple(ids))
+
+
+def test_cached_blocks_are_traced_until_eviction():
+    script = Script(PrefixCaching(PoolSpec(16, 64), block_size=4, watermark=0))
+    first, second, other = prompt(0, range(9)), prompt(1, range(9)), prompt(2, range(100, 113))
+    script.at(0, admit_and_prefill, [first], 9)
+    script.at(1, admit_and_prefill, [second], 9)
+    script.at(2, release, first)
+    script.at(3, release, second)
+    script.at(4, admit_and_prefill, [other], 13)
+    frames = script.frames(5)
+    assert [tables(f) for f in frames] == [
+        {0: [0, 1, 2]},
+        {0: [0, 1, 2], 1: [0, 1, 3]},
+        {1: [0, 1, 3]},
+        {},
+        {2: [0, 1, 3, 2]},
+    ]
+    cached = [sorted(e.start // 4 for e in f.non_sequence_slots.cached) for f in frames]
+    assert cached == [[], [], [], [0, 1], []]
+    for frame in frames[:4]:
+        assert {e.start for e in frame.non_sequence_slots.cached}.isdisjoint(e.start for e in counts(frame))
+
+
+def test_every_mutating_policy_method_is_traced():
+    reads = {
+        "check",
+        "find",
+        "fits",
+        "counters",
+        "group_tables",
+        "max_seq_len",
+        "num_stored",
+        "table",
+        "non_sequence_slots",
+        "usage",
+    }
+    calls = {name for name, value in vars(MemoryPolicy).items() if callable(value) and not name.startswith("_")}
+    assert calls - reads <= vars(Traced).keys()
+
+
+def test_traced_policy_delegates_other_attributes():
+    script = Script(Paged(PoolSpec(36, 64), block_size=4))
+    assert isinstance(script.policy, MemoryPolicy)
+    assert (script.policy.shares, script.policy.block_size) == (True, 4)
+    assert script.policy.max_seq_len(7, 1) == 36
+    script.policy.check()

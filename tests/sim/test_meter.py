@@ -1,0 +1,89 @@
+"""Section 3.1's kinds of memory, by hand: a prompt of 7 tokens and an output of 3, so 7, 8 and 9 live slots."""
+
+import pytest
+from manual_driver import scheduler_of
+from ticks import MS, FastMillisecond
+
+from testbed.core.request import Request
+from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.metrics import saving
+from testbed.sched.preemption import Recompute
+from testbed.sched.separate import SeparatePrefill
+from testbed.sched.static_batch import StaticBatch
+from testbed.sim.simulation import simulate
+
+LIVE = 7 + 8 + 9
+RESERVED = 3 + 2 + 1  # up to 10 tokens
+BY_HAND = {  # reserved, internal, rounding, the pool's largest free run
+    Paged: (1 + 0 + 1, 0 + 0 + 2, 0, 56 + 56 + 52),  # 2, 2 and 3 blocks of 4; the third has room for 2 too many
+    ContiguousMax: (RESERVED, 3 * 22, 0, 3 * 32),  # 32 slots
+    ContiguousPow2: (RESERVED, 3 * 1, 3 * 5, 3 * 32),  # 7 + 4 slots, in a range of 16
+    ContiguousOracle: (RESERVED, 0, 3 * 6, 3 * 32),  # 7 + 3 slots, in a range of 16
+}
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_memory_is_split_into_its_categories(kind, fast_forward):
+    totals = totals_of(kind, [Request(0, 0, 7, 3)], fast_forward)
+    reserved, internal, rounding, largest_free = BY_HAND[kind]
+    held = LIVE + reserved + internal
+    seen = totals.per_iteration
+    assert (seen.running, seen.live, seen.reserved, seen.internal) == (3, LIVE, reserved, internal)
+    assert (seen.saved, seen.cached, seen.rounding) == (0, 0, rounding)
+    assert seen.external_fragmentation == 3 * 64 - held - rounding - largest_free
+    assert list(totals.over_time) == [value * MS for value in seen]
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_shared_prompt_is_counted_once(kind):
+    totals = totals_of(kind, [Request(0, 0, 8, 3, num_seqs=2)], True)
+    if kind is Paged:  # 2 blocks while the prompt is computed for both, then 2 and one more for each
+        assert (totals.per_iteration.live, totals.per_iteration.saved) == (8 + 10 + 12, 8 + 8 + 8)
+    else:
+        assert totals.per_iteration.saved == 0
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_memory_saving_is_the_mean_of_ratios(fast_forward):
+    """Two samples of 8 tokens: 2 blocks for 4, then 4 for 6 twice; 2, 1.5 and 1.5 are 5/3 on average."""
+    totals = totals_of(Paged, [Request(0, 0, 8, 3, num_seqs=2)], fast_forward)
+    assert totals.sharing == {8: (8, 8 * MS), 16: (16, 16 * MS)}
+    assert saving(totals) == pytest.approx({"per_iteration": 1 - 3 / 5, "over_time": 1 - 3 / 5})
+
+
+def totals_of(kind, requests, fast_forward):
+    policy = kind(PoolSpec(64, 32), block_size=4)
+    scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
+    return simulate(requests, scheduler, FastMillisecond(), 32, fast_forward=fast_forward).totals
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_shared_unused_block_end_is_counted_once(fast_forward):
+    """Between their fork and their next step the samples share a block of 8: 5 tokens, 2 to come, 1 slot too many."""
+    requests = [Request(0, 0, 5, 2, num_seqs=4), Request(1, MS, 8, 1)]
+    policy = Paged(PoolSpec(256, 64), block_size=8)
+    scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
+    recorder = simulate(requests, scheduler, FastMillisecond(), 64, fast_forward=fast_forward)
+    spans = recorder.spans.columns()
+    assert spans["live"].tolist() == [5, 5 + 8, 4 * 6]
+    assert spans["reserved"].tolist() == [2, 2, 4]
+    assert spans["internal"].tolist() == [1, 1, 4]
+
+
+def test_finished_request_of_static_batch_takes_no_further_block():
+    requests = [Request(0, 0, 7, 2), Request(1, 0, 7, 12)]  # the first would need a third block of 4 for token 9
+    fast, plain = (
+        simulate(
+            requests,
+            StaticBatch(Paged(PoolSpec(64, 32), block_size=4), Recompute(), max_batch_size=2, max_padded_len=32),
+            FastMillisecond(),
+            32,
+            fast_forward=fast_forward,
+        ).totals
+        for fast_forward in (True, False)
+    )
+    assert fast == plain
+    assert fast.per_iteration.reserved >= 0

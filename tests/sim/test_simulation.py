@@ -1,0 +1,293 @@
+"""What a run records and prices, on runs small enough to be followed by hand; every iteration takes a millisecond."""
+
+import numpy as np
+import pytest
+import simpy
+from manual_driver import scheduler_of
+from ticks import MS, FastMillisecond, OneMillisecond
+from tiny import analytic
+
+from testbed.core.errors import InputError, PlugInError
+from testbed.core.request import PS, Request, Rows, Workload
+from testbed.cost.model import UNBOUNDED, Affine
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.beams import BeamModel, SyntheticBeams
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, Swap
+from testbed.sched.separate import SeparatePrefill
+from testbed.sched.static_batch import StaticBatch
+from testbed.sim.clients import open_loop
+from testbed.sim.engine import Engine
+from testbed.sim.outputs import Outputs
+from testbed.sim.recorder import Recorder
+from testbed.sim.simulation import simulate
+from testbed.sim.span_meter import SpanMeter
+
+COSTS = [OneMillisecond(), FastMillisecond()]
+
+
+class RecordingCost(OneMillisecond):
+    """Keeps what it was asked to price."""
+
+    def __init__(self):
+        self.works = []
+
+    def iteration(self, work):
+        self.works.append(work)
+        return super().iteration(work)
+
+
+def run(requests, cost, policy=None, rule=Recompute, kind=SeparatePrefill, **options):
+    policy = policy or Paged(PoolSpec(640, 512), block_size=4, watermark=0)
+    return simulate(requests, scheduler_of(kind, policy, rule()), cost, 512, **options)
+
+
+def tight(num_slots=40):
+    """Two requests of 8 + 20 tokens do not fit: the second is preempted, and has to wait for the first."""
+    return Paged(PoolSpec(num_slots, 512, host(400)), block_size=4, watermark=0)
+
+
+PAIR = [Request(i, 0, 8, 20) for i in range(2)]
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_run_stops_at_the_end_of_an_iteration(cost):
+    for stop, end in ((3 * MS, 3 * MS), (3 * MS - 1, 3 * MS), (3 * MS + 1, 4 * MS)):
+        recorder = run([Request(0, 0, 4, 10)], cost, stop_ps=stop)
+        assert (recorder.end_ps, recorder.totals.iterations) == (end, end // MS)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_run_that_is_idle_stops_on_time_and_sees_nobody_who_comes_later(cost):
+    """The first request ends at 10 ms; the next would come at 90."""
+    recorder = run([Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)], cost, marks_ps=[30 * MS], stop_ps=50 * MS)
+    assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.finished) == (50 * MS, 1, 1)
+    assert [mark.time_ps for mark in recorder.marks.values()] == [30 * MS, 50 * MS]
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_who_comes_as_a_run_stops_has_come(cost):
+    recorder = run([Request(0, 0, 4, 10), Request(1, 50 * MS, 4, 10)], cost, stop_ps=50 * MS)
+    assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.iterations) == (50 * MS, 2, 10)
+
+
+LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of milliseconds more
+
+
+@pytest.mark.parametrize("kind", [OneMillisecond, FastMillisecond])
+def test_time_goes_on_to_the_last_arrival_and_past_it(kind):
+    """2^62 ps, where runs once stopped without a word, are 4,611,686 s."""
+    requests = [Request(i, i * 10**6 * PS, 4, 10) for i in range(10)]
+    fast, slow = (run(requests, kind(), fast_forward=fast_forward) for fast_forward in (True, False))
+    assert fast.totals.finished == slow.totals.finished == 10
+    assert fast.end_ps == slow.end_ps == (LAST_MS + 10) * MS
+    assert fast.totals == slow.totals
+    rows, others = fast.requests.columns(), slow.requests.columns()
+    assert all(column.tolist() == others[name].tolist() for name, column in rows.items())
+    assert rows["finish_ps"].tolist() == [request.arrival_ps + 10 * MS for request in requests]
+
+
+@pytest.mark.parametrize("stop_ps", [LAST_MS * MS + 5 * MS, None])
+def test_a_stop_near_the_end_of_time_holds(stop_ps):
+    options = {} if stop_ps is None else {"stop_ps": stop_ps}
+    recorder = run([Request(0, LAST_MS * MS, 4, 10)], FastMillisecond(), **options)
+    assert recorder.end_ps == (stop_ps or LAST_MS * MS + 10 * MS)
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+@pytest.mark.parametrize("output_len", [1, 3, 500])
+def test_a_run_beyond_the_end_of_time_is_refused(output_len, fast_forward):
+    class Slow(FastMillisecond):
+        def iteration(self, work):
+            return (1 << 62) + 1
+
+        def decode(self, work):
+            return Affine((1 << 62) + 1, 0, UNBOUNDED)
+
+    requests = [Request(0, 9_000_000 * PS, 4, output_len)]
+    with pytest.raises(InputError, match=r"64 bits count picoseconds up to 9,223,372 s"):
+        run(requests, Slow(), fast_forward=fast_forward).requests.columns()
+
+
+class SaysItLate(Paged):
+    """Says only when asked for room that a request could never have it."""
+
+    max_seq_len = MemoryPolicy.max_seq_len
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("others", [[], [Request(0, 0, 8, 20)], [Request(0, 0, 8, 20), Request(2, 0, 8, 20)]])
+def test_a_plan_turns_away_whom_the_policy_can_never_hold_and_serves_the_others(others, cost):
+    """The second of these prompts is longer than the pool of 40 slots."""
+    requests = sorted([*others, Request(1, 0, 80, 20), Request(3, 200 * MS, 80, 20), Request(4, 201 * MS, 8, 2)])
+    recorder = run(requests, cost, SaysItLate(PoolSpec(40, 512), block_size=4, watermark=0))
+    assert recorder.rejections == dict.fromkeys((1, 3), "the memory policy can never hold it")
+    assert recorder.totals.rejected == 2
+    assert recorder.totals.finished == len(others) + 1
+    assert recorder.end_ps == 203 * MS
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_marks_record_totals_at_their_times(cost):
+    recorder = run([Request(0, 0, 4, 10)], cost, marks_ps=[7 * MS, 2 * MS + 5])
+    found = {requested: (mark.time_ps, mark.totals.iterations) for requested, mark in recorder.marks.items()}
+    assert found == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
+    live = [mark.totals.per_iteration.live for mark in recorder.marks.values()]
+    assert live == [4 + 5 + 6, 4 + 5 + 6 + 7 + 8 + 9 + 10]
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_first_token_time_survives_recompute(cost):
+    recorder = run(PAIR, cost, tight())
+    log = recorder.requests.columns()
+    assert log["first_token_ps"].tolist() == [MS, MS]
+    assert (recorder.totals.swaps, recorder.totals.recomputes) == (0, 1)
+    assert log["num_recomputes"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_waiting_swapped_and_preempted_are_counted_separately(cost):
+    recorder = run([*PAIR, *(Request(i, 12 * MS, 30, 2) for i in (2, 3))], cost, tight(), Swap)
+    spans = recorder.spans.columns()
+    assert (spans["waiting"].max(), spans["swapped"].max(), spans["preempted"].max()) == (2, 1, 1)
+    assert (recorder.totals.swaps, recorder.totals.recomputes) == (1, 0)
+    assert recorder.requests.columns()["num_swaps"].sum() == 1
+
+
+def test_one_token_output_ends_with_its_prefill():
+    recorder = run([Request(0, 0, 10, 1), Request(1, 0, 10, 2)], FastMillisecond())
+    assert recorder.requests.columns()["finish_ps"].tolist() == [MS, 2 * MS]
+
+
+def test_rejected_requests_have_no_finish_time():
+    recorder = run([Request(0, 0, 600, 1), Request(1, 0, 4, 2)], FastMillisecond())
+    log = recorder.requests.columns()
+    assert dict(zip(log["request_id"].tolist(), log["finish_ps"].tolist(), strict=True)) == {0: -1, 1: 2 * MS}
+
+
+def test_samples_that_cannot_fit_are_rejected():
+    recorder = run([Request(0, 0, 4, 36, num_seqs=2), Request(1, 0, 4, 36)], FastMillisecond(), tight())
+    assert recorder.rejections.keys() == {0}
+
+
+def test_work_counts_requests_and_repeated_shared_context():
+    cost = RecordingCost()
+    run([Request(0, 0, 8, 4, num_seqs=3), Request(1, 0, 8, 4)], cost)
+    prompts, *decodes = cost.works
+    assert prompts.prefill == ((8, 0), (8, 0))
+    assert [work.num_requests for work in cost.works] == [2] * 4
+    assert [(work.decode_seqs, work.decode_context, work.decode_max_context) for work in decodes] == [
+        (4, 36, 9), (4, 40, 10), (4, 44, 11),
+    ]  # fmt: skip
+    assert [work.decode_repeated for work in decodes] == [2 * 8] * 3
+
+
+def test_work_counts_copies_and_swaps_by_length():
+    cost = RecordingCost()
+    recorder = run([Request(0, 0, 10, 5, num_seqs=3)], cost, ContiguousMax(PoolSpec(4 * 512, 512)))
+    assert (recorder.totals.generated, recorder.totals.copies) == (15, 2)
+    assert [work.copies for work in cost.works if work.copies] == [((512, 2),)]
+    cost = RecordingCost()
+    run(PAIR, cost, tight(), Swap)
+    assert [sum(moved[-1] for moved in work.moves) for work in cost.works if work.moves] == [5, 5]
+
+
+@pytest.mark.parametrize("kind", [Paged, ContiguousMax])
+def test_span_sums_equal_those_of_its_steps(kind):
+    """Live slots of 8 tokens and then 9 to 12: 50 over five iterations, whether they are five rows or two."""
+    for cost, num_rows in ((OneMillisecond(), 5), (FastMillisecond(), 2)):
+        recorder = run([Request(0, 0, 8, 5)], cost, kind(PoolSpec(640, 64), block_size=4))
+        spans = recorder.spans.columns()
+        assert len(spans["live"]) == num_rows
+        assert (spans["live"] * spans["iterations"]).sum() == recorder.totals.per_iteration.live == 50
+        assert spans["live"].max() <= 12
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_cached_blocks_are_counted_until_eviction(cost):
+    """Ten blocks, four of them cached when the second request comes; its 34 tokens take one after another of them."""
+    policy = PrefixCaching(PoolSpec(40, 64), block_size=4, watermark=0)
+    requests = [Request(0, 0, 17, 1, prompt_ids=tuple(range(17))), Request(1, 5 * MS, 4, 30)]
+    recorder = simulate(requests, scheduler_of(SeparatePrefill, policy, Recompute()), cost, 64)
+    assert policy.counters()["evictions"] == 3  # the last token is never stored: nine blocks
+    cached = 30 * 16 - 4 * (1 + 5 + 9)  # a block less in the last iteration, in the last five, in the last nine
+    assert recorder.totals.per_iteration.cached == cached
+    assert recorder.totals.over_time.cached == cached * MS
+
+
+def serve_static(requests, cost):
+    scheduler = StaticBatch(ContiguousMax(PoolSpec(2048, 512)), Recompute(), max_batch_size=4, max_padded_len=512)
+    return simulate(requests, scheduler, cost, 512)
+
+
+def test_static_batch_pads_every_sequence_to_the_maximum():
+    cost = RecordingCost()
+    serve_static([Request(0, 0, 30, 2), Request(1, 0, 10, 3)], cost)
+    assert [work.prefill for work in cost.works] == [((30, 0), (30, 0)), (), ()]
+    assert [work.decode_context for work in cost.works] == [0, 2 * 31, 2 * 32]  # also of the one that has its output
+    assert [work.decode_seqs for work in cost.works] == [0, 2, 2]
+    assert [work.decode_max_context for work in cost.works] == [0, 31, 32]
+
+
+def test_padded_batch_takes_as_long_as_equal_requests():
+    cost = analytic(overhead_s=1e-3)
+    mixed = serve_static([Request(0, 0, 30, 2), Request(1, 0, 10, 9), Request(2, 0, 3, 1)], cost)
+    equal = serve_static([Request(i, 0, 30, 9) for i in range(3)], cost)
+    assert mixed.end_ps == equal.end_ps
+
+
+def test_static_batch_ends_with_its_last_output():
+    """200 + 313 tokens would be 513, and 490 + 313 are more too: two run together, then each of the others alone."""
+    requests = [Request(0, 0, 200, 5), Request(1, 0, 10, 300), Request(2, 0, 10, 313), Request(3, 0, 490, 10)]
+    log = serve_static(requests, OneMillisecond()).requests.columns()
+    ends = dict(zip(log["request_id"].tolist(), log["finish_ps"].tolist(), strict=True))
+    assert ends == {0: 300 * MS, 1: 300 * MS, 2: (300 + 313) * MS, 3: (300 + 313 + 10) * MS}
+
+
+class Replaces(BeamModel):
+    """The first candidate takes the place of the second at every step."""
+
+    def parents(self, request, num_generated):
+        return ((0, 1),)
+
+
+@pytest.mark.parametrize("beam", [False, True])
+def test_forks_are_counted_in_the_following_iteration(beam):
+    cost = RecordingCost()
+    scheduler = MixedPrefill(Paged(PoolSpec(4096, 128)), Recompute(), max_num_batched_tokens=64, max_num_seqs=8)
+    requests = Workload(Rows(np.array([5]), np.array([4])), np.array([0]), 3, beam)
+    simulate(requests, scheduler, cost, 128, beams=Replaces())
+    assert [work.forks for work in cost.works] == ([0, 2, 1, 1] if beam else [0, 2, 0, 0])
+
+
+def engine_on(env):
+    policy = Paged(PoolSpec(640, 512), block_size=4, watermark=0)
+    scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
+    meter = SpanMeter(scheduler, Outputs(scheduler.state, SyntheticBeams()))
+    engine = Engine(env, scheduler, FastMillisecond(), meter, Recorder(), 512)
+    env.process(engine.serve())
+    return engine
+
+
+def test_events_of_another_engine_on_the_clock_end_no_span():
+    """The second engine has an arrival in each millisecond."""
+    env = simpy.Environment(0)
+    engines = [engine_on(env) for _ in range(2)]
+    env.process(open_loop(env, engines[0], [Request(0, 0, 8, 200), Request(1, 90 * MS, 8, 20)]))
+    env.process(open_loop(env, engines[1], [Request(i, i * MS, 4, 2) for i in range(180)]))
+    env.run()
+    spans = engines[0].recorder.spans.columns()["iterations"].tolist()
+    assert spans == [1, 89, 1, 19, 91]
+    assert engines[1].recorder.totals.finished == 180
+
+
+def test_an_unexpected_arrival_within_a_span_is_refused():
+    env = simpy.Environment(0)
+    engine = engine_on(env)
+    env.process(open_loop(env, engine, [Request(0, 0, 8, 200)]))
+    env.run(until=50 * MS)
+    with pytest.raises(PlugInError, match=r"request 1 at .*call expect\(\) in advance"):
+        engine.submit(Request(1, 50 * MS, 8, 20))

@@ -1,0 +1,124 @@
+"""The typed configuration: every key known, every value of its type; what it writes it reads again."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from testbed.build import build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.experiments.runs import compose
+from testbed.experiments.runs.compose import configured
+from testbed.identity import run_id
+from testbed.memory.paged.paged import Paged
+from testbed.parts import Part
+
+SHORT = ("arrivals.duration_s=5",)
+
+
+def test_config_values_round_trip():
+    config = configured(("+system=vllm-v1", "window_s=[1,4]", "slo.ttft_s=0.5", *SHORT))
+    assert RunConfig.from_values(config.values) == config
+    assert run_id(RunConfig.from_values(config.values)) == run_id(config)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+replicas=2", "no key 'replicas': nothing reads it"),
+        ("+workload.rate=2", "no key 'workload.rate': nothing reads it"),
+        ("+server.gpu.speed=2", "no key 'server.gpu.speed': nothing reads it"),
+        ("+policy.blocksize=8", "takes no blocksize; did you mean block_size?"),
+        ("fast_forward=no", "fast_forward='no': must be true or false"),
+        ("seed=true", "seed=True: must be a whole number"),
+        ("window_s=[5]", "window_s=.*must have 2 values"),
+        ("server.kv_memory_gib.opt-13b=-1", "server.kv_memory_gib.opt-13b=-1: must be a finite number"),
+        ("+system=vllm-v1 scheduler.ignore_eos=no", "scheduler.ignore_eos='no': must be true or false"),
+        ("server.gpu.device=3", "server.gpu.device=3: must be text"),
+    ],
+)
+def test_wrong_value_is_refused_with_its_key(override, message):
+    with pytest.raises(InputError, match=message):
+        build(configured((*override.split(), *SHORT)))
+
+
+CONF = Path(compose.__file__).parents[1] / "conf"
+PARTS = ("arrivals", "beams", "cost", "policy", "preemption", "scheduler", "trace")
+SPECS = ("gpu/h200.yaml", "server/a100-40gb.yaml")
+
+
+def flat(values, key):
+    """(key, value) of every value in groups of groups."""
+    for name, value in values.items():
+        yield from flat(value, f"{key}.{name}") if isinstance(value, dict) else [(f"{key}.{name}", value)]
+
+
+def switches_and_numbers():
+    """(words of a choice, key, word of a wrong type) of every switch and number of every choice; one spec of a kind."""
+    yield from (((), key, "no") for key in ("fast_forward", "workload.beam"))
+    for path in [
+        *sorted(path for group in PARTS for path in (CONF / group).glob("*.yaml")),
+        *map(CONF.joinpath, SPECS),
+    ]:
+        group, values = path.parent.name, yaml.safe_load(path.read_text()) or {}
+        keys = dict(flat(values, "server.gpu" if group == "gpu" else group))
+        requested = [f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")]
+        if values.get("_target_") != "???":
+            for key, value in keys.items():
+                if isinstance(value, bool | int | float) and not key.startswith("server.kv_memory"):
+                    yield (f"{group}={path.stem}", *requested), key, "no" if isinstance(value, bool) else "many"
+
+
+@pytest.mark.parametrize(("choice", "key", "word"), list(switches_and_numbers()))
+def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(choice, key, word):
+    with pytest.raises(InputError, match=f"{re.escape(key)}='{word}': must be"):
+        build(configured(choice, {key: word}))
+
+
+def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):
+    """The same words in one process: a notebook's second cell, or the same relative folder from another place."""
+    sizes = []
+    for place, size in (("a", 8), ("a", 4), ("b", 2)):
+        (tmp_path / place / "mine" / "policy").mkdir(parents=True, exist_ok=True)
+        text = f"defaults: [paged, _self_]\nblock_size: {size}\n"
+        (tmp_path / place / "mine" / "policy" / "small.yaml").write_text(text)
+        monkeypatch.chdir(tmp_path / place)
+        sizes.append(configured(("--config-dir=mine", "policy=small", *SHORT)).policy.parameters["block_size"])
+    assert sizes == [8, 4, 2]
+
+
+def test_config_part_can_be_a_class_or_an_object():
+    config = configured(SHORT)
+    by_class = build(replace(config, policy=Part(Paged, {"block_size": 8})))
+    assert by_class.description["policy"] == "Paged(block_size=8)"
+    built = build(replace(config, policy=Part(Paged(by_class.pool, block_size=32))))
+    assert built.scheduler.policy.block_size == 32
+    with pytest.raises(InputError, match="scheduler is an object already; give its class"):
+        build(replace(config, scheduler=Part(built.scheduler)))
+
+
+def test_untyped_parameter_accepts_any_value():
+    def plain(share=0):
+        return [share]
+
+    assert Part(plain, {"share": 0.5}).make("part") == [0.5]
+
+
+def test_run_id_depends_on_every_input_file(tmp_path):
+    """A folder's files, and the files that a trace reads beside its own."""
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    (folder / "a.json").write_text("{}")
+    (tmp_path / "0_trace.jsonl").write_text("{}")
+    passages = tmp_path / "2_passages.jsonl"
+    for override, changed in (
+        (f"trace=servegen trace.path={folder}", folder / "b.json"),
+        (f"trace=ragpulse trace.path={tmp_path / '0_trace.jsonl'}", passages),
+    ):
+        config = configured((*override.split(), "arrivals=replay"))
+        before = run_id(config)
+        changed.write_text("1")
+        assert run_id(config) != before

@@ -1,0 +1,140 @@
+"""Latencies, percentiles, shares and kept objectives of a handful of requests, worked out by hand."""
+
+import numpy as np
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.metrics import free_shares, latencies, memory_shares, spread, summarize
+from testbed.sim.recorder import Mark, PackedRows, Recorder
+from testbed.sim.totals import Measures, Totals
+from testbed.slo import Slo, checked_slo, goodput, kept
+
+NAMES = ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
+
+
+def log_of(*requests):
+    """A recorder's rows of (arrival, first token, finish, output tokens)."""
+    rows = PackedRows(*NAMES)
+    for request in requests:
+        rows.append(request)
+    return rows
+
+
+def test_latencies_skip_unserved_requests():
+    served, one_token, unserved = (2 * PS, 3 * PS, 7 * PS, 5), (4 * PS, 6 * PS, 6 * PS, 1), (5 * PS, -1, -1, 9)
+    found = latencies(log_of(served, one_token, unserved, (0, PS, 2 * PS, 2)))
+    assert found["normalized_latency_s_per_token"].tolist() == [1.0, 2.0, 1.0]
+    assert found["ttft_s"].tolist() == [1.0, 2.0, 1.0]
+    assert found["tpot_s"].tolist() == [1.0, 1.0]  # (7 - 3) / 4 and (2 - 1) / 1; one token has no gap
+
+
+def test_percentiles_match_their_names():
+    found = spread(np.arange(101.0))
+    assert [found[name] for name in ("mean", "p50", "p90", "p99")] == [50, 50, 90, 99]
+
+
+def totals(**sums):
+    return Totals(iterations=2, per_iteration=Measures(**sums), over_time=Measures(**sums))
+
+
+def test_memory_shares_follow_section_3_1():
+    shares = memory_shares(totals(live=80, reserved=40, internal=20), num_slots=100, elapsed_ps=4)
+    assert {kind: share["per_iteration"] for kind, share in shares.items()} == {
+        "token_states": 0.4, "reserved": 0.2, "internal": 0.1, "external": pytest.approx(0.3),
+    }  # fmt: skip
+    assert shares["token_states"]["over_time"] == 0.2
+
+
+def test_largest_free_excludes_allocated_and_fragmented_slots():
+    free = free_shares(totals(live=80, reserved=40, internal=20, rounding=6, external_fragmentation=14), 100, 4)
+    assert free["largest_free"]["per_iteration"] == pytest.approx((200 - 140 - 20) / 200)
+
+
+def recorder(end_s, **counts):
+    built = Recorder()
+    built.totals, built.end_ps = Totals(**counts), end_s * PS
+    return built
+
+
+def test_window_counts_only_its_interval():
+    whole = recorder(
+        10, iterations=50, per_iteration=Measures(running=500, live=5000), over_time=Measures(running=90 * PS)
+    )
+    early = Totals(iterations=10, per_iteration=Measures(running=20, live=1000), over_time=Measures(running=2 * PS))
+    late = Totals(iterations=30, per_iteration=Measures(running=140, live=3000), over_time=Measures(running=18 * PS))
+    whole.marks = {PS: Mark(2 * PS, early), 5 * PS: Mark(6 * PS, late)}
+    summary = summarize(whole, num_slots=1000, window_ps=(PS, 5 * PS))
+    assert summary["batch"] == {"mean_per_iteration": 120 / 20, "mean_over_time": 16 / 4}
+    assert summary["memory"]["token_states"]["per_iteration"] == 2000 / (20 * 1000)
+
+
+def test_window_memory_saving_excludes_earlier_sharing():
+    """Ten slots are held; before the window 90 more are used twice, and in its 20 iterations 100: 5 each time."""
+    whole = recorder(10, iterations=50)
+    whole.marks = {
+        PS: Mark(PS, Totals(iterations=10, sharing={10: (90, 9 * PS), 30: (30, 3 * PS)})),
+        5 * PS: Mark(5 * PS, Totals(iterations=30, busy_ps=4 * PS, sharing={10: (190, 49 * PS), 30: (30, 3 * PS)})),
+    }
+    saved = summarize(whole, num_slots=1000, window_ps=(PS, 5 * PS))["memory_saving"]
+    assert saved == pytest.approx({"per_iteration": 1 - 1 / 1.5, "over_time": 1 - 1 / 2})
+
+
+def test_whole_run_is_counted_without_a_window():
+    counts = {"arrived": 9, "finished": 8, "rejected": 1, "generated": 400, "swaps": 3, "recomputes": 5}
+    summary = summarize(recorder(4, **counts), num_slots=10)
+    assert summary["throughput"] == {"requests_per_s": 2.0, "output_tokens_per_s": 100.0}
+    assert summary["preemptions"] == {"swap": 3, "recompute": 5}
+    assert summary["requests"] == {"arrived": 9, "finished": 8, "rejected": 1}
+
+
+ROWS = [  # seconds of arrival, first token, finish; output tokens
+    (0, 1.0, 2.0, 11),  # TTFT 1.0, TPOT 0.1
+    (0, 0.5, 2.5, 11),  # TTFT 0.5, TPOT 0.2
+    (1, 3.0, 3.0, 1),  # TTFT 2.0, no TPOT
+]
+
+
+@pytest.fixture
+def log():
+    served = [(*(round(time * PS) for time in times), output_len) for *times, output_len in ROWS]
+    return log_of(*served, (2 * PS, -1, -1, 5))  # the last one is rejected
+
+
+@pytest.mark.parametrize(
+    ("slo", "inside"),
+    [
+        (Slo(ttft_s=1.0), [True, True, False, False]),
+        (Slo(tpot_s=0.1), [True, False, True, False]),
+        (Slo(0.5, 0.2), [False, True, False, False]),
+        (Slo(9, 9), [True, True, True, False]),
+    ],
+)
+def test_request_must_meet_every_objective(log, slo, inside):
+    assert kept(log, slo).tolist() == inside
+
+
+def test_goodput_counts_finished_requests_over_simulated_time(log):
+    found = goodput(log, Slo(ttft_s=1.0), simulated_s=4.0)
+    assert found == {"ttft_s": 1.0, "tpot_s": None, "share_inside": 0.5, "goodput_requests_per_s": 0.5}
+
+
+def test_goodput_is_none_without_objectives(log):
+    assert set(goodput(log, Slo(), 4.0).values()) == {None}
+
+
+def test_goodput_is_none_without_requests():
+    found = goodput(log_of(), Slo(ttft_s=1.0), 0.0)
+    assert (found["share_inside"], found["goodput_requests_per_s"]) == (None, None)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "1", float("nan"), [1]])
+def test_objective_must_be_a_positive_time(value):
+    with pytest.raises(InputError, match=r"slo\.ttft_s"):
+        checked_slo(value, None)
+
+
+def test_objective_is_met_exactly_at_the_limit():
+    rows = log_of((0, 3 * 10**11, 3 * 10**11 + 7 * 10**10, 8))
+    assert kept(rows, Slo(0.3, 0.01)).tolist() == [True]
+    assert kept(rows, Slo(np.nextafter(0.3, 0), None)).tolist() == [False]

@@ -1,0 +1,111 @@
+"""Agentic coding sessions: who waits for whom, what prompts contain, and what a bad line says."""
+
+import json
+
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.traces.agent_sessions import SESSION_BITS, AgentSessions
+
+
+def request(t, tokens, ids, think=0.0, api=1.0, out=5, **more):
+    line = {"t": t, "type": "n", "model": "m", "in": tokens, "out": out, "hash_ids": ids, "api_time": api}
+    return {**line, "think_time": think, **more}
+
+
+def sub_agent(t, duration_s, requests):
+    return {"t": t, "type": "subagent", "duration_ms": 1000 * duration_s, "tool_tokens": 4, "requests": requests}
+
+
+def session(*requests, **more):
+    return {"id": "s", "block_size": 4, "tool_tokens": 4, "system_tokens": 4, "requests": requests, **more}
+
+
+TWO = [
+    session(
+        request(0, 8, [1, 2], api=2.0),
+        sub_agent(12.0, 9, [request(0, 5, [7]), request(3, 9, [7, 8], think=2.0)]),
+        sub_agent(30.0, 27, [request(0, 4, [7], out=0)]),
+        request(20, 13, [1, 2, 3], think=18.0),
+        request(25, 16, [1, 2, 3, 4], think=4.0),
+        request(40, 18, [1, 2, 3, 4], think=9.0),
+    ),
+    session(request(0, 8, [1, 2]), request(4, 12, [1, 2, 9], think=3.0)),
+]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def call(sessions, max_len=None, **options):
+        path = tmp_path / "sessions.jsonl"
+        path.write_text("\n".join(s if isinstance(s, str) else json.dumps(s) for s in sessions))
+        return AgentSessions(str(path), **options).rows(None, 0, max_len)
+
+    return call
+
+
+def test_session_turns_have_dependencies_and_think_times(read):
+    rows = read(TWO)
+    assert rows.turns.session.tolist() == [0] * 7 + [1] * 2
+    assert rows.turns.after == [(), (0,), (1,), (0,), (0, 2), (4,), (5, 3), (), (7,)]
+    # Both sub-agents began a second after the first answer; the first of them ended 8 s before the parent went on.
+    assert rows.turns.wait_s.tolist() == [0, 1, 2, 1, 8, 4, 10, 0, 3]
+    assert rows.output_len.tolist() == [5, 5, 5, 1, 5, 5, 5, 5, 5]
+
+
+def test_ids_are_shared_within_a_session_except_partial_blocks(read):
+    ids = read(TWO).prompt_ids
+    assert ids[4][:2] == ids[0]
+    assert [len(one) for one in ids] == [2, 2, 3, 1, 4, 4, 5, 2, 3]
+    assert ids[4][3] not in {one for other in (*ids[:4], *ids[5:]) for one in other}
+    assert {one >> SESSION_BITS for one in ids[8]} == {1}
+
+
+def test_prefixes_can_be_shared_between_sessions(read):
+    ids = read(TWO, share_prefixes=True).prompt_ids
+    assert ids[0] == ids[7]
+    assert ids[8][:2] == ids[0]
+    assert ids[8][2] >= 0
+    assert ids[1][0] not in ids[0]
+
+
+def test_a_request_without_a_type_is_one_of_the_chains(read):
+    plain = [{key: value for key, value in one.items() if (key, value) != ("type", "n")} for one in TWO[1]["requests"]]
+    assert read([{**TWO[1], "requests": plain}]).turns.after == read([TWO[1]]).turns.after == [(), (0,)]
+
+
+def test_session_ends_before_its_first_long_request(read):
+    rows = read(TWO, max_len=18)
+    assert rows.prompt_len.tolist() == [8, 5, 9, 4, 8, 12]
+    assert rows.turns.after == [(), (0,), (1,), (0,), (), (4,)]
+    assert len(read(TWO, num_sessions=1)) == 7
+
+
+@pytest.mark.parametrize(
+    ("lines", "culprit"),
+    [
+        (["{"], "line 1: not valid JSON"),
+        (["[]"], "line 1: is not a JSON object"),
+        (["{}"], "line 1: is not a session"),
+        ([], "is empty"),
+        ([session(request(0, 8, [1]))], "request 1: 1 hash_ids for 2 full blocks of 4 tokens"),
+        ([session(request(0, 0, []))], "request 1: in=0"),
+        ([session(request(0, 8, [1, "2"]))], "hash_ids is not a list of whole numbers"),
+        ([session(request(0, 8, [1, 2], think=-1))], "think_time=-1"),
+        ([session({"type": "subagent", "t": 1})], "a sub-agent needs duration_ms"),
+        ([session(sub_agent(1, 1, [request("x", 4, [1])]))], "of its sub-agent, t='x'"),
+        ([TWO[0], {**TWO[1], "block_size": 8}], "all sessions must have the same"),
+        ([session(request(0, 8, [1, 2]), block_size=0)], "block_size=0"),
+        ([{**session(request(0, 8, [1, 2])), "tool_tokens": "x"}], "tool_tokens='x'"),
+    ],
+)
+def test_bad_session_lines_are_refused(read, lines, culprit):
+    with pytest.raises(InputError, match=culprit.replace("[", r"\[")):
+        read(lines)
+
+
+def test_short_max_len_and_open_loop_are_refused(read, tmp_path):
+    with pytest.raises(InputError, match=r"raise workload\.max_len"):
+        read(TWO, max_len=5)
+    with pytest.raises(InputError, match="arrivals=sessions"):
+        AgentSessions(str(tmp_path / "sessions.jsonl")).rows(3, 0)

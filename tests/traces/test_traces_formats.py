@@ -1,0 +1,158 @@
+"""Each file format on a tiny file: what is read, and what a bad line says."""
+
+import json
+
+import pytest
+from trace_files import pairs, put, tokenizer  # noqa: F401
+
+from testbed.core.errors import InputError
+from testbed.traces.alpaca import AlpacaJson
+from testbed.traces.azure import AzureCsv
+from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.sharegpt import ShareGptJson
+from testbed.traces.wmt import WmtCsv
+
+
+def talk(*messages):
+    return {"id": "x", "conversations": [{"from": sampler, "value": text} for sampler, text in messages]}
+
+
+def test_sharegpt_takes_the_first_round(tmp_path, tokenizer):  # noqa: F811
+    talks = [
+        talk(("human", "one two"), ("gpt", "a b c d e"), ("human", "more"), ("gpt", "more")),
+        talk(("gpt", "cut off before"), ("user", "why"), ("assistant", "so it is")),
+        talk(("human", "unanswered")),
+        talk(("human", "blank"), ("gpt", "  ")),
+        talk(),
+    ]
+    path = put(tmp_path, "s.json", json.dumps(talks))
+    assert pairs(ShareGptJson(path, tokenizer).rows(None, 0)) == [(3, 6), (2, 4)]
+
+
+def test_alpaca_joins_instruction_and_input(tmp_path, tokenizer):  # noqa: F811
+    items = [
+        {"instruction": "add these", "input": "1 2", "output": "3"},
+        {"instruction": "tell me", "input": "", "output": "no way"},
+        {"instruction": "drawn", "input": "", "output": ""},
+    ]
+    path = put(tmp_path, "a.json.gz", json.dumps(items))
+    assert pairs(AlpacaJson(path, tokenizer).rows(None, 0)) == [(5, 2), (3, 3)]
+
+
+def test_bad_tokenizer_file_is_refused(tmp_path, tokenizer):  # noqa: F811
+    path = put(tmp_path, "s.json", json.dumps([talk(("human", "a"), ("gpt", "b"))]))
+    with pytest.raises(InputError, match=r"none\.json: no such file"):
+        ShareGptJson(path, str(tmp_path / "none.json")).rows(None, 0)
+    with pytest.raises(InputError, match=r"s\.json: not a tokenizer"):
+        ShareGptJson(path, path).rows(None, 0)
+
+
+def test_missing_tokenizers_package_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    path = put(tmp_path, "s.json", json.dumps([talk(("human", "a"), ("gpt", "b"))]))
+    with pytest.raises(InputError, match="needs the package tokenizers"):
+        ShareGptJson(path, path).rows(None, 0)
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+@pytest.mark.parametrize("zone", ["", "+00:00", "Z"])
+def test_azure_csv_is_read_as_published(tmp_path, zone):
+    rows = f"2023-11-16 18:15:46.6805900{zone},374,44\n2023-11-16 18:15:50.9951690{zone},396,109\n"
+    read = AzureCsv(put(tmp_path, "az.csv", AZURE + rows)).rows(None, 0)
+    assert pairs(read) == [(374, 44), (396, 109)]
+    assert read.arrival_s.tolist() == pytest.approx([0, 4.314579], abs=1e-9)
+
+
+def test_azure_csv_with_relative_times_is_read(tmp_path):
+    path = put(tmp_path, "az.csv.gz", "arrival_s,input_tokens,output_tokens\n0.0,374,44\n4.3,396,109\n")
+    read = AzureCsv(path).rows(None, 0)
+    assert pairs(read) == [(374, 44), (396, 109)]
+    assert read.arrival_s.tolist() == [0.0, 4.3]
+
+
+def moon(timestamp=0, input_length=600, output_length=5, hash_ids=(0, 1)):
+    item = {"timestamp": timestamp, "input_length": input_length, "output_length": output_length}
+    return json.dumps(item | {"hash_ids": hash_ids}) + "\n"
+
+
+@pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz"])
+def test_mooncake_keeps_hashes_and_times(tmp_path, name):
+    path = put(tmp_path, name, moon() + moon(2500.0, 1024, 7, [0, 2]) + "\n")
+    rows = MooncakeJsonl(path).rows(None, 0)
+    assert pairs(rows) == [(600, 5), (1024, 7)]
+    assert rows.arrival_s.tolist() == [0.0, 2.5]
+    assert (list(rows.prompt_ids), rows.tokens_per_id) == ([(0, 1), (0, 2)], 512)
+
+
+def test_mooncake_recipe_shuffles_hashes_with_their_rows(tmp_path):
+    lines = [moon(i, 512 * (i + 1), 5, list(range(i + 1))) for i in range(9)]
+    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", "".join(lines))).rows(20, seed=4)
+    assert [len(ids) * 512 for ids in rows.prompt_ids] == rows.prompt_len.tolist()
+    assert rows.arrival_s is None
+
+
+WMT = "year,src_tokens_llama,tgt_tokens_llama\n2014,5,6\n2016,20,30\n2016,7,8\n"
+
+
+def test_wmt_prepends_the_prefix_to_each_source(tmp_path):
+    path = put(tmp_path, "w.csv", WMT)
+    rows = WmtCsv(path, registered_prefix=341).rows(None, 0)
+    assert pairs(rows) == [(361, 30), (348, 8)]
+    assert rows.registered_prefix == 341
+    assert len(WmtCsv(path, registered_prefix=80, year=None).rows(None, 0)) == 3
+    assert WmtCsv(path, registered_prefix=80).rows(9, 0).registered_prefix == 80
+
+
+def share(path):
+    return ShareGptJson(path, "unused")
+
+
+def alpaca(path):
+    return AlpacaJson(path, "unused")
+
+
+@pytest.mark.parametrize(
+    ("reader", "content", "culprit"),
+    [
+        (share, "[]", "must be a JSON list with at least one item"),
+        (share, "{}", "must be a JSON list"),
+        (share, '[{"id": 1}]', "item 1: not a ShareGPT conversation"),
+        (share, '[{"conversations": [{"from": "gpt"}]}]', "item 1: not a ShareGPT conversation"),
+        (share, '[{"conversations": []}]', "no conversation has a human message"),
+        (share, '[{"conversations": [', "not valid JSON, or truncated"),
+        (alpaca, '[{"instruction": "x"}]', "item 1: needs 'instruction' and 'output'"),
+        (alpaca, "[7]", "item 1: needs"),
+        (alpaca, '[{"instruction": " ", "output": "x"}]', "no item has both"),
+        (AzureCsv, AZURE + "yesterday,1,2\n", "line 2, column TIMESTAMP: 'yesterday' is not a time such as 2023"),
+        (AzureCsv, AZURE + "2023-11-16 18:15:46,1,0\n", "line 2, column GeneratedTokens: '0'"),
+        (AzureCsv, AZURE + "5,1,2\n", "line 2, column TIMESTAMP: '5'"),
+        (AzureCsv, AZURE + ",1,2\n", "line 2, column TIMESTAMP: ''"),
+        (AzureCsv, "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,1\n", "no column 'GeneratedTokens'"),
+        (AzureCsv, "a,b\n1,2\n", "no column 'arrival_s'; needs TIMESTAMP, ContextTokens, GeneratedTokens as published"),
+        (MooncakeJsonl, moon() + moon(input_length=0), "line 2: input_length=0: is not a whole number of tokens"),
+        (MooncakeJsonl, moon() + moon(output_length=-3), "line 2: output_length=-3"),
+        (MooncakeJsonl, moon() + moon(output_length="7"), "line 2: output_length='7'"),
+        (MooncakeJsonl, moon() + moon(output_length=True), "line 2: output_length=True"),
+        (MooncakeJsonl, moon() + moon(timestamp=None), "line 2: timestamp=None"),
+        (MooncakeJsonl, moon() + moon(timestamp=-1), "line 2: timestamp=-1"),
+        (MooncakeJsonl, moon() + moon(timestamp=float("nan")), "line 2: timestamp=nan"),
+        (MooncakeJsonl, moon() + moon(hash_ids=[1]), "line 2: 1 hash_ids for 2 blocks of 512 tokens"),
+        (MooncakeJsonl, moon() + moon(hash_ids="ab"), "line 2: hash_ids is not a list"),
+        (MooncakeJsonl, moon() + "[1]\n", "line 2: is not a JSON object"),
+        (MooncakeJsonl, moon() + moon()[:20], "line 2: not valid JSON, or truncated"),
+        (MooncakeJsonl, moon() + moon(timestamp=10**400), "line 2: timestamp=10000"),
+        (MooncakeJsonl, moon() + "[" * 100_000, "line 2: JSON that cannot be read: maximum recursion depth"),
+        (MooncakeJsonl, moon() + '{"timestamp": ' + "9" * 5000, "line 2: JSON that cannot be read: Exceeds the limit"),
+        (share, "[" * 100_000, "line 1: JSON that cannot be read: maximum recursion depth"),
+        (MooncakeJsonl, "\n", "is empty"),
+        (lambda path: WmtCsv(path, 80, year=2017), WMT, "year=2017: is none of the file's years"),
+        (lambda path: WmtCsv(path, 80, source_column="src"), WMT, "no column 'src'"),
+        (lambda path: WmtCsv(path, -1), WMT, "prefix=-1"),
+    ],
+)
+def test_bad_trace_files_are_refused_with_the_line(tmp_path, reader, content, culprit):
+    with pytest.raises(InputError, match=culprit) as caught:
+        reader(put(tmp_path, "t.file", content)).rows(None, 0)
+    assert "t.file" in str(caught.value)

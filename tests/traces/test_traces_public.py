@@ -1,0 +1,194 @@
+"""Public formats on files of ten lines of our own: BurstGPT, conversations with roles, RAGPulse, ServeGen."""
+
+import json
+
+import numpy as np
+import pytest
+from trace_files import pairs, put, tokenizer  # noqa: F401
+
+from testbed.core.errors import InputError
+from testbed.traces.burstgpt import BurstGptCsv
+from testbed.traces.conversations_json import ConversationsJson
+from testbed.traces.ragpulse import RagPulseJsonl
+from testbed.traces.servegen import ServeGenFolder, Window, arrivals
+
+BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,230,1317,Conversation log
+118,GPT-4,417,276,693,Conversation log
+185,ChatGPT,0,0,0,Conversation log
+185.5,GPT-4,1360,647,2007,API log
+214,ChatGPT,185,215,400,API log
+233,GPT-4,586,0,586,Conversation log
+261,ChatGPT,37,1656,1693,Conversation log
+267,ChatGPT,54,503,557,API log
+"""
+
+
+def test_burstgpt_omits_failures_and_keeps_times(tmp_path):
+    rows = BurstGptCsv(put(tmp_path, "b.csv", BURST)).rows(None, 0)
+    assert pairs(rows)[:3] == [(472, 18), (1087, 230), (417, 276)]
+    assert rows.arrival_s.tolist() == [0, 40, 113, 180.5, 209, 256, 262]
+    chosen = BurstGptCsv(put(tmp_path, "b.csv", BURST), model="GPT-4", log_type="API log").rows(None, 0)
+    assert pairs(chosen) == [(1360, 647)]
+
+
+def message(*texts):
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+CONVERSATIONS = [
+    {"conversation_id": "a", "model": "m", "conversation": message("a b c", "d", "e f", "g h i"), "turn": 2},
+    {"conversation_hash": "b", "conversation": [{"role": "system", "content": "x"}, *message("y", "z")]},
+    {"conversation": message("nobody answers")},
+]
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_conversations_become_turns_with_prompt_ids(tmp_path, tokenizer, lines):  # noqa: F811
+    text = "\n".join(map(json.dumps, CONVERSATIONS)) if lines else json.dumps(CONVERSATIONS)
+    trace = ConversationsJson(put(tmp_path, "c.json", text), tokenizer)
+    rows = trace.rows(None, 0)  # the tokenizer counts words and a BOS a text
+    assert pairs(rows) == [(4, 2), (9, 4), (4, 2)]
+    assert rows.prompt_ids[0] == rows.prompt_ids[1] != rows.prompt_ids[2]
+    assert sorted(pairs(trace.rows(3, 1))) == sorted(pairs(rows))
+
+
+def rag(tmp_path, *lines):
+    """A trace whose parts 1, 2, 3, 4 and 5 have 16, 32, 8, 20 and 0 tokens."""
+    for name, key, part, size in (
+        ("1_sys_prompt", "hash_id", 1, 16),
+        ("2_passages", "passage_id", 2, 32),
+        ("3_history", "hash_id", 3, 8),
+        ("4_user_input", "hash_id", 4, 20),
+        ("5_web_search", "hash_id", 5, 0),
+    ):
+        put(tmp_path, f"{name}.jsonl", json.dumps({key: part, "token_length": size}))
+    return RagPulseJsonl(put(tmp_path, "0_trace.jsonl", "\n".join(map(json.dumps, lines))))
+
+
+def rag_request(time, length, **parts):
+    return {"timestamp": str(time), "input_length": length, "output_length": 9, "hash_ids": parts, "session_id": "s"}
+
+
+def test_ragpulse_shares_ids_of_equal_parts_in_equal_positions(tmp_path):
+    every = {"sys_prompt": [1], "passages_ids": [2], "history": [3], "web_search": [5], "user_input": [4]}
+    rows = rag(
+        tmp_path,
+        rag_request(27, 76, **every),
+        rag_request(30, 80, **every),
+        rag_request(31, 60, sys_prompt=[1], history=[3], passages_ids=[]),
+        rag_request(32, 48, passages_ids=[2], sys_prompt=[1]),
+    ).rows(None, 0)
+    assert rows.arrival_s.tolist() == [0, 3, 4, 5]
+    first, second, third, fourth = rows.prompt_ids
+    assert [len(ids) for ids in rows.prompt_ids] == [5, 5, 4, 3]
+    assert first[:4] == second[:4]
+    assert first[4] != second[4]  # what no part says is the row's own
+    assert (third[0], third[1]) == (first[0], third[1])
+    assert third[1] != first[1]
+    assert fourth == first[:3]
+
+
+def test_ragpulse_takes_ids_of_any_size(tmp_path):
+    rag(tmp_path)
+    put(tmp_path, "2_passages.jsonl", json.dumps({"passage_id": 2**63 + 1, "token_length": 32}))
+    line = rag_request(1, 32, passages_ids=[2**63 + 1])
+    first, second = RagPulseJsonl(put(tmp_path, "t.jsonl", f"{json.dumps(line)}\n" * 2)).rows(None, 0).prompt_ids
+    assert len(first) == 2
+    assert first == second
+
+
+TRACE = "0,2.0,1.0,Gamma,0.5,1.0\n600,0,0,,0,0\n1200,1.0,2.0,Weibull,0.5,3.4\n"
+DATASET = {
+    "0": {"input_tokens": "{10: 0.5, 20: 0.5}", "output_tokens": "{3: 1.0}"},
+    "1200": {"input_tokens": "{30: 1.0}", "output_tokens": "{0: 0.5, 4: 0.5}"},
+}
+
+
+def servegen_folder(tmp_path, trace=TRACE, dataset=DATASET):
+    put(tmp_path, "chunk-3-trace.csv", trace)
+    put(tmp_path, "chunk-3-dataset.json", json.dumps(dataset))
+    return str(tmp_path)
+
+
+def test_servegen_draws_rate_and_lengths_per_window(tmp_path):
+    rows = ServeGenFolder(servegen_folder(tmp_path), duration_s=1800).rows(None, 0)
+    early, late = rows.arrival_s < 600, rows.arrival_s >= 1200
+    assert (early | late).all()
+    assert 1000 < early.sum() < 1450
+    assert 350 < late.sum() < 900
+    assert set(rows.prompt_len[early]) == {10, 20}
+    assert set(rows.prompt_len[late]) == {30}
+    assert set(rows.output_len[late]) == {1, 4}
+    again = ServeGenFolder(servegen_folder(tmp_path), duration_s=1800).rows(None, 0)
+    assert rows.arrival_s.tolist() == again.arrival_s.tolist()
+    assert len(ServeGenFolder(servegen_folder(tmp_path), start_s=1300, duration_s=100).rows(None, 0)) < 250
+
+
+@pytest.mark.parametrize("pattern", ["Gamma", "Weibull"])
+def test_servegen_gaps_have_the_mean_of_the_rate(pattern):
+    times = arrivals(Window(100.0, 100_100.0, 0.5, pattern, 0.8), np.random.default_rng(1))
+    assert len(times) == pytest.approx(50_000, rel=0.02)
+    assert times.min() >= 100
+
+
+def burst(text, **options):
+    return lambda folder: BurstGptCsv(put(folder, "b.csv", text), **options)
+
+
+def conversations(text):
+    return lambda folder: ConversationsJson(put(folder, "c.json", text), "tokenizer.json")
+
+
+def ragpulse(line):
+    return lambda folder: rag(folder, line)
+
+
+def servegen(**change):
+    return lambda folder: ServeGenFolder(servegen_folder(folder, **change))
+
+
+INFINITE = {"0": {"input_tokens": "{1: 1e999}", "output_tokens": "{1: 1}"}}
+NEGATIVE = {"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}
+
+
+@pytest.mark.parametrize(
+    ("make", "culprit"),
+    [
+        (burst(BURST, model="GPT-5"), "trace.model='GPT-5': is none of ChatGPT, GPT-4"),
+        (burst(BURST.replace("1087", "x")), "line 3, column Request tokens: 'x'"),
+        (burst(BURST.replace(",230,", ",-230,")), "line 3, column Response tokens: '-230'"),
+        (burst(BURST.replace("Response tokens", "Answer")), "no column 'Response tokens'"),
+        (burst("Timestamp,Request tokens,Response tokens\n1,0,0\n"), "no request was answered"),
+        (conversations("[{"), "not valid JSON"),
+        (conversations('{"messages": []}'), "item 1: needs a list 'conversation'"),
+        (conversations('{"conversation": [{"role": "user", "content": 3}]}'), "item 1: a message needs a role"),
+        (conversations('{"conversation": [{"role": "user", "content": "x"}]}'), "no conversation has an answer"),
+        (ragpulse(rag_request(1, 10, sys_prompt=[7])), "line 1: hash id 7 is in none"),
+        (ragpulse(rag_request("x", 10)), "timestamp='x'"),
+        (ragpulse(rag_request(1, 0)), "input_length=0"),
+        (ragpulse({**rag_request(1, 2), "hash_ids": []}), "hash_ids is not an object"),
+        (servegen(trace="0,1\n"), "chunk-3-trace.csv, line 1: needs start, rate"),
+        (servegen(trace="0,1,1,Pareto,1,1\n"), "Pareto gaps"),
+        (servegen(trace="0,0,0,,0,0\n"), "no client sends from 0 s to 3600 s"),
+        (servegen(dataset={"0": {"input_tokens": "{}"}}), "not ServeGen's form"),
+        (servegen(dataset=[]), "not ServeGen's form"),
+        (servegen(dataset=NEGATIVE), "shares must be finite and at least 0"),
+        (servegen(dataset=INFINITE), "shares must be finite and at least 0"),
+        (servegen(trace="0,1,1,Gamma,1e-300,1\n"), "Gamma gaps from 0 s on, of rate 1 and shape 1e-300"),
+        (servegen(trace="nan,1,1,Gamma,1,1\n"), "Gamma gaps from nan s on"),
+        (servegen(trace="600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n"), "do not follow each other in time"),
+        (ServeGenFolder, "no file chunk"),
+        (lambda folder: ServeGenFolder(str(folder), start_s=-1), "start_s=-1"),
+    ],
+)
+def test_bad_public_trace_files_are_refused(tmp_path, make, culprit):
+    with pytest.raises(InputError, match=culprit):
+        make(tmp_path).rows(None, 0)
+
+
+def test_servegen_requires_replayed_arrivals(tmp_path):
+    with pytest.raises(InputError, match="arrivals=replay"):
+        ServeGenFolder(str(tmp_path)).rows(3, 0)

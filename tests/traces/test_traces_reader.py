@@ -1,0 +1,184 @@
+"""The recipes that every trace shares: order, filter, shuffle, draws; and the content of prompts in a CSV."""
+
+import gzip
+from itertools import cycle, islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trace_files import pairs, put
+
+from testbed.core.errors import InputError
+from testbed.core.request import Rows
+from testbed.traces.csv_lengths import CsvLengths, write_lengths
+from testbed.traces.fit_lengths import spearman
+from testbed.traces.reader import FileTrace, columns
+from testbed.traces.synthetic import Fitted
+
+CSV = "input_tokens,output_tokens\n21,518\n8,66\n1900,500\n5,7\n"
+
+
+@pytest.fixture
+def csv_file(tmp_path):
+    return put(tmp_path, "lengths.csv", CSV)
+
+
+class InMemory(FileTrace):
+    """A file trace whose rows are at hand: all a plug-in of another format must bring is read()."""
+
+    def __init__(self, given_pairs):
+        super().__init__("in memory")
+        self.given_pairs = given_pairs
+
+    def read(self):
+        return Rows(*columns(self.given_pairs))
+
+
+def test_whole_file_is_read_in_order(csv_file):
+    rows = CsvLengths(csv_file).rows(None, seed=3)
+    assert pairs(rows) == [(21, 518), (8, 66), (1900, 500), (5, 7)]
+    assert rows.arrival_s is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1),
+    st.integers(0, 90),
+    st.integers(0, 2**32),
+    st.integers(2, 99),
+)
+def test_sampling_recipe_matches_the_protocol_code(given_pairs, num_rows, seed, max_len):
+    filtered = [(prompt, output) for prompt, output in given_pairs if prompt + output < max_len]
+    trace = InMemory(given_pairs)
+    if not filtered:
+        with pytest.raises(InputError, match="no row of less than"):
+            trace.rows(num_rows, seed, max_len)
+        return
+    expected = list(islice(cycle(filtered), num_rows))
+    Random(seed).shuffle(expected)
+    assert pairs(trace.rows(num_rows, seed, max_len)) == expected
+
+
+def test_timestamps_give_the_order_and_start_at_zero(tmp_path):
+    path = put(tmp_path, "timed.csv", "arrival_s,input_tokens,output_tokens\n7.5,1,2\n5,3,4\n6,5,6\n")
+    rows = CsvLengths(path).rows(None, 0)
+    assert pairs(rows) == [(3, 4), (5, 6), (1, 2)]
+    assert rows.arrival_s.tolist() == [0.0, 1.0, 2.5]
+    assert CsvLengths(path).rows(3, 0).arrival_s is None
+
+
+@pytest.mark.parametrize("name", ["kept.csv", "kept.csv.gz"])
+def test_written_lengths_are_read_back(tmp_path, name):
+    path = str(tmp_path / name)
+    kept = Rows(np.array([3, 4]), np.array([5, 6]), arrival_s=np.array([0.0, 1.25]))
+    write_lengths(path, kept)
+    again = CsvLengths(path).rows(None, 0)
+    assert pairs(again) == pairs(kept)
+    assert again.arrival_s.tolist() == [0.0, 1.25]
+    assert name.endswith(".gz") == (Path(path).read_bytes()[:2] == gzip.compress(b"")[:2])
+
+
+def test_column_names_can_be_configured(tmp_path):
+    path = put(tmp_path, "named.csv", "p,x,o\n1,9,2\n")
+    assert pairs(CsvLengths(path, input_column="p", output_column="o").rows(None, 0)) == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    "trace", [Fitted("sharegpt"), Fitted("alpaca", registered_prefix=80)], ids=lambda trace: trace.model
+)
+def test_draws_repeat_by_seed_and_respect_max_len(trace):
+    rows = trace.rows(2000, seed=5, max_len=300)
+    assert len(rows) == 2000
+    assert (rows.prompt_len + rows.output_len < 300).all()
+    assert pairs(rows) == pairs(trace.rows(2000, seed=5, max_len=300))
+    assert pairs(rows) != pairs(trace.rows(2000, seed=6, max_len=300))
+    assert len(trace.rows(0, seed=0)) == 0
+
+
+@pytest.mark.parametrize("max_len", [None, 300])
+def test_longer_fitted_run_starts_with_the_shorter_one(max_len):
+    trace = Fitted("sharegpt")
+    assert pairs(trace.rows(500, 1, max_len)) == pairs(trace.rows(900, 1, max_len))[:500]
+
+
+def test_registered_prefix_is_part_of_the_prompt():
+    plain, prefixed = Fitted("alpaca").rows(100, 0), Fitted("alpaca", registered_prefix=341).rows(100, 0)
+    assert (prefixed.prompt_len == plain.prompt_len + 341).all()
+    assert (plain.registered_prefix, prefixed.registered_prefix) == (0, 341)
+
+
+@pytest.mark.parametrize(
+    ("ask", "culprit"),
+    [
+        (lambda: Fitted("sharegpt").rows(None, 0), "sharegpt: a drawn trace has no end"),
+        (lambda: Fitted("share").rows(1, 0), "model='share': is unknown .*alpaca.*sharegpt"),
+        (lambda: Fitted("alpaca", registered_prefix=-1), "prefix=-1"),
+        (lambda: Fitted("alpaca", registered_prefix=200).rows(1, 0, max_len=200), "hardly any row is shorter than 200"),
+    ],
+)
+def test_bad_trace_settings_are_refused(ask, culprit):
+    with pytest.raises(InputError, match=culprit) as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+
+
+TABLE = "input_tokens,output_tokens,arrival_s,prompt_ids\n"
+
+
+def test_prompt_ids_round_trip_through_csv(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(TABLE + "33,5,0.0,7 8 9\n16,2,0.5,7\n")
+    rows = CsvLengths(str(path)).read()
+    assert (rows.prompt_ids, rows.tokens_per_id) == ([(7, 8, 9), (7,)], 16)
+    again = tmp_path / "again.csv.gz"
+    write_lengths(str(again), rows)
+    assert CsvLengths(str(again)).read().prompt_ids == rows.prompt_ids
+    write_lengths(str(path), Rows(np.array([3]), np.array([1])))
+    assert path.read_text() == "input_tokens,output_tokens\n3,1\n"
+    assert CsvLengths(str(path)).read().prompt_ids is None
+
+
+@pytest.mark.parametrize(
+    ("row", "size", "message"),
+    [
+        (
+            "33,5,0.0,7 8",
+            16,
+            "line 2, column prompt_ids: 2 ids for 33 tokens, 3 wanted at one for each 16",
+        ),
+        ("33,5,0.0,7 x 9", 16, "'7 x 9' is not whole numbers"),
+        ("33,5,0.0,7 8 9", 0, "tokens_per_id=0"),
+    ],
+)
+def test_prompt_ids_must_match_the_prompt_length(tmp_path, row, size, message):
+    path = put(tmp_path, "t.csv", f"{TABLE}{row}\n")
+    with pytest.raises(InputError, match=message):
+        CsvLengths(path, tokens_per_id=size).read()
+
+
+def test_long_prompt_ids_are_one_csv_field(tmp_path):
+    path = put(tmp_path, "t.csv", f"{TABLE}40000,1,0.0,{' '.join(map(str, range(100_000, 140_000)))}\n")
+    (ids,) = CsvLengths(path, tokens_per_id=1).read().prompt_ids
+    assert ids == tuple(range(100_000, 140_000))
+
+
+# mean prompt, mean output, Spearman, (p50, p95, p99) of prompt, and of output; counted in the length files
+FACTS = {
+    "sharegpt": (161.18, 338.00, 0.2143, (35, 863, 1460), (271, 899, 1280)),
+    "alpaca": (18.66, 58.06, -0.2987, (15, 40, 74), (43, 160, 258)),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_embedded_length_models_match_their_statistics(name):
+    rows = Fitted(name).rows(400_000, seed=1)
+    mean_prompt, mean_output, correlation, of_prompt, of_output = FACTS[name]
+    assert rows.prompt_len.mean() == pytest.approx(mean_prompt, rel=0.02)
+    assert rows.output_len.mean() == pytest.approx(mean_output, rel=0.02)
+    assert spearman(rows.prompt_len, rows.output_len) == pytest.approx(correlation, abs=0.01)
+    for values, expected in ((rows.prompt_len, of_prompt), (rows.output_len, of_output)):
+        assert np.quantile(values, [0.5, 0.95, 0.99]) == pytest.approx(expected, rel=0.05, abs=1)
+        assert values.min() >= 1
+    assert (rows.prompt_len + rows.output_len).max() < 2048  # the filter they were fitted under

@@ -1,0 +1,100 @@
+"""What a benchmark client writes of every request: `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json.
+
+Times are the client's: a request begins when the client sends it, and a token counts when the client has it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.request import Column
+from testbed.traces.files import read_json, wrong_count, wrong_time
+from testbed.traces.length_model import Floats
+
+LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
+# Names of the same time in GuideLLM's versions, the newest first.
+GUIDELLM = (
+    ("request_start", "start_time", "request_start_time"),
+    ("first_token_iteration", "first_iteration", "first_token_time"),
+    ("last_token_iteration", "last_iteration", "last_token_time"),
+)
+RETOKENIZED = 1.02  # chunks of the stream for each output token that the file counts
+
+
+class ClientLog(NamedTuple):
+    """Lengths in tokens; a row of times in seconds for each request (sent, first token, last token); remarks for the
+    reader of the log."""
+
+    prompt_len: Column
+    output_len: Column
+    times_s: Floats
+    remarks: list[str]
+
+
+def read_client_log(path: str) -> ClientLog:
+    """The requests that were served; raises InputError where the file is neither client's, or without each request."""
+    whole = read_json(path)
+    if isinstance(whole, dict) and "benchmarks" in whole:
+        return _guidellm(path, whole["benchmarks"])
+    if isinstance(whole, dict) and "input_lens" in whole:
+        return _vllm(path, whole)
+    raise InputError(
+        f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists its requests; "
+        "run vllm bench serve with --save-result --save-detailed"
+    )
+
+
+def _vllm(path: str, whole: Mapping[str, Any]) -> ClientLog:
+    absent = [name for name in LISTS if not isinstance(whole.get(name), list)]
+    if absent:
+        raise InputError(f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed")
+    columns: list[Sequence[Any]] = [whole[name] for name in LISTS]
+    if len({len(column) for column in columns}) > 1:
+        raise InputError(f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole")
+    errors = whole.get("errors") or [""] * len(columns[0])
+    items, chunks, counted = [], 0, 0
+    for prompt, output, ttft, gaps, start, error in zip(*columns, errors, strict=True):
+        if error or not output:
+            continue
+        length = max(output, 1 + len(gaps))
+        chunks, counted = chunks + 1 + len(gaps), counted + output
+        items.append({"prompt": prompt, "output": length, "times_s": [start, start + ttft, start + ttft + sum(gaps)]})
+    remarks = []
+    if counted and chunks > RETOKENIZED * counted:
+        remarks.append(
+            f"output_lens were tokenized again: {counted / len(items):.0f} tokens on average, where the streams have "
+            f"{chunks / len(items):.0f} chunks of at least one; taken: the chunks"
+        )
+    return _checked(path, items, len(errors) - len(items), remarks)
+
+
+def _guidellm(path: str, benchmarks: Any) -> ClientLog:
+    if not isinstance(benchmarks, list) or len(benchmarks) != 1:
+        count = len(benchmarks) if isinstance(benchmarks, list) else 0
+        raise InputError(f"{path}: contains {count} benchmarks (give a file of one, with one rate)")
+    requests = benchmarks[0].get("requests") or {}
+    items = []
+    for request in requests.get("successful") or ():
+        timings = {**request, **((request.get("info") or request.get("scheduler_info") or {}).get("timings") or {})}
+        times_s = [next((timings[name] for name in names if timings.get(name)), None) for names in GUIDELLM]
+        prompt, output = request.get("prompt_tokens"), request.get("output_tokens")
+        items.append({"prompt": prompt, "output": output, "times_s": times_s})
+    lost = sum(len(requests.get(kind) or ()) for kind in ("errored", "incomplete"))
+    return _checked(path, items, lost, [])
+
+
+def _checked(path: str, items: Sequence[Mapping[str, Any]], num_lost: int, remarks: list[str]) -> ClientLog:
+    for number, item in enumerate(items, start=1):
+        times = dict(zip(("sent", "first token", "last token"), item["times_s"], strict=True))
+        wrong = wrong_count(item, "prompt") or wrong_count(item, "output")
+        wrong = wrong or next(filter(None, (wrong_time(times, name) for name in times)), None)
+        if wrong or sorted(item["times_s"]) != item["times_s"]:
+            raise InputError(f"{path}, request {number}: {wrong or 'its times are not in order'}; mend or remove it")
+    if not items:
+        raise InputError(f"{path}: no request was served; give the file of a run that went well")
+    if num_lost:
+        remarks.append(f"{num_lost} of {num_lost + len(items)} requests failed: left out, as if they took no time")
+    prompts, outputs = (np.array([item[name] for item in items], dtype=np.int64) for name in ("prompt", "output"))
+    return ClientLog(prompts, outputs, np.array([item["times_s"] for item in items], dtype=np.float64), remarks)
