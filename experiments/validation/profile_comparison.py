@@ -41,7 +41,8 @@ class SectionErrors:
 
 def compare(first: Profile, second: Profile) -> Iterator[SectionErrors]:
     """Every section that both have, then a whole decode iteration without software."""
-    if _shard(first) != _shard(second):
+    one_shape = ModelSpec(**first["model"]).is_shaped_like(ModelSpec(**second["model"]))
+    if not one_shape or first["num_gpus"] != second["num_gpus"]:
         names = [f"{profile['model']['name']} on {profile['num_gpus']} GPU(s)" for profile in (first, second)]
         raise InputError(f"the profiles are of {names[0]} and of {names[1]}; give two of the same model's shard")
     both = [section for section in SECTIONS if has(first, section) and has(second, section)]
@@ -50,11 +51,6 @@ def compare(first: Profile, second: Profile) -> Iterator[SectionErrors]:
         yield _errors(section, section, one, other)
     if set(ITERATION) <= set(both):
         yield _errors("decode iteration", "decode_attention", one, other)
-
-
-def _shard(profile: Profile) -> dict[str, Any]:
-    """What must be the same for shapes to be comparable: neither the name nor the longest sequence."""
-    return {**profile["model"], "name": None, "max_len": None, "num_gpus": profile["num_gpus"]}
 
 
 class SectionTimes:
