@@ -90,6 +90,15 @@ def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):
     assert sizes == [8, 4, 2]
 
 
+@pytest.mark.parametrize(
+    ("model", "scheduler", "tokens"),
+    [("opt-13b", "mixed", 2560), ("llama-3-8b", "mixed", 8192), ("llama-3-8b", "chunked", 2560)],
+)
+def test_an_iteration_has_room_for_every_prompt_that_is_not_cut(model, scheduler, tokens):
+    config = configured((f"model={model}", f"scheduler={scheduler}"))
+    assert config.scheduler.parameters["max_num_batched_tokens"] == tokens
+
+
 def test_config_part_can_be_a_class_or_an_object():
     config = configured(SHORT)
     by_class = build(replace(config, policy=Part(Paged, {"block_size": 8})))
