@@ -12,7 +12,7 @@ class MixedPrefill(IterationLevel):
     """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
     An item larger than the token budget runs alone, ahead of the decodes. A smaller one waits until the decodes leave
-    enough of the budget; the configuration's default is therefore at least the model's longest sequence, as in vLLM 0.2.
+    enough of the budget; the configuration's default is at least the model's longest sequence, as in vLLM 0.2.
     """
 
     def plan(self) -> Plan:
