@@ -18,6 +18,10 @@ MEASUREMENTS = {
     "overlap": ("measure.overlap", "whether computation hides the time of swaps"),
     "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
     "shared-reads": ("measure.shared_reads", "the time to read a shared block again"),
+    "transfers": (
+        "measure.transfers",
+        "transfers by number of extents, bytes and block size",
+    ),
 }
 
 

@@ -26,7 +26,7 @@ CONFIG = "config.yaml"
 SEAL = "# sha256 of the lines above, as the run had them: "
 FILES = {
     CONFIG, INPUTS, "requests.csv", "iterations.csv", "timing.json", "memory.png", "latency_cdf.png", "batch.png",
-    "report.html", "beams.csv", COLUMNS.name, SUMMARY,
+    "report.html", "beams.csv", "swaps.csv", COLUMNS.name, SUMMARY,
 }  # fmt: skip
 
 

@@ -65,6 +65,7 @@ class Engine:
             upcoming = self._submit_arrived(arrivals, upcoming)
         self.records.recorder.end_ps = round(start_s * PS)
         self.records.recorder.settle()
+        self.records.swaps = self.runner.moves.swap_times()
         self._pass_marks(start_s)
         return self.records
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops
 from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
+from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch.cache_ops import MAX_GRID, copy_blocks, gather_blocks, scatter_blocks
 from testbed.kernels.launch.swap import runs
 
@@ -44,6 +45,10 @@ class Moves(ABC):
     @abstractmethod
     def swap(self, pairs: Pairs, to_host: bool) -> None:
         """Swap pairs of blocks (on the device, on the host) out or in."""
+
+    def swap_times(self) -> list[SwapTime]:
+        """Every swap so far, after it has ended; none where they are not timed."""
+        return []
 
     @abstractmethod
     def wait(self) -> None:
@@ -113,6 +118,10 @@ class CudaMoves(Moves):
     _stream: torch.cuda.Stream | None = None
     _needed: torch.cuda.Event | None = None
 
+    def __init__(self, pools: Pools, layout: Layout, live: Callable[[], Iterable[list[Extent]]]) -> None:
+        super().__init__(pools, layout, live)
+        self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
+
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
         self.wait()
@@ -132,10 +141,19 @@ class CudaMoves(Moves):
             self._stream = torch.cuda.Stream()
         pool, host = (f(self.layout.block_size) for f in (self.pools.blocks, self.pools.host_blocks))
         self._stream.wait_stream(torch.cuda.current_stream())
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream):
+            begin.record()
             for first in range(0, len(pairs), MAX_GRID):
                 part = pairs[first : first + MAX_GRID]
                 self._out(pool, host, part) if to_host else self._in(pool, host, part)
+            end.record()
+        extents, num_bytes = len(runs([on_host for _, on_host in pairs])), len(pairs) * host[0].nbytes
+        self._timed.append((SwapTime("out" if to_host else "in", extents, num_bytes, 0.0), begin, end))
+
+    def swap_times(self) -> list[SwapTime]:
+        torch.cuda.synchronize()
+        return [one._replace(seconds=begin.elapsed_time(end) / 1e3) for one, begin, end in self._timed]
 
     def wait(self) -> None:
         if self._needed is not None:

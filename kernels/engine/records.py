@@ -39,6 +39,15 @@ class RequestRow(NamedTuple):
     num_recomputes: int
 
 
+class SwapTime(NamedTuple):
+    """One swap: way (out, in), runs of adjacent host blocks, bytes, seconds from its first to its last work."""
+
+    way: str
+    num_extents: int
+    num_bytes: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class Records:
     """All rows of a run; `outputs`: generated tokens of each finished request by sequence; `totals`: a beam's scores.
@@ -51,6 +60,7 @@ class Records:
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
     totals: dict[int, list[float]] = field(default_factory=dict)
     beams: list[tuple[int, int, int, int]] = field(default_factory=list)
+    swaps: list[SwapTime] = field(default_factory=list)
 
     @property
     def requests(self) -> list[RequestRow]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed.core.request import PS
 from testbed.cost.model import WORK_COLUMNS, work_cells
-from testbed.kernels.engine.records import Records
+from testbed.kernels.engine.records import Records, SwapTime
 from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
 from testbed.sim.recorder import NOT_YET, SHAPE, SLOTS, request_columns
@@ -29,6 +29,8 @@ def write_run(
     write_csv(folder / "iterations.csv", *iteration_table(records))
     if records.beams:
         write_csv(folder / "beams.csv", BEAMS, beam_table(records))
+    if records.swaps:
+        write_csv(folder / "swaps.csv", SwapTime._fields, records.swaps)
     summary = summarize(records.recorder, num_slots, window_ps, slo)
     write_json(folder / "timing.json", {"wall_s": summary["simulated_s"]})
     return summary

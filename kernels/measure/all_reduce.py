@@ -3,9 +3,11 @@
 `testbed measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and way: launched one by one
 (eager) or in a CUDA graph, and in a graph between the matrix products of OPT-175B's layer (the time that the all-
 reduces add to these products). It prints the median and the 10th and 90th percentile in microseconds. For each number
-of GPUs it then compares NCCL's time in graphs with the time that the cost model predicts from fewer GPUs.
+of GPUs it then compares NCCL's time in graphs with the time that the cost model predicts from fewer GPUs; --known adds
+a profile's all-reduces over numbers of GPUs that are not measured now.
 """
 
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +22,7 @@ from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
+from testbed.cost.sections import read_profile
 from testbed.cost.transfers import all_reduce as predicted_ps
 from testbed.kernels.measure.fingerprint import fingerprint, in_words
 from testbed.kernels.measure.sweeps import Point, point
@@ -81,6 +84,7 @@ def measure(num_gpus: int, cases: Sequence[Case]) -> list[tuple[Case, Timing]]:
 
 
 def _rank(rank: int, num_gpus: int, port: int, cases: Sequence[Case], results: Any) -> None:
+    os.environ["NCCL_NVLS_ENABLE"] = "0"  # multicast off
     torch.cuda.set_device(rank)
     address = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("nccl", init_method=address, rank=rank, world_size=num_gpus)
@@ -109,9 +113,9 @@ def alone_timing(case: Case) -> Timing:
 def layer_timing(case: Case) -> Timing:
     """What each of a layer's two all-reduces adds to its matrix products, sharded over the GPUs (Megatron-LM)."""
     hidden = read_model("opt-175b").hidden_size
-    x = torch.zeros(case.num_bytes // 2 // hidden, hidden, dtype=torch.float16, device="cuda")
-    wide = [torch.zeros(n * hidden // case.num_gpus, hidden, dtype=torch.float16, device="cuda") for n in (3, 4)]
-    back = [torch.zeros(hidden, n * hidden // case.num_gpus, dtype=torch.float16, device="cuda") for n in (1, 4)]
+    x = _random(case.num_bytes // 2 // hidden, hidden)
+    wide = [_random(n * hidden // case.num_gpus, hidden) for n in (3, 4)]
+    back = [_random(hidden, n * hidden // case.num_gpus) for n in (1, 4)]
 
     def half(up: torch.Tensor, down: torch.Tensor, finish: Callable[[torch.Tensor], object]) -> None:
         finish(F.linear(F.linear(x, up)[:, : down.shape[1]], down))
@@ -122,6 +126,10 @@ def layer_timing(case: Case) -> Timing:
     products = time_graph(layers(lambda y: None), REPLAYS, min_us=0.0)
     both = time_graph(layers(torch.distributed.all_reduce), REPLAYS, min_us=0.0)
     return Timing(*(value - products.median_us for value in (both.median_us, both.low_us, both.high_us)))
+
+
+def _random(rows: int, columns: int) -> torch.Tensor:
+    return torch.randn(rows, columns, dtype=torch.float16, device="cuda") * 0.01
 
 
 def predictions(points: Mapping[int, Sequence[Point]]) -> list[tuple[int, int, float, float]]:
@@ -149,11 +157,16 @@ def main(argv: list[str]) -> None:
     """Print the table and the predictions."""
     this = Parser("measure all-reduce", __doc__)
     this.add_argument("--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)")
-    num_gpus = sorted(set(this.parse_args(argv).gpus))
+    this.add_argument("--known", metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs")
+    options = this.parse_args(argv)
+    num_gpus = sorted(set(options.gpus))
     require_gpus(num_gpus, torch.cuda.device_count())
     print(f"# testbed measure all-reduce, {in_words(fingerprint())}, NCCL {torch.cuda.nccl.version()}, no multicast")
     print("num_gpus,dtype,bytes,way,median_us,p10_us,p90_us")
     graphs: dict[int, list[Point]] = {}
+    for row in read_profile(options.known)["sections"]["all_reduce"]["points"] if options.known else ():
+        if row[0] not in num_gpus:
+            graphs.setdefault(row[0], []).append(row)
     for number in num_gpus:
         for case, timing in measure(number, all_cases(number)):
             print(",".join(map(str, point(*case, timing=timing))), flush=True)

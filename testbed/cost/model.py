@@ -11,12 +11,21 @@ from testbed.core.request import PS
 
 
 class Moved(NamedTuple):
-    """num_transfers transfers of `length` slots each from one tier to another."""
+    """num_transfers transfers of `length` slots each from one tier to another.
+
+    num_runs: the runs of adjacent slots below the device that they fill; 0 where nobody counted them.
+    """
 
     source: str
     target: str
     length: int
     num_transfers: int
+    num_runs: int = 0
+
+    @property
+    def extents(self) -> int:
+        """Runs of adjacent slots, or the transfers where nobody counted them."""
+        return self.num_runs or self.num_transfers
 
 
 class WindowReads(NamedTuple):

@@ -46,7 +46,7 @@ def check_profile(profile: Mapping[str, Any], where: object) -> None:
     if not isinstance(sections, Mapping) or not sections:
         raise InputError(f"{where}: has no sections (a profile has measured points)")
     for name, section in sections.items():
-        _check_section(name, section, f"{where}, section {name}")
+        check_section(name, section, f"{where}, section {name}")
 
 
 def check_sizes(sizes: Any, where: str) -> None:
@@ -57,19 +57,20 @@ def check_sizes(sizes: Any, where: str) -> None:
         raise InputError(f"{where}: {sizes!r} is no list of whole numbers of at least 1")
 
 
-def _check_section(name: str, section: Any, where: str) -> None:
+def check_section(name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES) -> None:
+    """Raise InputError for the first thing in which a section is not as PROFILE_FORMAT.md says."""
     if new := new_name("section", name):
         raise InputError(f"{where}: it {advice(new)}")
-    if name not in AXES:
-        raise InputError(f"{where}: nothing reads it; a profile's sections are {', '.join(AXES)}")
+    if name not in known:
+        raise InputError(f"{where}: nothing reads it; a profile's sections are {', '.join(known)}")
     if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
         raise InputError(f"{where}: needs axes and at least one point")
     axes = tuple(section["axes"])
     for old in axes:
         if new := new_name("axis", old):
             raise InputError(f"{where}: axis {old} {advice(new)}")
-    if axes not in AXES[name]:
-        raise InputError(f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(AXES[name][0])}")
+    if axes not in known[name]:
+        raise InputError(f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(known[name][0])}")
     least, most = -math.inf if name in DIFFERENCES else 0.0, 1.0 if name == SHARE else math.inf
     seen = dict[tuple[Any, ...], int]()
     for number, row in enumerate(section["points"], start=1):

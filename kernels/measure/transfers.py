@@ -1,0 +1,244 @@
+"""Time of a transfer by number of extents, their bytes and the block size: GPU and host, or two GPUs of one host.
+
+`testbed measure transfers --out FILE` moves extents between random places: out to pinned host memory, in from it, or to
+a peer GPU. The copy engine takes one cudaMemcpyAsync per extent (copies), or one cudaMemcpyBatchAsync for all (batch;
+needs CUDA 13). With gather a kernel collects the blocks of all extents in a staging buffer, from which each extent is
+one copy (in: the inverse). Host time of the calls is included. Each transfer is compared with its source, then timed
+alone and while decode attention of Llama-3-8B's shape runs, whose slowdown is the last column. A run reads FILE with
+`server.gpu.transfers=FILE`. If FILE exists, it keeps the ways that are not measured now.
+"""
+
+import ctypes
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from testbed.command_line import Parser
+from testbed.core.errors import InputError
+from testbed.cost.link_times import AXES, SECTION
+from testbed.cost.sections import dump
+from testbed.kernels.launch.cache_ops import MAX_GRID, gather_blocks, scatter_blocks
+from testbed.kernels.launch.compile import require_gpu
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
+from testbed.kernels.measure.fingerprint import fingerprint, in_words
+from testbed.kernels.measure.sweeps import Point, point
+from testbed.kernels.measure.timing import Timing, capture, elapsed_us, time_stream, warm_up
+from testbed.kernels.verify.random_batches import Shape
+
+KIB, MIB = 1 << 10, 1 << 20
+EXTENT_BYTES = (*(KIB << e for e in (1, 3, 4, 5, 6, 7, 8, 9, 10)), *(MIB << e for e in (2, 4, 6)))
+NUM_EXTENTS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+BLOCK_BYTES = (2 * KIB, 32 * KIB, 512 * KIB)  # of a block's K in one layer: 1, 16 and 256 tokens of Llama-3-8B
+MAX_BYTES, SPACE = 512 * MIB, 1024 * MIB
+WINDOW_US, DECODES_PER_GRAPH, REPEATS = 3000.0, 10, 3
+ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
+Pairs = list[tuple[int, int]]
+Call = Callable[[], object]
+
+
+class Case(NamedTuple):
+    """One point: method (copies, batch, gather), way (out, in, peer); block_bytes is 0 where an extent is one block."""
+
+    method: str
+    way: str
+    num_extents: int
+    extent_bytes: int
+    block_bytes: int
+
+
+def cases(way: str) -> Iterator[Case]:
+    """Every point of a way whose bytes fit."""
+    sizes = [(count, size) for size in EXTENT_BYTES for count in NUM_EXTENTS if count * size <= MAX_BYTES]
+    for method in ("copies", "batch"):
+        yield from (Case(method, way, count, size, 0) for count, size in sizes)
+    for block in BLOCK_BYTES:
+        yield from (Case("gather", way, count, size, block) for count, size in sizes if size >= block)
+
+
+class Memory:
+    """Random bytes on this GPU (near) and on the other side of the link (far), and the staging buffer."""
+
+    def __init__(self, way: str) -> None:
+        words = torch.randint(-(1 << 15), 1 << 15, (SPACE // 2,), dtype=torch.int16, device="cuda")
+        self.near = words.view(torch.float16)
+        self.staging = torch.empty(MAX_BYTES // 2, dtype=torch.float16, device="cuda")
+        if way == "peer":
+            self.far = self.near.flip(0).to("cuda:1")  # torch gives each GPU access to the other
+        else:
+            self.far = torch.empty(SPACE // 2, dtype=torch.float16, pin_memory=True)
+            self.far.copy_(self.near.flip(0))
+
+
+class Transfer:
+    """One case's transfer between random cells: `call` issues it on the current stream, `is_right` compares bytes."""
+
+    def __init__(self, case: Case, memory: Memory) -> None:
+        self.case, self.memory = case, memory
+        rng = np.random.default_rng(case.num_extents * 31 + case.extent_bytes + case.block_bytes)
+        self.block = case.block_bytes or case.extent_bytes
+        self.blocks = rng.permutation(SPACE // self.block)[: case.num_extents * case.extent_bytes // self.block]
+        self.extents = rng.permutation(SPACE // case.extent_bytes)[: case.num_extents]
+        far = (self.extents * case.extent_bytes + memory.far.data_ptr()).tolist()
+        if case.method == "gather":
+            near = [memory.staging.data_ptr() + at * case.extent_bytes for at in range(case.num_extents)]
+        else:
+            near = (self.blocks * self.block + memory.near.data_ptr()).tolist()
+        pairs = list(zip(near, far, strict=True) if case.way == "in" else zip(far, near, strict=True))
+        self.copy = (batch_of if case.method == "batch" else copies_of)(pairs, case.extent_bytes)
+        self.ids = torch.from_numpy(self.blocks.astype(np.int32)).cuda()
+
+    def call(self) -> None:
+        """Issue the transfer."""
+        is_gathered = self.case.method == "gather"
+        if is_gathered and self.case.way != "in":
+            self._through_staging(lambda staged, pool, ids: gather_blocks(staged, pool, ids))
+        self.copy()
+        if is_gathered and self.case.way == "in":
+            self._through_staging(lambda staged, pool, ids: scatter_blocks(pool, staged, ids))
+
+    def _through_staging(self, move: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> None:
+        shape = (-1, 1, self.block // 256, 128)
+        pool, staged = self.memory.near.view(1, *shape), self.memory.staging[: MAX_BYTES // 2].view(-1, 1, *shape[1:])
+        for first in range(0, len(self.ids), MAX_GRID):
+            move(staged[first:], pool, self.ids[first : first + MAX_GRID])
+
+    def is_right(self) -> bool:
+        """Whether some of the extents have arrived, after `call` has ended."""
+        per_extent, cell = self.case.extent_bytes // self.block, self.block // 2
+        for at in {0, len(self.extents) // 2, len(self.extents) - 1}:
+            blocks = self.blocks[at * per_extent : (at + 1) * per_extent]
+            near = torch.cat([self.memory.near[b * cell : (b + 1) * cell] for b in blocks[:64].tolist()])
+            first = int(self.extents[at]) * self.case.extent_bytes // 2
+            far = self.memory.far[first : first + len(near)]
+            if not torch.equal(near.cpu().view(torch.int16), far.cpu().view(torch.int16)):
+                return False
+        return True
+
+
+def copies_of(pairs: Pairs, num_bytes: int) -> Call:
+    """One cudaMemcpyAsync for each (target, source)."""
+    copy = require_gpu().cuda.runtime.memcpyAsync
+
+    def call() -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for target, source in pairs:
+            copy(target, source, num_bytes, ANY_MEMORY, stream)
+
+    return call
+
+
+def batch_of(pairs: Pairs, num_bytes: int) -> Call:
+    """One cudaMemcpyBatchAsync for all (target, source)."""
+    targets, sources = np.array(pairs, np.uint64).T.copy()
+    sizes = np.full(len(pairs), num_bytes, np.uint64)
+    in_stream_order, first = (ctypes.c_int * 6)(1), ctypes.c_size_t(0)  # cudaMemcpyAttributes: order, two hints, flags
+    copy = ctypes.CDLL("libcudart.so.13").cudaMemcpyBatchAsync
+    arrays = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, sizes)]
+    kept = targets, sources, sizes
+
+    def call() -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        count, one = ctypes.c_size_t(len(kept[0])), ctypes.c_size_t(1)
+        if error := copy(*arrays, count, ctypes.byref(in_stream_order), ctypes.byref(first), one, stream):
+            raise InputError(f"cudaMemcpyBatchAsync: error {error} (leave batch out of --methods)")
+
+    return call
+
+
+class DecodeLoad:
+    """Decode attention of 32 sequences of 1,024 tokens, replayed as a graph on a stream of its own."""
+
+    def __init__(self) -> None:
+        calls = DecodeInputs(Pools(1 << 30), Shape(32, 8, 128), [1024] * 32).paged()
+        self.graph = capture([calls[i % len(calls)] for i in range(DECODES_PER_GRAPH)], 1)
+        self.alone_us = float(np.median([elapsed_us(self.graph.replay) for _ in range(20)]))
+
+    def during(self, call: Call, alone_us: float, stream: torch.cuda.Stream) -> tuple[float, float]:
+        """Microseconds of a transfer while decodes run, and how many times as long a decode takes meanwhile."""
+        times = max(1, round(WINDOW_US / alone_us))
+        for margin in (2.5, 6.0, 15.0):  # transfers take longer than alone
+            begin, end, *ends = self._times_us(
+                call, times, round(margin * times * alone_us / self.alone_us) + 8, stream
+            )
+            inside = [b - a for a, b in pairwise(ends) if a >= begin and b <= end]
+            if inside and ends[-1] >= end:
+                return (end - begin) / times, float(np.median(inside)) / self.alone_us
+        raise InputError("the decodes ended before the transfers; nothing was kept")
+
+    def _times_us(self, call: Call, times: int, replays: int, stream: torch.cuda.Stream) -> list[float]:
+        """When the transfers begin and end, and when each decode does, in microseconds from the first."""
+        begin, end, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(replays + 3))
+        torch.cuda.synchronize()
+        marks[0].record()
+        for mark in marks[1:]:
+            self.graph.replay()
+            mark.record()
+        with torch.cuda.stream(stream):
+            begin.record()
+            for _ in range(times):
+                call()
+            end.record()
+        torch.cuda.synchronize()
+        return [1e3 * marks[0].elapsed_time(event) for event in (begin, end, *marks)]
+
+
+def measure(case: Case, memory: Memory, load: DecodeLoad, stream: torch.cuda.Stream) -> Point:
+    """Time one case; raises InputError if it moves the wrong bytes."""
+    transfer = Transfer(case, memory)
+    with torch.cuda.stream(stream):
+        transfer.call()
+        stream.synchronize()
+        if not transfer.is_right():
+            raise InputError(f"{case}: the transfer moved wrong bytes; nothing was kept")
+        alone: Timing = time_stream(transfer.call, REPEATS)
+    during_us, slowdown = load.during(transfer.call, alone.median_us, stream)
+    return [*point(*case, timing=alone), round(during_us, 3), round(slowdown, 3)]
+
+
+def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
+    """The measured points as a file, after those of other ways that it has already."""
+    about, others = fingerprint(), list[Point]()
+    if before.is_file():
+        old = json.loads(before.read_text(encoding="utf-8"))
+        if old["fingerprint"]["device"] != about["device"]:
+            raise InputError(f"--out {before}: was measured on {old['fingerprint']['device']} (choose another file)")
+        measured = {row[1] for row in points}
+        others = [row for row in old["sections"][SECTION]["points"] if row[1] not in measured]
+    columns = ["median_us", "low_us", "high_us", "during_decode_us", "decode_slowdown"]
+    section = {"covers": "one GPU's link, host part included", "axes": list(AXES), "columns": columns}
+    return {"format": 1, "fingerprint": about, "sections": {SECTION: {**section, "points": others + points}}}
+
+
+def options_of(argv: list[str]) -> Namespace:
+    """The checked arguments."""
+    this = Parser("measure transfers", __doc__)
+    this.add_argument("--ways", nargs="+", choices=("out", "in", "peer"), default=["out", "in"], help="default: out in")
+    this.add_argument("--methods", nargs="+", choices=("copies", "batch", "gather"),
+                      default=["copies", "batch", "gather"], help="default: all")  # fmt: skip
+    this.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    options = this.parse_args(argv)
+    if "peer" in options.ways and torch.cuda.device_count() < 2:
+        raise InputError("--ways peer: needs two GPUs, this machine has one")
+    return options
+
+
+def main(argv: list[str]) -> None:
+    """Measure, print and write the points."""
+    options = options_of(argv)
+    warm_up()
+    load, stream, points = DecodeLoad(), torch.cuda.Stream(), list[Point]()
+    print(f"# testbed measure transfers, {in_words(fingerprint())}; decode graph {load.alone_us:.1f} us")
+    for way in options.ways:
+        memory = Memory(way)
+        for case in cases(way):
+            if case.method in options.methods:
+                points.append(measure(case, memory, load, stream))
+                print(",".join(map(str, points[-1])), flush=True)
+        del memory
+    options.out.write_text(dump(hardware_file(points, options.out)), encoding="utf-8")

@@ -1,0 +1,104 @@
+"""Times of transfers over a GPU's link by extents, bytes and block size, as `testbed measure transfers` measured them.
+
+They belong to the GPU and its host, not to a model: `server.gpu.transfers` names their file; swaps and tiers use it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.slots import ceil_div
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.interpolation import Axis, Knots, curves
+from testbed.cost.model import Moved
+from testbed.cost.profile_check import check_section
+from testbed.cost.sections import FORMAT, Rows, rows
+
+HARDWARE = Path(__file__).parent / "hardware"
+SECTION = "transfers"
+AXES = ("method", "way", "num_extents", "extent_bytes", "block_bytes")
+OUT, INTO, PEER = "out", "in", "peer"
+COPIES, GATHER = "copies", "gather"
+
+
+class LinkTimes:
+    """Picoseconds of a transfer: linear in the number of extents, in their bytes and in the block size between points.
+
+    Beyond the largest measured value the last line continues; below the smallest its time is used.
+    """
+
+    def __init__(self, points: Rows) -> None:
+        found = dict[tuple[str, str], dict[int, list[tuple[int, int, int]]]]()
+        for (method, way, count, size, block), ps in points:
+            found.setdefault((method, way), {}).setdefault(block, []).append((size, count, ps))
+        self._times: dict[tuple[str, str], Axis[Axis[Knots]]] = {
+            key: Axis({block: Axis(curves(triples)) for block, triples in blocks.items()})
+            for key, blocks in found.items()
+        }
+
+    def __call__(self, method: str, way: str, num_extents: int, num_bytes: int, block_bytes: int) -> int:
+        """Time of num_bytes in num_extents extents, gathered from blocks of block_bytes (copies: 0)."""
+        if (method, way) not in self._times:
+            known = ", ".join(" ".join(key) for key in self._times)
+            raise InputError(f"transfers {way} by {method}: were not measured (the file has {known})")
+        extent_bytes = ceil_div(num_bytes, num_extents)
+        return self._times[method, way].time_ps(
+            block_bytes, lambda sizes: sizes.time_ps(extent_bytes, lambda curve: curve(num_extents))
+        )
+
+
+class MeasuredLink:
+    """What each GPU's share of moved K and V takes on its link, all GPUs at the same time.
+
+    Not modelled: that the GPUs of a host share its memory, and that transfers slow down what runs meanwhile.
+    """
+
+    def __init__(self, model: ModelSpec, num_gpus: int, times: LinkTimes) -> None:
+        self._slot_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) / num_gpus
+        self._planes = (1 if model.latent else 2) * model.num_attention_layers
+        self._times = times
+
+    def __call__(self, method: str, way: str, moves: Iterable[Moved]) -> int:
+        """Picoseconds: gathered, a run of slots below the device is one extent; copied, a transfer is one per plane."""
+        slots = transfers = extents = 0
+        for move in moves:
+            slots += move.length * move.num_transfers
+            transfers += move.num_transfers
+            extents += move.extents
+        if not slots:
+            return 0
+        num_bytes, pieces = round(slots * self._slot_bytes), transfers * self._planes
+        if method == COPIES:
+            return self._times(method, way, pieces, num_bytes, 0)
+        return self._times(method, way, extents, num_bytes, num_bytes // pieces)
+
+
+def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:
+    """The link of a server whose GPU names measured transfers; None where its data sheet has to do."""
+    if server is None or server.gpu.transfers is None:
+        return None
+    return MeasuredLink(model, server.num_gpus, LinkTimes(rows(read_transfers(server.gpu), SECTION)))
+
+
+def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
+    """The file that a GPU names, by path or by the name of one that ships; InputError if it is of another GPU."""
+    name = str(gpu.transfers)
+    file = next((path for path in (Path(name), HARDWARE / f"{name}.json") if path.is_file()), None)
+    if file is None:
+        known = ", ".join(sorted(path.stem for path in HARDWARE.glob("*.json")))
+        raise InputError(f"server.gpu.transfers={name}: neither a file nor one of {known} (testbed measure transfers)")
+    try:
+        found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        is_known = found["format"] == FORMAT and isinstance(found["fingerprint"]["device"], str)
+        section = found["sections"][SECTION]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{file}: no file of `testbed measure transfers` ({error!r})") from error
+    check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
+    if not is_known or gpu.device != found["fingerprint"]["device"]:
+        raise InputError(
+            f"server.gpu.transfers={name}: measured on {found['fingerprint']['device']}, the server has {gpu.name} "
+            f"({gpu.device}); server.gpu.transfers=null takes its data sheet"
+        )
+    return found
