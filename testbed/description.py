@@ -13,6 +13,7 @@ from testbed.config import RunConfig
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
 from testbed.cost.origin import origin, tested
+from testbed.cost.tier_links import transfers_origin
 from testbed.identity import ROOT, code_hash
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.parts import Part
@@ -83,6 +84,8 @@ def cost_source(config: RunConfig, cost: CostModel) -> str:
     """The class or function of the costs, and where they come from if it says so."""
     times = {key: value for key, value in asdict(config.software).items() if key != "name"} if config.software else {}
     name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
+    if config.server.tiers:
+        where = f"{where}; transfers: {transfers_origin(config.server.spec)}".removeprefix("; ")
     return f"{name} ({where})" if where else name
 
 

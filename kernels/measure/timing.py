@@ -49,19 +49,19 @@ def time_graph(calls: Sequence[Callable[[], object]], replays: int = 11, min_us:
     The sequence is repeated until a replay takes about min_us, so that event resolution does not matter.
     """
     graph = capture(calls, 1)
-    elapsed = np.median([elapsed_us(graph.replay) for _ in range(3)])
+    elapsed = np.median([_elapsed_us(graph.replay) for _ in range(3)])
     repeats = int(max(1, min(min_us // max(elapsed, 1.0), 2000 // len(calls))))
     if repeats > 1:
         graph = capture(calls, repeats)
-    elapsed_us(graph.replay)
-    samples = np.array([elapsed_us(graph.replay) for _ in range(replays)]) / (len(calls) * repeats)
+    _elapsed_us(graph.replay)
+    samples = np.array([_elapsed_us(graph.replay) for _ in range(replays)]) / (len(calls) * repeats)
     return Timing.of(samples)
 
 
 def time_stream(call: Callable[[], object], repeats: int = 5) -> Timing:
     """Time work that cannot be captured, such as single copies; host time is included."""
     call()
-    return Timing.of([elapsed_us(call) for _ in range(repeats)])
+    return Timing.of([_elapsed_us(call) for _ in range(repeats)])
 
 
 def capture(calls: Sequence[Callable[[], object]], repeats: int) -> torch.cuda.CUDAGraph:
@@ -80,8 +80,7 @@ def capture(calls: Sequence[Callable[[], object]], repeats: int) -> torch.cuda.C
     return graph
 
 
-def elapsed_us(call: Callable[[], object]) -> float:
-    """Microseconds on the current stream from before the call to its end."""
+def _elapsed_us(call: Callable[[], object]) -> float:
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()

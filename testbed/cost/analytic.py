@@ -8,9 +8,10 @@ from typing import ClassVar
 from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Moved, Work, extra_ps
 from testbed.cost.tier_links import TierLinks
-from testbed.cost.transfers import layer_s, transfers, with_swaps
+from testbed.cost.transfers import layer_s, swapped, with_swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class AnalyticCost(CostModel):
         self._channels = (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
+        self._link = self._tiers.link
 
     def iteration(self, work: Work) -> int:
         num_tokens = work.decode_seqs
@@ -169,9 +171,11 @@ class AnalyticCost(CostModel):
         copied = sum(length * count for length, count in work.copies)
         copied_ps = round(2 * copied * token / self._gpu.memory_bandwidth * PS)
         counts, moved_ps = dict[int, int](), 0
-        for (_, length), count in transfers(work.moves).items():
-            counts[length] = counts.get(length, 0) + 2 * layers * count
-        for length, count in counts.items():
+        for way, moves in swapped(work.moves).items():
+            for move in moves:
+                counts[move.length] = counts.get(move.length, 0) + 2 * layers * move.num_transfers
+            moved_ps += self._link(COPIES, way, moves) if self._link else 0
+        for length, count in counts.items() if self._link is None else ():
             piece_s = self._eff.copy_s + length * token / (2 * layers) / self._gpu.host_bandwidth
             moved_ps += round(count * piece_s * PS)
         computing_ps = with_swaps(copied_ps + computing_ps, moved_ps, sum(counts.values()), layers)

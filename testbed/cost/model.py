@@ -2,30 +2,45 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isqrt
 from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
+from testbed.core.slots import DEVICE, Move
 
 
 class Moved(NamedTuple):
     """num_transfers transfers of `length` slots each from one tier to another.
 
-    num_runs: the runs of adjacent slots below the device that they fill; 0 where nobody counted them.
+    num_runs: runs of adjacent slots in the tier below, where `counted` has found them.
     """
 
     source: str
     target: str
     length: int
     num_transfers: int
-    num_runs: int = 0
+    num_runs: int | None = None
 
     @property
     def extents(self) -> int:
-        """Runs of adjacent slots, or the transfers where nobody counted them."""
-        return self.num_runs or self.num_transfers
+        """Runs of adjacent slots; the transfers where runs were not counted."""
+        return self.num_transfers if self.num_runs is None else self.num_runs
+
+
+def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
+    """Moves by tiers and length, in order. A copy whose slots below the device follow the last copy's begins no run."""
+    counts = dict[tuple[str, str, int], tuple[int, int]]()
+    for source, target, copies in moves:
+        end = -1
+        for src, dst, length in copies:
+            start = src if target == DEVICE else dst
+            key = source, target, length
+            transfers, begun = counts.get(key, (0, 0))
+            counts[key] = transfers + 1, begun + (start != end)
+            end = start + length
+    return tuple([Moved(*key, *count) for key, count in sorted(counts.items())])
 
 
 class WindowReads(NamedTuple):

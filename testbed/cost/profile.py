@@ -10,17 +10,17 @@ from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.attention import Attention
 from testbed.cost.layers import Layers
+from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
 from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
-from testbed.cost.tier_links import TierLinks
-from testbed.cost.transfers import SizedTable, host_link, ring_stand_in, transfers, with_swaps
+from testbed.cost.tier_links import TierLinks, transfers_origin
+from testbed.cost.transfers import SizedTable, host_link, ring_stand_in, swapped, with_swaps
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 SwapTime = Callable[[int, int], int]
 ENGINE = "engine"
-TIER_STAND_IN = "not measured: latency, bytes over bandwidth and a time for each extent, as server.tiers has them"
-SWAP_STAND_IN = "not measured: bytes over the data sheet's link to the host"
+SWAP_STAND_IN = "not measured: bytes over the data sheet's link to the host, without latency or a cost of extents"
 
 
 class ProfileCost(CostModel):
@@ -28,8 +28,9 @@ class ProfileCost(CostModel):
 
     A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
     fast-forwarding equals stepping bit for bit. All-reduces are measured ones if the profile has them, else a ring
-    over the server's links, and so are swaps; with server None the shard is taken by itself, without either. Any other
-    section that the profile has not is named when a cost needs it.
+    over the server's links. Swaps are those measured on the server's GPU, else the profile's, else bytes over the link;
+    with server None the shard is taken by itself, without either. Any other section that the profile has not is named
+    when a cost needs it.
     """
 
     def __init__(
@@ -48,15 +49,16 @@ class ProfileCost(CostModel):
         self._layers = Layers(profile, model, server, choices)
         self._attention = Attention(profile, choices, model.num_layers)
         self._copy = table(profile, "block_copy", SizedTable)
+        self._tiers = TierLinks(model, server)
+        self._link = self._tiers.link
         link = host_link(model, server) if server and not has(profile, "swap") else None
         self._swap: dict[str, SwapTime] = {way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")}
-        if link:
+        if link and self._link is None:
             self.fingerprint = {**self.fingerprint, "swap": SWAP_STAND_IN}
         if server and server.num_gpus > 1 and not has(profile, "all_reduce"):
             self.fingerprint = {**self.fingerprint, "all_reduce": ring_stand_in(server)}
-        self._tiers = TierLinks(model, server)
-        if server and server.tiers:
-            self.fingerprint = {**self.fingerprint, "tiers": TIER_STAND_IN}
+        if server and (server.tiers or self._link):
+            self.fingerprint = {**self.fingerprint, "transfers": transfers_origin(server)}
         self._software = Software(profile, choices, num_gpus)
         self.software = self._software.system
         self.fit: Mapping[str, Any] | None = profile.get("fit")
@@ -86,13 +88,18 @@ class ProfileCost(CostModel):
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
         """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""
-        counts, moving_ps = transfers(work.moves), {"out": 0, "in": 0}
-        for (way, length), count in counts.items():
-            moving_ps[way] += self._swap[way](length, count)
+        swaps = swapped(work.moves)
+        moving_ps = {way: self._swap_ps(way, moves) for way, moves in swaps.items()}
         if self.choices.swap_waits == "all in":
             return max(computing_ps + moving_ps["in"], sum(moving_ps.values()))
         per_block = 2 * self._num_layers if self.choices.swap == "per block" else 1
-        return with_swaps(computing_ps, sum(moving_ps.values()), per_block * sum(counts.values()), self._num_layers)
+        num_copies = per_block * sum(move.num_transfers for moves in swaps.values() for move in moves)
+        return with_swaps(computing_ps, sum(moving_ps.values()), num_copies, self._num_layers)
+
+    def _swap_ps(self, way: str, moves: list[Moved]) -> int:
+        if self._link is None:
+            return sum(self._swap[way](move.length, move.num_transfers) for move in moves)
+        return self._link(COPIES if self.choices.swap == "per block" else GATHER, way, moves)
 
 
 def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:

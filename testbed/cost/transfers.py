@@ -26,18 +26,10 @@ def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: i
     return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
 
 
-def transfers(moves: tuple[Moved, ...]) -> dict[tuple[str, int], int]:
-    """How many transfers of each length leave the device for the host ("out") and come back ("in").
-
-    Those of other tiers are left out.
-    """
-    counts = dict[tuple[str, int], int]()
-    for source, target, length, count in moves:
-        if {source, target} != {DEVICE, HOST}:
-            continue
-        key = ("out" if source == DEVICE else "in", length)
-        counts[key] = counts.get(key, 0) + count
-    return counts
+def swapped(moves: Iterable[Moved]) -> dict[str, list[Moved]]:
+    """What leaves the device for the host ("out") and comes back ("in"); moves of other tiers are left out."""
+    swaps = [move for move in moves if {move.source, move.target} == {DEVICE, HOST}]
+    return {"out": [one for one in swaps if one.source == DEVICE], "in": [one for one in swaps if one.source == HOST]}
 
 
 class SizedTable:

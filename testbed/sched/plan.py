@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, Grant, Ops, record
-from testbed.cost.model import Moved, Work
+from testbed.cost.model import Moved, Work, counted
 from testbed.sched.beams import Replacement
 
 Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]
@@ -114,11 +114,11 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     return record(Work, (decodes, context, longest, repeated, prefill, num_requests, copies, moves, extra, forks, ()))
 
 
-def _less_than_nothing(copies: Iterable[int], moves: Iterable[tuple[str, str, int]], extra: Mapping[str, int]) -> str:
+def _less_than_nothing(copies: Iterable[int], moves: Iterable[Moved], extra: Mapping[str, int]) -> str:
     """The first of these that is."""
     reported = [
         *(f"copy {length} slots" for length in copies if length < 1),
-        *(f"move {length} slots from {source} to {target}" for source, target, length in moves if length < 1),
+        *(f"move {move.length} slots from {move.source} to {move.target}" for move in moves if move.length < 1),
         *(f"count {count} {name}" for name, count in extra.items() if count < 0),
     ]
     return reported[0]
@@ -126,17 +126,13 @@ def _less_than_nothing(copies: Iterable[int], moves: Iterable[tuple[str, str, in
 
 def summed(ops: list[Ops]) -> Summed:
     """Copies by length, moves by tiers and length, and what policies count by name; each kind in order."""
-    copies, moves, extra = dict[int, int](), dict[tuple[str, str, int], int](), dict[str, int]()
+    copies, extra = dict[int, int](), dict[str, int]()
+    moves = counted(move for one in ops for move in one.moves)
     for one in ops:
         for copy in one.copies:
             copies[copy.length] = copies.get(copy.length, 0) + 1
-        for move in one.moves:
-            for copy in move.copies:
-                key = move.source, move.target, copy.length
-                moves[key] = moves.get(key, 0) + 1
         for name, count in one.extra:
             extra[name] = extra.get(name, 0) + count
-    if min((*copies, *(key[-1] for key in moves), *(count + 1 for count in extra.values())), default=1) < 1:
+    if min((*copies, *(move.length for move in moves), *(count + 1 for count in extra.values())), default=1) < 1:
         raise PlugInError(f"a policy's ops {_less_than_nothing(copies, moves, extra)}: less than nothing")
-    moved = tuple(Moved(*key, count) for key, count in sorted(moves.items()))
-    return tuple(sorted(copies.items())), moved, tuple(sorted(extra.items()))
+    return tuple(sorted(copies.items())), moves, tuple(sorted(extra.items()))

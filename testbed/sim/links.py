@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from testbed.core.slots import DEVICE, Transfer
-from testbed.cost.model import UNBOUNDED, CostModel, Moved
+from testbed.cost.model import UNBOUNDED, CostModel, counted
 
 
 @dataclass(slots=True)
@@ -88,12 +88,9 @@ class Links:
 
     def begin(self, transfers: Iterable[Transfer]) -> None:
         """These transfers begin now."""
-        for move_id, (source, target, copies) in transfers:
-            counts = dict[int, int]()
-            for copy in copies:
-                counts[copy.length] = counts.get(copy.length, 0) + 1
-            moved = tuple(Moved(source, target, length, count) for length, count in sorted(counts.items()))
-            flow = Flow(move_id, target == DEVICE, max(self._cost.transfer(moved), 1))
+        for move_id, move in transfers:
+            source, target, _ = move
+            flow = Flow(move_id, target == DEVICE, max(self._cost.transfer(counted([move])), 1))
             now_ps = int(self._env.now)
             self._land(now_ps)
             self._links.setdefault(source if target == DEVICE else target, Link()).begin(flow, now_ps)
