@@ -13,7 +13,7 @@ from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops
 from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
 from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch.cache_ops import MAX_GRID, copy_blocks, gather_blocks, scatter_blocks
-from testbed.kernels.launch.swap import runs
+from testbed.kernels.launch.swap import copy_runs, runs
 
 Pairs = list[tuple[int, int]]
 
@@ -141,15 +141,26 @@ class CudaMoves(Moves):
             self._stream = torch.cuda.Stream()
         pool, host = (f(self.layout.block_size) for f in (self.pools.blocks, self.pools.host_blocks))
         self._stream.wait_stream(torch.cuda.current_stream())
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream):
-            begin.record()
             for first in range(0, len(pairs), MAX_GRID):
-                part = pairs[first : first + MAX_GRID]
-                self._out(pool, host, part) if to_host else self._in(pool, host, part)
-            end.record()
-        extents, num_bytes = len(runs([on_host for _, on_host in pairs])), len(pairs) * host[0].nbytes
-        self._timed.append((SwapTime("out" if to_host else "in", extents, num_bytes, 0.0), begin, end))
+                self._swap_part(pool, host, pairs[first : first + MAX_GRID], to_host)
+
+    def _swap_part(self, pool: Tensor, host: Tensor, pairs: Pairs, to_host: bool) -> None:
+        """Swap and time at most MAX_GRID blocks on the current stream."""
+        staging = torch.empty((len(pairs), *host.shape[1:]), dtype=host.dtype, device=pool.device)
+        ids, on_host = _ids([device for device, _ in pairs], pool), [host_id for _, host_id in pairs]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        if to_host:
+            gather_blocks(staging, pool, ids)
+            self._needed = torch.cuda.current_stream().record_event()
+        copy_runs(staging, host, on_host, to_host)
+        if not to_host:
+            scatter_blocks(pool, staging, ids)
+            self._needed = torch.cuda.current_stream().record_event()
+        end.record()
+        swap = SwapTime("out" if to_host else "in", len(runs(on_host)), staging.nbytes, 0.0)
+        self._timed.append((swap, begin, end))
 
     def swap_times(self) -> list[SwapTime]:
         torch.cuda.synchronize()
@@ -163,20 +174,6 @@ class CudaMoves(Moves):
     def settle(self) -> None:
         """See Moves; transfers to the host may still run."""
         torch.cuda.current_stream().synchronize()
-
-    def _out(self, pool: Tensor, host: Tensor, pairs: Pairs) -> None:
-        staging = torch.empty((len(pairs), *host.shape[1:]), dtype=host.dtype, device=pool.device)
-        gather_blocks(staging, pool, _ids([device for device, _ in pairs], pool))
-        self._needed = torch.cuda.current_stream().record_event()
-        for at, first, count in runs([on_host for _, on_host in pairs]):
-            host[first : first + count].copy_(staging[at : at + count], non_blocking=True)
-
-    def _in(self, pool: Tensor, host: Tensor, pairs: Pairs) -> None:
-        staging = torch.empty((len(pairs), *host.shape[1:]), dtype=host.dtype, device=pool.device)
-        for at, first, count in runs([on_host for _, on_host in pairs]):
-            staging[at : at + count].copy_(host[first : first + count], non_blocking=True)
-        scatter_blocks(pool, staging, _ids([device for device, _ in pairs], pool))
-        self._needed = torch.cuda.current_stream().record_event()
 
 
 def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:

@@ -4,6 +4,7 @@ Host pool: [num_host_blocks, num_planes, num_kv_heads, block_size, head_size], p
 adjacent, so a gathered block is one transfer. Calls return before the copies end; wait for the stream.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,25 +38,28 @@ def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple
 
     device_ids: int32 on the device, the first ids of `pairs` in order; staging: [blocks at once, num_planes, ...block].
     """
-    device, host, block_bytes = _check_pools(pool, host_pool)
-    piece, capacity = device.shape[0] * block_bytes, arrays.view("staging", staging).shape[0]
-    staged, copy = arrays.view("staging", staging).pointer, require_gpu().cuda.runtime.memcpyAsync
-    stream = arrays.stream_pointer(pool)
+    _check_pools(pool, host_pool)
+    capacity = arrays.view("staging", staging).shape[0]
     for first in range(0, len(pairs), capacity):
-        ids, host_ids = (
-            device_ids[first : first + capacity],
-            [host_id for _, host_id in pairs[first : first + capacity]],
-        )
+        ids = device_ids[first : first + capacity]
+        host_ids = [host_id for _, host_id in pairs[first : first + capacity]]
         if to_host:
             gather_blocks(staging, pool, ids)
-        for at, host_id, count in runs(host_ids):
-            on_device, on_host = staged + at * piece, host.pointer + host_id * piece
-            if to_host:
-                copy(on_host, on_device, count * piece, TO_HOST, stream)
-            else:
-                copy(on_device, on_host, count * piece, TO_DEVICE, stream)
+        copy_runs(staging, host_pool, host_ids, to_host)
         if not to_host:
             scatter_blocks(pool, staging, ids)
+
+
+def copy_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_host: bool) -> None:
+    """One cudaMemcpyAsync per run of adjacent host blocks, between them and staged blocks in the order of host_ids."""
+    staged, host = arrays.view("staging", staging), arrays.view("host_pool", host_pool)
+    piece = 2 * math.prod(host.shape[1:])
+    copy, kind = require_gpu().cuda.runtime.memcpyAsync, TO_HOST if to_host else TO_DEVICE
+    stream = arrays.stream_pointer(staging)
+    for at, host_id, count in runs(host_ids):
+        on_device, on_host = staged.pointer + at * piece, host.pointer + host_id * piece
+        source, target = (on_device, on_host) if to_host else (on_host, on_device)
+        copy(target, source, count * piece, kind, stream)
 
 
 def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
