@@ -72,7 +72,8 @@ def measure(argv: list[str]) -> None:
     this.add_argument("name", choices=MEASUREMENTS, metavar="NAME")
     name = this.parse_args(argv[:1]).name
     find = on_gpu if {"-h", "--help"}.isdisjoint(argv) else imported
-    find(MEASUREMENTS[name][0], f"measure {name}").main(argv[1:])
+    found = find(MEASUREMENTS[name][0], f"measure {name}").MEASUREMENT
+    imported("measure.table", f"measure {name}").print_rows(name, found, argv[1:])
 
 
 def ladder(argv: list[str]) -> None:

@@ -57,6 +57,10 @@ COMMANDS = {
         "experiments.commands.validate_costs",
         "each profile left out and predicted from the others",
     ),
+    "validate-transfers": (
+        "experiments.commands.validate_transfers",
+        "measured transfers against points held back, and against a GPU's swaps",
+    ),
     "derive-profile": ("experiments.commands.derive_profile", "scale a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."

@@ -9,7 +9,8 @@ a profile's all-reduces over numbers of GPUs that are not measured now.
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 from queue import Empty
@@ -24,8 +25,8 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
 from testbed.cost.sections import read_profile
 from testbed.cost.transfers import all_reduce as predicted_ps
-from testbed.kernels.measure.fingerprint import fingerprint, in_words
 from testbed.kernels.measure.sweeps import Point, point
+from testbed.kernels.measure.table import Measurement
 from testbed.kernels.measure.timing import Timing, time_graph, time_stream, warm_up
 
 BYTES = tuple(1 << e for e in range(11, 27))  # 2 KiB to 64 MiB
@@ -153,25 +154,33 @@ def require_gpus(num_gpus: Sequence[int], found: int) -> None:
             raise InputError(f"--gpus {number}: this machine has {found} GPUs (choose from 2 to {found})")
 
 
-def main(argv: list[str]) -> None:
-    """Print the table and the predictions."""
-    this = Parser("measure all-reduce", __doc__)
-    this.add_argument("--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)")
-    this.add_argument("--known", metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs")
-    options = this.parse_args(argv)
-    num_gpus = sorted(set(options.gpus))
-    require_gpus(num_gpus, torch.cuda.device_count())
-    print(f"# testbed measure all-reduce, {in_words(fingerprint())}, NCCL {torch.cuda.nccl.version()}, no multicast")
-    print("num_gpus,dtype,bytes,way,median_us,p10_us,p90_us")
+def rows(options: Namespace) -> Iterator[Point]:
+    """A row for each case; then the predictions, as comments."""
+    require_gpus(options.gpus, torch.cuda.device_count())
+    known = read_profile(options.known)["sections"]["all_reduce"]["points"] if options.known else []
+    return _measured(sorted(set(options.gpus)), known)
+
+
+def _measured(num_gpus: Sequence[int], known: Sequence[Point]) -> Iterator[Point]:
     graphs: dict[int, list[Point]] = {}
-    for row in read_profile(options.known)["sections"]["all_reduce"]["points"] if options.known else ():
+    for row in known:
         if row[0] not in num_gpus:
-            graphs.setdefault(row[0], []).append(row)
+            graphs.setdefault(int(row[0]), []).append(row)
     for number in num_gpus:
         for case, timing in measure(number, all_cases(number)):
-            print(",".join(map(str, point(*case, timing=timing))), flush=True)
+            yield point(*case, timing=timing)
             if (case.dtype, case.way) == ("fp16", "graph"):
                 graphs.setdefault(number, []).append(point(number, case.num_bytes, timing=timing))
-    print("# predicted from fewer GPUs: num_gpus,bytes,measured_us,predicted_us,error_percent")
+    print(f"# NCCL {torch.cuda.nccl.version()}, no multicast; predicted from fewer GPUs:")
+    print("# num_gpus,bytes,measured_us,predicted_us,error_percent")
     for number, size, measured, predicted in predictions(graphs):
         print(f"# {number},{size},{measured:.1f},{predicted:.1f},{100 * (predicted / measured - 1):+.1f}")
+
+
+def add_arguments(parser: Parser) -> None:
+    """--gpus and --known."""
+    parser.add_argument("--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)")
+    parser.add_argument("--known", metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs")
+
+
+MEASUREMENT = Measurement(__doc__, "num_gpus,dtype,bytes,way,median_us,p10_us,p90_us", rows, add_arguments)

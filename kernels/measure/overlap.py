@@ -8,19 +8,18 @@ with more copies than the driver queues, this number is the length of its queue.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from testbed.command_line import Parser
 from testbed.core.shapes import read_model
-from testbed.kernels.launch.compile import require_gpu
-from testbed.kernels.launch.swap import TO_DEVICE
-from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.layers import Layers
-from testbed.kernels.measure.timing import warm_up
+from testbed.kernels.measure.table import Measurement
+from testbed.kernels.measure.transfers import copies_of
 
 TOKENS = 512
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
@@ -28,42 +27,33 @@ COMPUTED = (32, 256)
 REPEATS = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """The copies of TOKENS tokens in blocks of block_size, layer by layer, K and V apart."""
+class LayerCopies(NamedTuple):
+    """The copies that bring TOKENS tokens in blocks, K and V apart: a call and an event for each layer."""
 
-    num_layers: int
-    per_layer: int
-    size: int  # bytes of one copy
-    host: torch.Tensor
-    device: torch.Tensor
-    stream: torch.cuda.Stream
+    calls: list[Callable[[], object]]
     events: list[torch.cuda.Event]
-
-    @classmethod
-    def of(cls, block_size: int, num_layers: int, token_bytes: int) -> "Copies":
-        """token_bytes: K (or V) of a token in one layer."""
-        per_layer, size = 2 * (TOKENS // block_size), block_size * token_bytes
-        total = num_layers * per_layer * size
-        host = torch.zeros(total, dtype=torch.uint8).pin_memory()
-        device = torch.empty(total, dtype=torch.uint8, device="cuda")
-        events = [torch.cuda.Event() for _ in range(num_layers)]
-        return cls(num_layers, per_layer, size, host, device, torch.cuda.Stream(), events)
+    stream: torch.cuda.Stream
 
     def issue(self) -> None:
         """Issue every copy, and an event after the copies of each layer."""
-        copy = require_gpu().cuda.runtime.memcpyAsync
-        to, source, stream = self.device.data_ptr(), self.host.data_ptr(), self.stream.cuda_stream
-        for layer, event in enumerate(self.events):
-            for piece in range(layer * self.per_layer, (layer + 1) * self.per_layer):
-                copy(to + piece * self.size, source + piece * self.size, self.size, TO_DEVICE, stream)
-            event.record(self.stream)
+        with torch.cuda.stream(self.stream):
+            for call, event in zip(self.calls, self.events, strict=True):
+                call()
+                event.record()
 
 
-def compute(layers: Layers, x: torch.Tensor, num_layers: int, copies: Copies | None) -> None:
+def copies_in(host: torch.Tensor, device: torch.Tensor, num_layers: int, num_copies: int) -> LayerCopies:
+    """All bytes of `host` to `device`, in num_copies copies of each layer."""
+    size = host.nbytes // (num_layers * num_copies)
+    places = [(device.data_ptr() + at, host.data_ptr() + at) for at in range(0, host.nbytes, size)]
+    calls = [copies_of(places[first : first + num_copies], size) for first in range(0, len(places), num_copies)]
+    return LayerCopies(calls, [torch.cuda.Event() for _ in calls], torch.cuda.Stream())
+
+
+def compute(layers: Layers, x: torch.Tensor, copies: LayerCopies | None) -> None:
     """All layers without attention; in its place a layer waits for its blocks."""
     attended = x.unflatten(1, (-1, layers.model.head_size))
-    for index in range(num_layers):
+    for index in range(layers.model.num_layers):
         weights = layers.layers[index % len(layers.layers)]
         layers.project(x, weights)
         if copies:
@@ -72,42 +62,34 @@ def compute(layers: Layers, x: torch.Tensor, num_layers: int, copies: Copies | N
 
 
 def milliseconds(*calls: Callable[[], object]) -> list[float]:
-    """Host time until each call has returned, and finally until the GPU has finished; medians over repeats."""
+    """Host time until each call has returned, and finally until the GPU has finished; medians after a first run."""
     samples = []
-    for _ in range(REPEATS):
+    for _ in range(REPEATS + 1):
         torch.cuda.synchronize()
         marks = [time.perf_counter()]
         for call in (*calls, torch.cuda.synchronize):
             call()
             marks.append(time.perf_counter())
         samples.append([1e3 * (mark - marks[0]) for mark in marks[1:]])
-    return [float(np.median(column)) for column in zip(*samples, strict=True)]
+    return [float(np.median(column)) for column in zip(*samples[1:], strict=True)]
 
 
-def main(argv: list[str]) -> None:
-    """Print the table."""
-    Parser("measure overlap", __doc__).parse_args(argv)
+def rows(options: Namespace) -> Iterator[tuple[float, ...]]:
+    """A row for each block size and number of computed tokens."""
     model = read_model("opt-13b")
-    layers, token_bytes = Layers(model, 1), model.num_kv_heads * model.head_size * model.dtype_bytes
-    warm_up()
-    print(fingerprint())
-    print("block_size,computed_tokens,computing_ms,copies_ms,issuing_ms,together_ms,pending")
+    layers = Layers(model, 1)
+    host = torch.zeros(TOKENS * model.kv_bytes_per_token, dtype=torch.uint8).pin_memory()
+    device = torch.empty_like(host, device="cuda")
     for block_size in BLOCK_SIZES:
-        copies = Copies.of(block_size, model.num_layers, token_bytes)
-        milliseconds(copies.issue)
+        copies = copies_in(host, device, model.num_layers, 2 * (TOKENS // block_size))
         issuing_ms, copies_ms = milliseconds(copies.issue)
-        pending = round(copies.num_layers * copies.per_layer * (1 - issuing_ms / copies_ms))
+        pending = round(model.num_layers * 2 * (TOKENS // block_size) * (1 - issuing_ms / copies_ms))
         for num_tokens in COMPUTED:
             x = torch.randn(num_tokens, model.hidden_size, dtype=torch.float16, device="cuda")
+            computing_ms = milliseconds(partial(compute, layers, x, None))[-1]
+            together_ms = milliseconds(copies.issue, partial(compute, layers, x, copies))[-1]
+            yield block_size, num_tokens, computing_ms, copies_ms, issuing_ms, together_ms, pending
 
-            def alone(x: torch.Tensor = x) -> None:
-                compute(layers, x, model.num_layers, None)
 
-            def waiting(x: torch.Tensor = x, copies: Copies = copies) -> None:
-                compute(layers, x, model.num_layers, copies)
-
-            milliseconds(alone)
-            computing_ms = milliseconds(alone)[-1]
-            overlapped_ms = milliseconds(copies.issue, waiting)[-1]
-            times = (computing_ms, copies_ms, issuing_ms, overlapped_ms)
-            print(f"{block_size},{num_tokens},{','.join(f'{ms:.2f}' for ms in times)},{pending}", flush=True)
+COLUMNS = "block_size,computed_tokens,computing_ms,copies_ms,issuing_ms,together_ms,pending"
+MEASUREMENT = Measurement(__doc__, COLUMNS, rows)

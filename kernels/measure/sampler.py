@@ -4,22 +4,22 @@
 0.1: a group takes its rows; random sampling draws a token for each sequence, beam search adds the scores so far and
 takes the best of all candidates; the log probability of each token is fetched by itself. What the step computes for all
 groups together (softmax, logarithm) is a kernel's time and left out. Prints microseconds of the loop by kind of
-sampling and number of groups. It needs torch only.
+sampling and number of groups.
 """
 
 import time
-from argparse import ArgumentParser
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
+from testbed.kernels.measure.table import Measurement
+from testbed.kernels.measure.timing import Timing
+
 VOCAB_SIZE = 50_272  # OPT's
 NUM_GROUPS = (8, 32, 64)
 REPEATS = 61
-COLUMNS = "kind,width,groups,median_us,p10_us,p90_us"
 
 
 class Kind(NamedTuple):
@@ -79,38 +79,19 @@ def inputs(kind: Kind, num_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
     return probs, torch.log(probs)
 
 
-def loops_us(cases: Sequence[tuple[Kind, int]]) -> list[list[float]]:
-    """Median, 10th and 90th percentile of each case's loop; all cases take turns, for a host changes its clock."""
-    tensors = [inputs(*case) for case in cases]
-    samples = []
+def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
+    """A row for each kind of sampling and number of groups; all cases take turns, for a host changes its clock."""
+    cases = [(kind, num_groups, *inputs(kind, num_groups)) for kind in KINDS for num_groups in NUM_GROUPS]
+    samples: list[list[float]] = [[] for _ in cases]
     for _ in range(REPEATS):
-        row = []
-        for case, (probs, logprobs) in zip(cases, tensors, strict=True):
+        for case, times in zip(cases, samples, strict=True):
             torch.cuda.synchronize()
             start = time.perf_counter()
-            sample(*case, probs, logprobs)
-            row.append(1e6 * (time.perf_counter() - start))
-        samples.append(row)
-    times = torch.tensor(samples[1:])  # the first loads kernels
-    return times.quantile(torch.tensor([0.5, 0.1, 0.9]), dim=0).T.tolist()
+            sample(*case)
+            times.append(1e6 * (time.perf_counter() - start))
+    for (kind, num_groups, *_), times in zip(cases, samples, strict=True):
+        timing = Timing.of(times[1:])  # the first loads kernels
+        yield kind.name, kind.width, num_groups, timing.median_us, timing.low_us, timing.high_us
 
 
-def host() -> str:
-    """The processor's name; host time depends on it more than on the GPU."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown host")
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Print the table."""
-    ArgumentParser("testbed measure sampler", description=__doc__).parse_args(argv)
-    where = torch.cuda.get_device_name(), host(), f"{datetime.now(UTC):%Y-%m-%d}", f"torch {torch.__version__}"
-    print(f"# testbed measure sampler, {', '.join(where)}; the loop over groups alone, vocabulary {VOCAB_SIZE}")
-    print(COLUMNS)
-    cases = [(kind, num_groups) for kind in KINDS for num_groups in NUM_GROUPS]
-    for (kind, num_groups), times in zip(cases, loops_us(cases), strict=True):
-        print(f"{kind.name},{kind.width},{num_groups},{','.join(f'{us:.1f}' for us in times)}")
-
-
-if __name__ == "__main__":
-    main()
+MEASUREMENT = Measurement(__doc__, "kind,width,groups,median_us,p10_us,p90_us", rows)

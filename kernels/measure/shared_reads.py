@@ -5,23 +5,22 @@ and with half the contexts, which gives the time per token. It prints, for our k
 of a repeated token as a share of the time of a first one.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from testbed.command_line import Parser
-from testbed.kernels.launch.attention import paged_decode
-from testbed.kernels.launch.paper_attention import paper_decode
-from testbed.kernels.measure.fingerprint import fingerprint
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
+from testbed.kernels.measure.table import Measurement
 from testbed.kernels.measure.timing import time_graph
+from testbed.kernels.verify.random_batches import Shape
 
-NUM_HEADS, HEAD_SIZE, BLOCK_SIZE = 40, 128, 16
+SHAPE = Shape(40, 40, 128)
 
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
+class Sharing(NamedTuple):
     """`groups` groups of `width` sequences, with `shared` common blocks per group and `own` blocks per sequence."""
 
     name: str
@@ -47,38 +46,29 @@ CASES = (
 )
 
 
-def launch(kernel: str, table: np.ndarray) -> Callable[[], None]:
+def launch_us(pools: Pools, kernel: str, table: np.ndarray) -> float:
     """One decode launch over every token of these tables."""
-    num_seqs, columns = table.shape
-    size = (int(table.max()) + 1, NUM_HEADS, BLOCK_SIZE, HEAD_SIZE)
-    k, v = (torch.randn(size, device="cuda", dtype=torch.float16) for _ in range(2))
-    q = torch.randn(num_seqs, NUM_HEADS, HEAD_SIZE, device="cuda", dtype=torch.float16)
-    out, tables = torch.empty_like(q), torch.from_numpy(table).cuda()
-    length = columns * BLOCK_SIZE
-    lens = torch.full((num_seqs,), length, dtype=torch.int32, device="cuda")
-    if kernel == "paged":
-        return lambda: paged_decode(out, q, k, v, tables, lens, max_context_len=length)
-    k, v = k.view(size[0], NUM_HEADS, HEAD_SIZE // 8, BLOCK_SIZE, 8), v.view(size[0], NUM_HEADS, HEAD_SIZE, BLOCK_SIZE)
-    return lambda: paper_decode(out, q, k, v, tables, lens, max_context_len=length)
+    inputs = DecodeInputs(pools, SHAPE, [table.shape[1] * SHAPE.block_size] * len(table))
+    inputs.tables = torch.from_numpy(table.copy()).cuda()
+    return time_graph([inputs.paged()[0] if kernel == "paged" else inputs.paper()[0]]).median_us
 
 
-def repeated_share(kernel: str, case: Sharing) -> tuple[float, float, float]:
+def repeated_share(pools: Pools, kernel: str, case: Sharing) -> tuple[float, float, float]:
     """Microseconds without and with sharing, and the time of a repeated token as a share of a first one."""
-    apart, shared = case.tables(apart=True), case.tables(apart=False)
-    apart_us = time_graph([launch(kernel, apart)]).median_us
-    shared_us = time_graph([launch(kernel, shared)]).median_us
-    half_us = time_graph([launch(kernel, apart[::2])]).median_us
+    apart = case.tables(apart=True)
+    apart_us, half_us = launch_us(pools, kernel, apart), launch_us(pools, kernel, apart[::2])
+    shared_us = launch_us(pools, kernel, case.tables(apart=False))
     per_block_us = (apart_us - half_us) / (apart.size - apart[::2].size)
-    repeated = case.shared * (apart.shape[0] - case.groups)
+    repeated = case.shared * (len(apart) - case.groups)
     return apart_us, shared_us, 1 - (apart_us - shared_us) / (per_block_us * repeated)
 
 
-def main(argv: list[str]) -> None:
-    """Print the table."""
-    Parser("measure shared-reads", __doc__).parse_args(argv)
-    print(fingerprint())
-    print("kernel,case,apart_us,shared_us,repeated_price")
+def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
+    """A row for each kernel and case."""
+    pools = Pools(8 << 30)
     for kernel in ("paged", "paper"):
         for case in CASES:
-            apart_us, shared_us, share = repeated_share(kernel, case)
-            print(f"{kernel},{case.name},{apart_us:.1f},{shared_us:.1f},{share:.2f}")
+            yield kernel, case.name, *repeated_share(pools, kernel, case)
+
+
+MEASUREMENT = Measurement(__doc__, "kernel,case,apart_us,shared_us,repeated_price", rows)

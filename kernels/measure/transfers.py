@@ -11,7 +11,7 @@ alone and while decode attention of Llama-3-8B's shape runs, whose slowdown is t
 import ctypes
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +26,10 @@ from testbed.cost.sections import dump
 from testbed.kernels.launch.cache_ops import MAX_GRID, gather_blocks, scatter_blocks
 from testbed.kernels.launch.compile import require_gpu
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
-from testbed.kernels.measure.fingerprint import fingerprint, in_words
+from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.sweeps import Point, point
-from testbed.kernels.measure.timing import Timing, capture, time_stream, warm_up
+from testbed.kernels.measure.table import Measurement
+from testbed.kernels.measure.timing import Timing, capture, time_stream
 from testbed.kernels.verify.random_batches import Shape
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -37,6 +38,7 @@ NUM_EXTENTS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 BLOCK_BYTES = (2 * KIB, 32 * KIB, 512 * KIB)  # of a block's K in one layer: 1, 16 and 256 tokens of Llama-3-8B
 MAX_BYTES, SPACE = 512 * MIB, 1024 * MIB
 WINDOW_US, DECODES_PER_GRAPH, REPEATS = 3000.0, 10, 3
+COLUMNS = ("median_us", "low_us", "high_us", "during_decode_us", "decode_slowdown")
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
 Pairs = list[tuple[int, int]]
 Call = Callable[[], object]
@@ -211,35 +213,35 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
             raise InputError(f"--out {before}: was measured on {old['fingerprint']['device']} (choose another file)")
         measured = {row[1] for row in points}
         others = [row for row in old["sections"][SECTION]["points"] if row[1] not in measured]
-    columns = ["median_us", "low_us", "high_us", "during_decode_us", "decode_slowdown"]
-    section = {"covers": "one GPU's link, host part included", "axes": list(AXES), "columns": columns}
+    section = {"covers": "one GPU's link, host part included", "axes": list(AXES), "columns": list(COLUMNS)}
     return {"format": 1, "fingerprint": about, "sections": {SECTION: {**section, "points": others + points}}}
 
 
-def options_of(argv: list[str]) -> Namespace:
-    """The checked arguments."""
-    this = Parser("measure transfers", __doc__)
-    this.add_argument("--ways", nargs="+", choices=("out", "in", "peer"), default=["out", "in"], help="default: out in")
-    this.add_argument("--methods", nargs="+", choices=("copies", "batch", "gather"),
-                      default=["copies", "batch", "gather"], help="default: all")  # fmt: skip
-    this.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    options = this.parse_args(argv)
+def rows(options: Namespace) -> Iterator[Point]:
+    """A row for each case; then the file is written."""
     if "peer" in options.ways and torch.cuda.device_count() < 2:
         raise InputError("--ways peer: needs two GPUs, this machine has one")
-    return options
+    return _measured(options.ways, options.methods, options.out)
 
 
-def main(argv: list[str]) -> None:
-    """Measure, print and write the points."""
-    options = options_of(argv)
-    warm_up()
+def _measured(ways: Sequence[str], methods: Sequence[str], out: Path) -> Iterator[Point]:
     load, stream, points = DecodeLoad(), torch.cuda.Stream(), list[Point]()
-    print(f"# testbed measure transfers, {in_words(fingerprint())}; decode graph {load.alone_us:.1f} us")
-    for way in options.ways:
+    for way in ways:
         memory = Memory(way)
         for case in cases(way):
-            if case.method in options.methods:
+            if case.method in methods:
                 points.append(measure(case, memory, load, stream))
-                print(",".join(map(str, points[-1])), flush=True)
+                yield points[-1]
         del memory
-    options.out.write_text(dump(hardware_file(points, options.out)), encoding="utf-8")
+    out.write_text(dump(hardware_file(points, out)), encoding="utf-8")
+
+
+def add_arguments(parser: Parser) -> None:
+    """--ways, --methods and --out."""
+    ways, methods = ("out", "in", "peer"), ("copies", "batch", "gather")
+    parser.add_argument("--ways", nargs="+", choices=ways, default=["out", "in"], help="default: out in")
+    parser.add_argument("--methods", nargs="+", choices=methods, default=list(methods), help="default: all")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+
+
+MEASUREMENT = Measurement(__doc__, ",".join((*AXES, *COLUMNS)), rows, add_arguments)

@@ -53,12 +53,14 @@ class MeasuredLink:
     """What each GPU's share of moved K and V takes on its link, all GPUs at the same time.
 
     Not modelled: that the GPUs of a host share its memory, and that transfers slow down what runs meanwhile.
+    plane_bytes: bytes of a slot's K (or V) in one layer.
     """
 
     def __init__(self, model: ModelSpec, num_gpus: int, times: LinkTimes) -> None:
         self._slot_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) / num_gpus
         self._planes = (1 if model.latent else 2) * model.num_attention_layers
-        self._times = times
+        self.plane_bytes = round(self._slot_bytes / self._planes)
+        self.times = times
 
     def __call__(self, method: str, way: str, moves: Iterable[Moved]) -> int:
         """Picoseconds: gathered, a run of slots below the device is one extent; copied, a transfer is one per plane."""
@@ -71,8 +73,8 @@ class MeasuredLink:
             return 0
         num_bytes, pieces = round(slots * self._slot_bytes), transfers * self._planes
         if method == COPIES:
-            return self._times(method, way, pieces, num_bytes, 0)
-        return self._times(method, way, extents, num_bytes, num_bytes // pieces)
+            return self.times(method, way, pieces, num_bytes, 0)
+        return self.times(method, way, extents, num_bytes, num_bytes // pieces)
 
 
 def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:

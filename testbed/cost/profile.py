@@ -50,14 +50,14 @@ class ProfileCost(CostModel):
         self._attention = Attention(profile, choices, model.num_layers)
         self._copy = table(profile, "block_copy", SizedTable)
         self._tiers = TierLinks(model, server)
-        self._link = self._tiers.link
+        self.link = self._tiers.link
         link = host_link(model, server) if server and not has(profile, "swap") else None
         self._swap: dict[str, SwapTime] = {way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")}
-        if link and self._link is None:
+        if link and self.link is None:
             self.fingerprint = {**self.fingerprint, "swap": SWAP_STAND_IN}
         if server and server.num_gpus > 1 and not has(profile, "all_reduce"):
             self.fingerprint = {**self.fingerprint, "all_reduce": ring_stand_in(server)}
-        if server and (server.tiers or self._link):
+        if server and (server.tiers or self.link):
             self.fingerprint = {**self.fingerprint, "transfers": transfers_origin(server)}
         self._software = Software(profile, choices, num_gpus)
         self.software = self._software.system
@@ -89,17 +89,18 @@ class ProfileCost(CostModel):
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
         """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""
         swaps = swapped(work.moves)
-        moving_ps = {way: self._swap_ps(way, moves) for way, moves in swaps.items()}
+        moving_ps = {way: self.swap_ps(way, moves) for way, moves in swaps.items()}
         if self.choices.swap_waits == "all in":
             return max(computing_ps + moving_ps["in"], sum(moving_ps.values()))
         per_block = 2 * self._num_layers if self.choices.swap == "per block" else 1
         num_copies = per_block * sum(move.num_transfers for moves in swaps.values() for move in moves)
         return with_swaps(computing_ps, sum(moving_ps.values()), num_copies, self._num_layers)
 
-    def _swap_ps(self, way: str, moves: list[Moved]) -> int:
-        if self._link is None:
+    def swap_ps(self, way: str, moves: list[Moved]) -> int:
+        """Picoseconds that swaps one way ("out", "in") take by themselves."""
+        if self.link is None:
             return sum(self._swap[way](move.length, move.num_transfers) for move in moves)
-        return self._link(COPIES if self.choices.swap == "per block" else GATHER, way, moves)
+        return self.link(COPIES if self.choices.swap == "per block" else GATHER, way, moves)
 
 
 def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:

@@ -1,0 +1,84 @@
+"""Measured transfers against points held back from the fit, and swaps of the GPU engine against their simulation."""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from testbed.build import build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.cost.link_times import GATHER, LinkTimes
+from testbed.cost.model import Affine, CostModel, Work
+from testbed.cost.profile import ProfileCost
+from testbed.cost.sections import Rows
+from testbed.cost.transfers import swapped
+from testbed.run import run
+
+EVERY = 5
+
+
+def held_back(points: Rows) -> list[tuple[str, str, float]]:
+    """Way, method and relative error of every fifth point, predicted from the others."""
+    times = LinkTimes([point for at, point in enumerate(points) if at % EVERY])
+    return [
+        (way, method, times(method, way, count, count * size, block) / ps - 1)
+        for (method, way, count, size, block), ps in points[::EVERY]
+    ]
+
+
+def by_method(points: Rows) -> list[list[str]]:
+    """For each way and method: points, those held back, median and 90th percentile of their errors in percent."""
+    errors, lines = held_back(points), []
+    for key in dict.fromkeys((way, method) for way, method, _ in errors):
+        own = np.abs([error for way, method, error in errors if (way, method) == key]) * 100
+        count = sum((way, method) == key for (method, way, *_), _ in points)
+        lines.append([*key, f"{count}", f"{len(own)}", f"{np.median(own):.1f}", f"{np.percentile(own, 90):.1f}"])
+    return lines
+
+
+class SwapTotals(CostModel):
+    """The costs of a run, which adds up what its swaps take by themselves."""
+
+    def __init__(self, cost: ProfileCost) -> None:
+        self._cost = cost
+        self.ps = {"out": 0, "in": 0}
+
+    def iteration(self, work: Work) -> int:
+        for way, moves in swapped(work.moves).items():
+            self.ps[way] += self._cost.swap_ps(way, moves)
+        return self._cost.iteration(work)
+
+    def decode(self, work: Work) -> Affine:
+        return self._cost.decode(work)
+
+
+def engine_swaps(folder: Path) -> list[list[str]]:
+    """By way: swaps, GB, and ms on the GPU, by the table for the engine's extents, and in the simulated run."""
+    values: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    setup = build(RunConfig.from_values({**values, "engine": None}))
+    if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
+        raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
+    totals, link = SwapTotals(setup.cost), setup.cost.link
+    run(replace(setup, cost=totals))
+    with (folder / "swaps.csv").open(newline="", encoding="utf-8") as file:
+        swaps = list(csv.DictReader(file))
+    block_bytes = link.plane_bytes * setup.config.policy.parameters["block_size"]
+    return [
+        [folder.name, way, *_compared([one for one in swaps if one["way"] == way], link.times, block_bytes, ps)]
+        for way, ps in totals.ps.items()
+    ]
+
+
+def _compared(swaps: Iterable[dict[str, str]], times: LinkTimes, block_bytes: int, simulated_ps: int) -> list[str]:
+    rows = [(one["way"], int(one["num_extents"]), int(one["num_bytes"]), float(one["seconds"])) for one in swaps]
+    measured = 1e3 * sum(seconds for *_, seconds in rows)
+    table = 1e3 / PS * sum(times(GATHER, *row[:3], block_bytes) for row in rows)
+    simulated = 1e3 / PS * simulated_ps
+    errors = [f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)" for ms in (table, simulated)]
+    return [f"{len(rows)}", f"{sum(size for _, _, size, _ in rows) / 1e9:.2f}", f"{measured:.1f}", *errors]
