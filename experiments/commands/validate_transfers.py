@@ -1,4 +1,4 @@
-"""`testbed validate-transfers`: measured transfers against held-back points and swaps of the GPU engine; needs no GPU."""
+"""`testbed validate-transfers`: tests measured transfers on held-back points and on swaps of the GPU engine."""
 
 from pathlib import Path
 

@@ -12,8 +12,15 @@ from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops
 from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
 from testbed.kernels.engine.records import SwapTime
-from testbed.kernels.launch.cache_ops import MAX_GRID, copy_blocks, gather_blocks, scatter_blocks
-from testbed.kernels.launch.swap import copy_runs, runs
+from testbed.kernels.launch.cache_ops import (
+    MAX_GRID,
+    bind_gather_blocks,
+    bind_scatter_blocks,
+    copy_blocks,
+    gather_blocks,
+    scatter_blocks,
+)
+from testbed.kernels.launch.swap import copies_of_runs, issue
 
 Pairs = list[tuple[int, int]]
 
@@ -121,6 +128,11 @@ class CudaMoves(Moves):
     def __init__(self, pools: Pools, layout: Layout, live: Callable[[], Iterable[list[Extent]]]) -> None:
         super().__init__(pools, layout, live)
         self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
+        if not isinstance(layout, Extents):  # load the kernels now: the block is written as it is
+            pool = pools.blocks(layout.block_size)
+            staging = pool[:, :1].transpose(0, 1).contiguous()
+            scatter_blocks(pool, staging, _ids([0], pool))
+            gather_blocks(staging, pool, _ids([0], pool))
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
@@ -146,20 +158,23 @@ class CudaMoves(Moves):
                 self._swap_part(pool, host, pairs[first : first + MAX_GRID], to_host)
 
     def _swap_part(self, pool: Tensor, host: Tensor, pairs: Pairs, to_host: bool) -> None:
-        """Swap and time at most MAX_GRID blocks on the current stream."""
+        """Swap at most MAX_GRID blocks, on the current stream, and time what the device does."""
         staging = torch.empty((len(pairs), *host.shape[1:]), dtype=host.dtype, device=pool.device)
         ids, on_host = _ids([device for device, _ in pairs], pool), [host_id for _, host_id in pairs]
+        copies = copies_of_runs(staging, host, on_host, to_host)
+        move = bind_gather_blocks(staging, pool, ids) if to_host else bind_scatter_blocks(pool, staging, ids)
+        stream = torch.cuda.current_stream()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         if to_host:
-            gather_blocks(staging, pool, ids)
-            self._needed = torch.cuda.current_stream().record_event()
-        copy_runs(staging, host, on_host, to_host)
+            move(stream.cuda_stream)
+            self._needed = stream.record_event()
+        issue(copies, stream.cuda_stream)
         if not to_host:
-            scatter_blocks(pool, staging, ids)
-            self._needed = torch.cuda.current_stream().record_event()
+            move(stream.cuda_stream)
+            self._needed = stream.record_event()
         end.record()
-        swap = SwapTime("out" if to_host else "in", len(runs(on_host)), staging.nbytes, 0.0)
+        swap = SwapTime("out" if to_host else "in", len(copies), staging.nbytes, 0.0)
         self._timed.append((swap, begin, end))
 
     def swap_times(self) -> list[SwapTime]:

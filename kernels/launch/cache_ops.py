@@ -51,7 +51,7 @@ def bind_write_cache(
 write_cache = at_once(bind_write_cache)
 
 
-def copy_blocks(pool: Any, pairs: Any) -> None:
+def bind_copy_blocks(pool: Any, pairs: Any) -> Launch:
     """Copy-on-write: pairs int32 [num_pairs, 2] of source and target block id, all planes, in one launch.
 
     No target may appear twice or also be a source.
@@ -59,19 +59,28 @@ def copy_blocks(pool: Any, pairs: Any) -> None:
     view = _check_pool(pool)
     num_pairs = arrays.check(arrays.view("pairs", pairs), (None, 2), ("int32",)).shape[0]
     arrays.check_range("pairs: number of copies", num_pairs, 0, MAX_GRID)
-    _launch(pool, "copy_blocks", (view.pointer, arrays.view("pairs", pairs).pointer), view, num_pairs)
+    return _bound("copy_blocks", (view.pointer, arrays.view("pairs", pairs).pointer), view, num_pairs)
 
 
-def gather_blocks(staging: Any, pool: Any, ids: Any) -> None:
+copy_blocks = at_once(bind_copy_blocks)
+
+
+def bind_gather_blocks(staging: Any, pool: Any, ids: Any) -> Launch:
     """Copy blocks `ids` (int32) of all planes to the start of `staging`, [at least num_ids, num_planes, ...block]."""
     view, staged, num_ids = _check_staging(staging, pool, ids)
-    _launch(pool, "gather_blocks", (staged, view.pointer, arrays.view("ids", ids).pointer), view, num_ids)
+    return _bound("gather_blocks", (staged, view.pointer, arrays.view("ids", ids).pointer), view, num_ids)
 
 
-def scatter_blocks(pool: Any, staging: Any, ids: Any) -> None:
+gather_blocks = at_once(bind_gather_blocks)
+
+
+def bind_scatter_blocks(pool: Any, staging: Any, ids: Any) -> Launch:
     """The inverse of `gather_blocks`; all ids must differ."""
     view, staged, num_ids = _check_staging(staging, pool, ids)
-    _launch(pool, "scatter_blocks", (view.pointer, staged, arrays.view("ids", ids).pointer), view, num_ids)
+    return _bound("scatter_blocks", (view.pointer, staged, arrays.view("ids", ids).pointer), view, num_ids)
+
+
+scatter_blocks = at_once(bind_scatter_blocks)
 
 
 def _check_pool(pool: Any) -> arrays.View:
@@ -93,13 +102,11 @@ def _check_staging(staging: Any, pool: Any, ids: Any) -> tuple[arrays.View, int,
     return view, staged.pointer, num_ids
 
 
-def _launch(pool: Any, name: str, pointers: tuple[int, ...], view: arrays.View, count: int) -> None:
-    if count == 0:
-        return
+def _bound(name: str, pointers: tuple[int, ...], view: arrays.View, count: int) -> Launch:
     vectors = int(np.prod(view.shape[2:])) // 8
     splits = max(1, min(8, vectors // 1024))
     arguments = (*pointers, np.int64(view.shape[1]), np.int32(vectors))
-    Launch(_kernel(name), (splits, count, view.shape[0]), (256,), arguments)(arrays.stream_pointer(pool))
+    return Launch(_kernel(name), (splits, count, view.shape[0]), (256,), arguments)
 
 
 def _kernel(name: str, head_size: int = 8, block_size: int = 1, paper_layout: bool = False) -> Any:

@@ -12,7 +12,8 @@ from testbed.kernels.launch import arrays
 from testbed.kernels.launch.cache_ops import gather_blocks, scatter_blocks
 from testbed.kernels.launch.compile import require_gpu
 
-TO_HOST, TO_DEVICE = 2, 1  # cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice
+ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
+Copies = list[tuple[int, int, int]]  # target and source address, bytes
 
 
 def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], to_host: bool) -> None:
@@ -22,14 +23,13 @@ def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], 
     """
     device, host, block_bytes = _check_pools(pool, host_pool)
     num_planes, num_blocks = device.shape[:2]
-    copy, kind = require_gpu().cuda.runtime.memcpyAsync, TO_HOST if to_host else TO_DEVICE
-    stream = arrays.stream_pointer(pool)
+    copies = []
     for device_id, host_id in pairs:
         for plane in range(num_planes):
             on_device = device.pointer + (plane * num_blocks + device_id) * block_bytes
             on_host = host.pointer + (host_id * num_planes + plane) * block_bytes
-            source, target = (on_device, on_host) if to_host else (on_host, on_device)
-            copy(target, source, block_bytes, kind, stream)
+            copies.append((on_host, on_device, block_bytes) if to_host else (on_device, on_host, block_bytes))
+    issue(copies, arrays.stream_pointer(pool))
 
 
 def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple[int, int]], staging: Any,
@@ -42,24 +42,27 @@ def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple
     capacity = arrays.view("staging", staging).shape[0]
     for first in range(0, len(pairs), capacity):
         ids = device_ids[first : first + capacity]
-        host_ids = [host_id for _, host_id in pairs[first : first + capacity]]
+        copies = copies_of_runs(staging, host_pool, [host for _, host in pairs[first : first + capacity]], to_host)
         if to_host:
             gather_blocks(staging, pool, ids)
-        copy_runs(staging, host_pool, host_ids, to_host)
+        issue(copies, arrays.stream_pointer(pool))
         if not to_host:
             scatter_blocks(pool, staging, ids)
 
 
-def copy_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_host: bool) -> None:
-    """One cudaMemcpyAsync per run of adjacent host blocks, between them and staged blocks in the order of host_ids."""
-    staged, host = arrays.view("staging", staging), arrays.view("host_pool", host_pool)
+def copies_of_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_host: bool) -> Copies:
+    """One copy for each run of adjacent host blocks, from or to staged blocks in the order of host_ids."""
+    staged, host = arrays.view("staging", staging).pointer, arrays.view("host_pool", host_pool)
     piece = 2 * math.prod(host.shape[1:])
-    copy, kind = require_gpu().cuda.runtime.memcpyAsync, TO_HOST if to_host else TO_DEVICE
-    stream = arrays.stream_pointer(staging)
-    for at, host_id, count in runs(host_ids):
-        on_device, on_host = staged.pointer + at * piece, host.pointer + host_id * piece
-        source, target = (on_device, on_host) if to_host else (on_host, on_device)
-        copy(target, source, count * piece, kind, stream)
+    ends = [(staged + at * piece, host.pointer + host_id * piece, n * piece) for at, host_id, n in runs(host_ids)]
+    return [(on_host, on_device, size) if to_host else (on_device, on_host, size) for on_device, on_host, size in ends]
+
+
+def issue(copies: Copies, stream: int) -> None:
+    """One cudaMemcpyAsync for each copy."""
+    copy = require_gpu().cuda.runtime.memcpyAsync
+    for target, source, num_bytes in copies:
+        copy(target, source, num_bytes, ANY_MEMORY, stream)
 
 
 def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -5,7 +5,7 @@ a peer GPU. The copy engine takes one cudaMemcpyAsync per extent (copies), or on
 needs CUDA 13). With gather a kernel collects the blocks of all extents in a staging buffer, from which each extent is
 one copy (in: the inverse). Host time of the calls is included. Each transfer is compared with its source, then timed
 alone and while decode attention of Llama-3-8B's shape runs, whose slowdown is the last column. A run reads FILE with
-`server.gpu.transfers=FILE`. If FILE exists, it keeps the ways that are not measured now.
+`server.gpu.transfers=FILE`. If FILE exists, it keeps the ways and methods that are not measured now.
 """
 
 import ctypes
@@ -23,8 +23,9 @@ from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, SECTION
 from testbed.cost.sections import dump
-from testbed.kernels.launch.cache_ops import MAX_GRID, gather_blocks, scatter_blocks
-from testbed.kernels.launch.compile import require_gpu
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks
+from testbed.kernels.launch.launch import Launch
+from testbed.kernels.launch.swap import issue
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
 from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.sweeps import Point, point
@@ -39,7 +40,6 @@ BLOCK_BYTES = (2 * KIB, 32 * KIB, 512 * KIB)  # of a block's K in one layer: 1, 
 MAX_BYTES, SPACE = 512 * MIB, 1024 * MIB
 WINDOW_US, DECODES_PER_GRAPH, REPEATS = 3000.0, 10, 3
 COLUMNS = ("median_us", "low_us", "high_us", "during_decode_us", "decode_slowdown")
-ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
 Pairs = list[tuple[int, int]]
 Call = Callable[[], object]
 
@@ -94,21 +94,25 @@ class Transfer:
         pairs = list(zip(near, far, strict=True) if case.way == "in" else zip(far, near, strict=True))
         self.copy = (batch_of if case.method == "batch" else copies_of)(pairs, case.extent_bytes)
         self.ids = torch.from_numpy(self.blocks.astype(np.int32)).cuda()
+        self.launches = list(self._bound()) if case.method == "gather" else []
 
     def call(self) -> None:
         """Issue the transfer."""
-        is_gathered = self.case.method == "gather"
-        if is_gathered and self.case.way != "in":
-            self._through_staging(lambda staged, pool, ids: gather_blocks(staged, pool, ids))
+        stream = torch.cuda.current_stream().cuda_stream
+        for launch in self.launches if self.case.way != "in" else ():
+            launch(stream)
         self.copy()
-        if is_gathered and self.case.way == "in":
-            self._through_staging(lambda staged, pool, ids: scatter_blocks(pool, staged, ids))
+        for launch in self.launches if self.case.way == "in" else ():
+            launch(stream)
 
-    def _through_staging(self, move: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> None:
-        shape = (-1, 1, self.block // 256, 128)
-        pool, staged = self.memory.near.view(1, *shape), self.memory.staging[: MAX_BYTES // 2].view(-1, 1, *shape[1:])
+    def _bound(self) -> Iterator[Launch]:
+        """The launches that gather the blocks in staging, or scatter them."""
+        shape = (1, self.block // 256, 128)
+        pool, staged = self.memory.near.view(1, -1, *shape), self.memory.staging.view(-1, 1, *shape)
         for first in range(0, len(self.ids), MAX_GRID):
-            move(staged[first:], pool, self.ids[first : first + MAX_GRID])
+            staging, ids = staged[first:], self.ids[first : first + MAX_GRID]
+            is_in = self.case.way == "in"
+            yield bind_scatter_blocks(pool, staging, ids) if is_in else bind_gather_blocks(staging, pool, ids)
 
     def is_right(self) -> bool:
         """Whether some of the extents have arrived, after `call` has ended."""
@@ -125,14 +129,8 @@ class Transfer:
 
 def copies_of(pairs: Pairs, num_bytes: int) -> Call:
     """One cudaMemcpyAsync for each (target, source)."""
-    copy = require_gpu().cuda.runtime.memcpyAsync
-
-    def call() -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        for target, source in pairs:
-            copy(target, source, num_bytes, ANY_MEMORY, stream)
-
-    return call
+    copies = [(target, source, num_bytes) for target, source in pairs]
+    return lambda: issue(copies, torch.cuda.current_stream().cuda_stream)
 
 
 def batch_of(pairs: Pairs, num_bytes: int) -> Call:
@@ -205,14 +203,14 @@ def measure(case: Case, memory: Memory, load: DecodeLoad, stream: torch.cuda.Str
 
 
 def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
-    """The measured points as a file, after those of other ways that it has already."""
+    """The measured points as a file, after those of other ways and methods that it has already."""
     about, others = fingerprint(), list[Point]()
     if before.is_file():
         old = json.loads(before.read_text(encoding="utf-8"))
         if old["fingerprint"]["device"] != about["device"]:
             raise InputError(f"--out {before}: was measured on {old['fingerprint']['device']} (choose another file)")
-        measured = {row[1] for row in points}
-        others = [row for row in old["sections"][SECTION]["points"] if row[1] not in measured]
+        measured = {tuple(row[:2]) for row in points}
+        others = [row for row in old["sections"][SECTION]["points"] if tuple(row[:2]) not in measured]
     section = {"covers": "one GPU's link, host part included", "axes": list(AXES), "columns": list(COLUMNS)}
     return {"format": 1, "fingerprint": about, "sections": {SECTION: {**section, "points": others + points}}}
 
