@@ -14,6 +14,7 @@ def parser() -> Parser:
                   "swaps of runs on a GPU with the table and with their simulation.")  # fmt: skip
     this.add_argument("--gpu", default="h200", help="a GPU whose spec names measured transfers (default: h200)")
     this.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=f"run folders (default: those in {RUNS})")
+    this.add_argument("--figure", type=Path, metavar="FILE", help="draw GB/s by the bytes of an extent")
     return this
 
 
@@ -25,11 +26,14 @@ def main(argv: list[str]) -> None:
     from testbed.cost.sections import rows
     from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.importers.known_shapes import gpu_named
-    from testbed.experiments.validation.transfers import by_method, engine_swaps
+    from testbed.experiments.validation.transfers import by_method, draw, engine_swaps
 
     gpu, console = gpu_named(options.gpu), wide_console()
     if gpu.transfers is None:
         raise InputError(f"--gpu {gpu.name}: names no measured transfers (testbed measure transfers)")
-    console.print(plain_table(POINTS, by_method(rows(read_transfers(gpu), SECTION))))
+    points = rows(read_transfers(gpu), SECTION)
+    console.print(plain_table(POINTS, by_method(points)))
+    if options.figure:
+        draw(points, options.figure)
     runs = options.runs or sorted(path.parent for path in RUNS.glob("*/swaps.csv"))
     console.print(plain_table(SWAPS, [line for folder in runs for line in engine_swaps(folder)]))

@@ -75,6 +75,24 @@ def engine_swaps(folder: Path) -> list[list[str]]:
     ]
 
 
+def draw(points: Rows, path: Path) -> None:
+    """GB/s by the bytes of an extent, 256 extents at once and one, by way and method (gather: its smallest block)."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    lines = dict[tuple[str, str, int], dict[int, float]]()
+    for (method, way, count, size, _), ps in reversed(points):
+        lines.setdefault((way, method, count), {})[size] = count * size / ps * 1e3
+    for axes, way in zip(panels, ("out", "in", "peer"), strict=True):
+        for color, method in enumerate(("copies", "batch", "gather")):
+            for count, style in ((256, "-"), (1, ":")):
+                of_size = sorted(lines[way, method, count].items())
+                axes.plot(*zip(*of_size, strict=True), style, color=f"C{color}", label=f"{method}, {count}")
+        axes.set(title=way, xscale="log", yscale="log", xlabel="bytes of an extent", ylabel="GB/s")
+    panels[0].legend(title="method, extents")
+    figure.savefig(path, dpi=80)
+
+
 def _compared(swaps: Iterable[dict[str, str]], times: LinkTimes, block_bytes: int, simulated_ps: int) -> list[str]:
     rows = [(one["way"], int(one["num_extents"]), int(one["num_bytes"]), float(one["seconds"])) for one in swaps]
     measured = 1e3 * sum(seconds for *_, seconds in rows)

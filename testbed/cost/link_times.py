@@ -93,14 +93,15 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
         raise InputError(f"server.gpu.transfers={name}: neither a file nor one of {known} (testbed measure transfers)")
     try:
         found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        is_known = found["format"] == FORMAT and isinstance(found["fingerprint"]["device"], str)
-        section = found["sections"][SECTION]
+        version, device, section = found["format"], found["fingerprint"]["device"], found["sections"][SECTION]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file}: no file of `testbed measure transfers` ({error!r})") from error
+    if version != FORMAT:
+        raise InputError(f"{file}: format {version}, this version reads {FORMAT}")
     check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
-    if not is_known or gpu.device != found["fingerprint"]["device"]:
+    if gpu.device != device:
         raise InputError(
-            f"server.gpu.transfers={name}: measured on {found['fingerprint']['device']}, the server has {gpu.name} "
-            f"({gpu.device}); server.gpu.transfers=null takes its data sheet"
+            f"server.gpu.transfers={name}: measured on {device}, the server has {gpu.name} ({gpu.device}); "
+            "server.gpu.transfers=null takes its data sheet"
         )
     return found

@@ -73,8 +73,9 @@ class Landing(simpy.Event):
 class Links:
     """The links of one engine, by tier; `on_landed` is called when a transfer has landed, whose id is then in `landed`.
 
-    A tier has one link for both directions. Not modelled: that transfers slow down what the device computes meanwhile,
-    and that swaps, whose time is part of an iteration, may use the same wires.
+    A tier has one link for both directions. Not modelled: that transfers slow down what the device computes meanwhile
+    (mostly by less than 10%; `kernels/results/h200-profiles.md`), and that swaps, whose time is part of an iteration,
+    may use the same wires.
     """
 
     def __init__(self, env: simpy.Environment, cost: CostModel, on_landed: Callable[[], None]) -> None:

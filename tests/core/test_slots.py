@@ -66,9 +66,9 @@ def test_operations_are_summed_by_length_tier_and_name():
     copies, moves, extra = summed(ops)
     assert copies == ((4, 1), (16, 2))
     assert moves == (
-        Moved("device", "host", 8, 1),
-        Moved("device", "host", 16, 3),
-        Moved("host", "device", 16, 1),
+        Moved("device", "host", 8, 1, 1),
+        Moved("device", "host", 16, 3, 2),
+        Moved("host", "device", 16, 1, 1),
     )
     assert extra == (("pages mapped", 5), ("unmapped", 1))
     assert summed([]) == ((), (), ())

@@ -85,7 +85,9 @@ def test_report_marks_missed_goals(tmp_path, capsys) -> None:
 
 def test_measurements_are_chosen_by_name() -> None:
     for name, (module, _) in MEASUREMENTS.items():
-        assert callable(import_module(f"testbed.kernels.{module}").main), name
+        found = import_module(f"testbed.kernels.{module}").MEASUREMENT
+        assert callable(found.rows), name
+        assert found.about, name
     with pytest.raises(InputError, match="invalid choice: 'speed'"):
         measure(["speed"])
 

@@ -192,7 +192,8 @@ def test_work_counts_copies_and_swaps_by_length():
     assert [work.copies for work in cost.works if work.copies] == [((512, 2),)]
     cost = RecordingCost()
     run(PAIR, cost, tight(), Swap)
-    assert [sum(moved[-1] for moved in work.moves) for work in cost.works if work.moves] == [5, 5]
+    assert [sum(moved.num_transfers for moved in work.moves) for work in cost.works if work.moves] == [5, 5]
+    assert [sum(moved.extents for moved in work.moves) for work in cost.works if work.moves] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", [Paged, ContiguousMax])

@@ -1,0 +1,157 @@
+"""Times of transfers by extents: between measured points, from slots that really move, and in the cost models."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.core.shapes import read_model
+from testbed.core.slots import DEVICE, HOST, Copy, Move
+from testbed.core.specs import ServerSpec, TierSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.link_times import COPIES, GATHER, HARDWARE, INTO, OUT, LinkTimes, measured_link, read_transfers
+from testbed.cost.model import Moved, Work, counted
+from testbed.cost.profile import Choices, ProfileCost
+from testbed.cost.sections import rows
+from testbed.experiments.importers.known_shapes import gpu_named
+from testbed.experiments.validation.transfers import by_method, held_back
+
+H200 = gpu_named("h200")
+OPT = read_model("opt-13b")
+POINTS = rows(read_transfers(H200), "transfers")
+SLOW = replace(H200, transfers=None)
+PLANE = 2 * OPT.num_heads * OPT.head_size  # bytes of a token's K in one layer
+
+
+def server(gpu=H200, **tiers):
+    return ServerSpec("s", gpu, 1, tiers=tiers)
+
+
+def test_points_are_met_and_lines_join_them():
+    times = LinkTimes([(("gather", "in", n, size, 16), n * (10 + size)) for n in (1, 10, 100) for size in (8, 80)])
+    for count, size in ((1, 8), (10, 80), (4, 44), (55, 8), (1000, 80), (10, 800)):
+        assert times("gather", "in", count, count * size, 16) == count * (10 + size)
+    assert times("gather", "in", 10, 40, 16) == 10 * 18  # below the smallest extent its time is used
+    assert times("gather", "in", 2, 88, 99) == 2 * 54  # one block size: no line to continue
+    with pytest.raises(InputError, match="transfers out by copies: were not measured"):
+        times("copies", "out", 1, 8, 0)
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_held_back_points_are_predicted(start):
+    """Every fifth point, not used in the fit: within 10% in the median, each way and of all."""
+    errors = held_back(POINTS[start:])
+    for way in ("out", "in", "peer"):
+        of_way = [abs(error) for found, _, error in errors if found == way]
+        assert len(of_way) >= 50
+        assert np.median(of_way) < 0.1
+    assert np.median([abs(error) for *_, error in errors]) < 0.05
+
+
+def test_each_way_has_points_enough():
+    assert sum(int(line[2]) for line in by_method(POINTS)) == len(POINTS)
+    for way in ("out", "in", "peer"):
+        assert sum(key[1] == way for key, _ in POINTS) >= 60
+    for (method, way, count, size, _), ps in POINTS:  # no transfer is faster than its wires
+        rate = count * size / (ps / PS)
+        assert rate < (H200.link_bandwidth if way == "peer" else 64e9), (method, way, count, size)
+
+
+def test_fragments_cost_what_was_measured():
+    """One extent of 64 MiB against 4,096 of 16 KiB: ten times and more, by copies and by a kernel."""
+    times, size = LinkTimes(POINTS), 1 << 26
+    for method, block in ((COPIES, 0), (GATHER, 1 << 14)):
+        for way in (OUT, INTO):
+            assert times(method, way, 4096, size, block) > 8 * times(method, way, 1, size, block)
+
+
+def test_runs_are_those_of_slots_below_the_device():
+    out = Move(DEVICE, HOST, (Copy(0, 64, 16), Copy(160, 80, 16), Copy(32, 96, 5), Copy(48, 32, 16)))
+    assert counted([out]) == (Moved(DEVICE, HOST, 5, 1, 0), Moved(DEVICE, HOST, 16, 3, 2))
+    back = Move(HOST, DEVICE, (Copy(64, 0, 16), Copy(96, 16, 16)))
+    assert counted([back, back]) == (Moved(HOST, DEVICE, 16, 4, 4),)
+    assert sum(move.extents for move in counted([out])) == 2
+    assert Moved(DEVICE, HOST, 16, 3).extents == 3  # nobody counted
+
+
+def test_a_fragmented_host_makes_a_swap_dearer():
+    qwen = read_model("qwen2.5-0.5b")  # a block of 16 has 4 KiB of K in a layer, 192 KiB in all
+    link = measured_link(qwen, server())
+    whole, parts = (Moved(DEVICE, HOST, 16, 64, runs) for runs in (1, 64))
+    assert link(GATHER, OUT, [whole]) < link(GATHER, OUT, [parts]) < link(COPIES, OUT, [whole])
+    assert link(GATHER, OUT, []) == 0
+    assert link(GATHER, OUT, [parts]) == link.times(GATHER, OUT, 64, 1024 * qwen.kv_bytes_per_token, 4096)
+    each = link.times(COPIES, OUT, 64 * 48, 1024 * qwen.kv_bytes_per_token, 0)
+    assert link(COPIES, OUT, [parts]) == link(COPIES, OUT, [whole]) == each
+
+
+def test_gpus_of_a_server_move_their_shares_at_the_same_time():
+    four = measured_link(OPT, ServerSpec("s", H200, 4))
+    assert four.plane_bytes * 4 == measured_link(OPT, server()).plane_bytes == PLANE
+    moves = [Moved(DEVICE, HOST, 2048, 1, 1)]
+    assert four(GATHER, OUT, moves) < 0.3 * measured_link(OPT, server())(GATHER, OUT, moves)
+
+
+@pytest.mark.parametrize("swap", ["fused", "per block"])
+def test_swaps_take_the_measured_time(swap):
+    cost = ProfileCost(OPT, server(), "h200-opt-13b-tp1", Choices(swap=swap))
+    moves = (Moved(DEVICE, HOST, 16, 40, 3), Moved(HOST, DEVICE, 16, 10, 10))
+    method = {"fused": GATHER, "per block": COPIES}[swap]
+    expected = cost.link(method, OUT, moves[:1]) + cost.link(method, INTO, moves[1:])
+    assert cost.iteration(Work(moves=moves)) == expected
+    assert "measured by extents (h200)" in cost.fingerprint["transfers"]
+    plain = ProfileCost(OPT, server(SLOW), "h200-opt-13b-tp1", Choices(swap=swap))
+    assert plain.link is None
+    assert "transfers" not in plain.fingerprint
+    other = tuple(move._replace(num_runs=None) for move in moves)
+    assert plain.iteration(Work(moves=moves)) == plain.iteration(Work(moves=other))
+
+
+def test_a_roofline_takes_the_measured_time_of_copies():
+    cost, moves = AnalyticCost(OPT, server(), Efficiencies()), (Moved(DEVICE, HOST, 16, 40, 3),)
+    assert cost.iteration(Work(moves=moves)) == measured_link(OPT, server())(COPIES, OUT, moves)
+
+
+def test_tiers_over_the_gpu_s_link_take_the_measured_time():
+    dram, nvme = TierSpec(1, latency_s=1e-5, extent_s=1e-6), TierSpec(1, 6.8e9, 4e9)
+    moves = (Moved(DEVICE, "dram", 16, 40, 3), Moved(DEVICE, "dram", 5, 2, 0))
+    cost = ProfileCost(OPT, server(dram=dram, nvme=nvme), "h200-opt-13b-tp1")
+    assert cost.transfer(moves) == cost.link(GATHER, OUT, moves) + 13 * PS // 10**6
+    away = (Moved("nvme", DEVICE, 16, 40, 3),)
+    bytes_s = 640 * OPT.kv_bytes_per_token / 6.8e9
+    assert cost.transfer(away) == pytest.approx(bytes_s * PS)
+    plain = ProfileCost(OPT, server(SLOW, dram=dram), "h200-opt-13b-tp1")
+    assert plain.transfer(moves) == pytest.approx((650 * OPT.kv_bytes_per_token / 55e9 + 52e-6) * PS)
+    assert "without what calls and extents cost" in plain.fingerprint["transfers"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda d: d.update(format=2), "format 2, this version reads 1"),
+        (lambda d: d.pop("sections"), "no file of `testbed measure transfers`"),
+        (lambda d: d["fingerprint"].update(device="NVIDIA L4"), "measured on NVIDIA L4, the server has h200"),
+        (lambda d: d["sections"]["transfers"].update(points=[["copies", "out", 1, 2, 0, -1.0]]), "is not a number"),
+        (lambda d: d["sections"]["transfers"].update(axes=["way"]), "axes are way; must be method, way"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path, change, problem):
+    values = json.loads((HARDWARE / "h200.json").read_text())
+    change(values)
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=problem):
+        read_transfers(replace(H200, transfers=str(path)))
+
+
+def test_a_file_is_found_by_path_or_name(tmp_path):
+    copy = tmp_path / "mine.json"
+    copy.write_text(Path(HARDWARE / "h200.json").read_text())
+    assert read_transfers(replace(H200, transfers=str(copy))) == read_transfers(H200)
+    with pytest.raises(InputError, match=r"server\.gpu\.transfers=h300: neither a file nor one of h200"):
+        read_transfers(replace(H200, transfers="h300"))
+    assert measured_link(OPT, server(SLOW)) is measured_link(OPT, None) is None
