@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from testbed.core.sequence import SequenceGroup
+from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.beam_search import Beams, Survivors, best_of, first_candidates, survive
-from testbed.kernels.engine.sampling import Draw, TopP
+from testbed.kernels.engine.sampling import TopP
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.beams import Replacement
 
@@ -36,22 +36,27 @@ class Sampler:
         self.history: list[tuple[int, int, int, int]] = []
         self._beams: dict[int, Beams] = {}
 
-    def sample(self, logits: Tensor, sampled: list[SampledRow], best: Tensor) -> dict[int, tuple[Replacement, ...]]:
+    def expect(self, sampled: list[SampledRow]) -> "Wanted":
+        """What these rows are for, and the random numbers that they take; called while the device works."""
+        return Wanted(sampled, self.parallel)
+
+    def sample(self, logits: Tensor, wanted: "Wanted", best: Tensor) -> dict[int, tuple[Replacement, ...]]:
         """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
 
         logits: [num_rows, vocab_size]; best: [num_rows], the most likely tokens.
         """
         parents: dict[int, tuple[Replacement, ...]] = {}
-        beams = [one for one in sampled if one.group.request.beam]
-        several = [one for one in sampled if _is_parallel(one) and not one.group.request.beam]
-        alone = [one for one in sampled if not _is_parallel(one) and not one.group.request.beam]
-        self._draw(logits, several)
-        tokens = best.tolist() if alone else []
-        for group, _, row in alone:
-            self.token_buffers.append(group.sequences[0], tokens[row])
-        groups = {one.group.request.request_id: one.group for one in beams}
+        buffers = self.token_buffers.tokens
+        if rows := wanted.drawn_rows:
+            chosen = logits if rows == list(range(len(logits))) else logits[rows]
+            for seq, token in zip(wanted.drawn, self.parallel.choose(chosen, wanted.numbers), strict=True):
+                buffers[seq.seq_id].append(token)
+        tokens = best.tolist() if wanted.alone else []
+        for seq, row in wanted.alone:
+            buffers[seq.seq_id].append(tokens[row])
+        groups = {one.group.request.request_id: one.group for one in wanted.beams}
         for request_id, group in groups.items():
-            mine = [one for one in beams if one.group is group]
+            mine = [one for one in wanted.beams if one.group is group]
             survivors = self._search(logits, group, mine)
             if survivors is not None:
                 parents[request_id] = survivors.parents
@@ -62,20 +67,6 @@ class Sampler:
         """Finish a request; returns the log-probabilities of its candidates if it is a beam."""
         beams = self._beams.pop(group.request.request_id, None)
         return beams.totals if beams else []
-
-    def _draw(self, logits: Tensor, sampled: list[SampledRow]) -> None:
-        """A token for each sequence of these rows."""
-        rows, draws, seqs = [], [], []
-        for group, index, row in sampled:
-            first = not group.num_generated
-            for i in range(len(group.sequences)) if first else [index]:
-                rows.append(row)
-                draws.append(Draw(group.request.request_id, i, group.num_generated))
-                seqs.append(group.sequences[i])
-        if rows:
-            chosen = logits if rows == list(range(len(logits))) else logits[rows]
-            for seq, token in zip(seqs, self.parallel.choose(chosen, draws), strict=True):
-                self.token_buffers.append(seq, token)
 
     def _search(self, logits: Tensor, group: SequenceGroup, sampled: list[SampledRow]) -> Survivors | None:
         """The next step of a beam; None while recompute lacks the scores of other candidates."""
@@ -104,5 +95,28 @@ class Sampler:
             self.token_buffers.append(seq, token)
 
 
-def _is_parallel(one: SampledRow) -> bool:
-    return len(one.group.sequences) > 1
+class Wanted:
+    """The rows `sampled` by what happens to them: `alone` take the most likely token, others are drawn or are beams'.
+
+    A row of a request that has not forked yet is drawn from once for each of its sequences.
+    """
+
+    def __init__(self, sampled: list[SampledRow], parallel: TopP) -> None:
+        self.sampled = sampled
+        self.alone: list[tuple[Sequence, int]] = []
+        self.beams: list[SampledRow] = []
+        self.drawn: list[Sequence] = []
+        self.drawn_rows: list[int] = []
+        self.numbers: list[float] = []
+        for one in sampled:
+            group, member, row = one
+            if group.request.beam:
+                self.beams.append(one)
+            elif len(group.sequences) == 1:
+                self.alone.append((group.sequences[0], row))
+            else:
+                step = group.num_generated
+                for i in [member] if step else range(len(group.sequences)):
+                    self.drawn.append(group.sequences[i])
+                    self.drawn_rows.append(row)
+                    self.numbers.append(parallel.uniform(group.request.request_id, i, step))
