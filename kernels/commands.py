@@ -129,19 +129,18 @@ def pairs(argv: list[str]) -> None:
     """Run the pairs of the command line; raises InputError if one failed or was left out."""
     this = Parser(
         "pairs",
-        "Serves the runs that are compared with their simulation, on a GPU. FOLDER/pairs.tar.gz contains a run folder "
-        "for each pair, and the software times of each model. `testbed validate-pairs` simulates them and writes the "
-        "table, without a GPU.",
+        "Serves runs around and beyond the sustainable load on a GPU, to be compared with their simulation. FOLDER gets "
+        "measured.csv with a line of figures for each run, software.csv with the engine's software times, and runs.tar "
+        "with the raw rows. `testbed validate-pairs` simulates them and writes the table, without a GPU.",
     )
     this.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    this.add_argument("--only", metavar="NAME,NAME", help="names of pairs")
     this.add_argument("--limit-s", type=float, default=520.0, help="seconds after which no further pair starts")
-    this.add_argument("--rehearse", action="store_true", help="tiny models on the CPU, less than a second each")
+    this.add_argument("--rehearse", action="store_true", help="a tiny model on the CPU, less than a second each")
     options = this.parse_args(argv)
-    from testbed.kernels.engine.pairs.plan import chosen, device, rehearsal
+    from testbed.kernels.engine.pairs.plan import PAIRS, device, rehearsal
 
-    wanted, stage = chosen(options.only), rehearsal() if options.rehearse else device()
+    stage = rehearsal() if options.rehearse else device()
     run = (imported if options.rehearse else on_gpu)("engine.pairs.run", "pairs")
-    missing = run.run_pairs(wanted, stage, options.out, options.limit_s)
+    missing = run.run_pairs(PAIRS, stage, options.out, options.limit_s)
     if missing:
         raise InputError(f"{', '.join(missing)}: no result")
