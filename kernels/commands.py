@@ -129,9 +129,9 @@ def pairs(argv: list[str]) -> None:
     """Run the pairs of the command line; raises InputError if one failed or was left out."""
     this = Parser(
         "pairs",
-        "Serves runs around and beyond the sustainable load on a GPU, to be compared with their simulation. FOLDER gets "
-        "measured.csv with a line of figures for each run, software.csv with the engine's software times, and runs.tar "
-        "with the raw rows. `testbed validate-pairs` simulates them and writes the table, without a GPU.",
+        "Serves runs around and beyond the sustainable load on a GPU, to be compared with their simulation. FOLDER "
+        "gets measured.csv with a line of figures for each run, software.csv with the engine's software times, and "
+        "runs.tar with the raw rows. `testbed validate-pairs` simulates them and writes the table, without a GPU.",
     )
     this.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     this.add_argument("--limit-s", type=float, default=520.0, help="seconds after which no further pair starts")

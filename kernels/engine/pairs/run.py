@@ -12,7 +12,7 @@ import torch
 
 from testbed.build import Setup, build
 from testbed.config import RunConfig
-from testbed.kernels.engine.bench import free, undisturbed
+from testbed.kernels.engine.bench import undisturbed
 from testbed.kernels.engine.clock import Clock
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.figures import FIGURES, KEYS, WORK, figures
