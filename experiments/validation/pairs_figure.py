@@ -34,7 +34,7 @@ def draw(pairs: Sequence[Both], path: Path) -> None:
     for panel, (label, _) in zip(axes[:, 0], ROWS.values(), strict=True):
         panel.set_ylabel(label)
     axes[0, 0].legend(frameon=False)
-    write_with(path, lambda temporary: figure.savefig(temporary, dpi=90, format=path.suffix[1:]))
+    write_with(path, lambda temporary: figure.savefig(temporary, dpi=75, format=path.suffix[1:]))
     plt.close(figure)
 
 

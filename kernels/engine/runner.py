@@ -14,7 +14,7 @@ from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import Attention
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, parts_of, ragged, upload
-from testbed.kernels.engine.sampler import SampledRow, Sampler
+from testbed.kernels.engine.sampler import Sampler
 from testbed.kernels.engine.slot_checker import NoSlotChecker
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.beams import Replacement
@@ -61,7 +61,7 @@ class Runner:
             best = logits.argmax(dim=1)
         meanwhile()
         self._ahead = Ahead(batch, owners)
-        wanted = self.sampler.expect([SampledRow(group, i, row) for row, (group, i) in enumerate(owners)])
+        wanted = self.sampler.expect(owners)
         done = [chunk.group for chunk in plan.chunks if chunk.last]
         ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
         self.wait()

@@ -1,25 +1,13 @@
 """Samples tokens from logits, appends them to the sequences, and selects the surviving beams."""
 
-from typing import NamedTuple
-
 from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.beam_search import Beams, Survivors, best_of, first_candidates, survive
+from testbed.kernels.engine.ragged import Owner
 from testbed.kernels.engine.sampling import TopP
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.beams import Replacement
-
-
-class SampledRow(NamedTuple):
-    """Row `row` of the logits is for the next token of sequence `member` of a group.
-
-    Before the group forks, the row is for all its sequences.
-    """
-
-    group: SequenceGroup
-    member: int
-    row: int
 
 
 class Sampler:
@@ -36,9 +24,9 @@ class Sampler:
         self.history: list[tuple[int, int, int, int]] = []
         self._beams: dict[int, Beams] = {}
 
-    def expect(self, sampled: list[SampledRow]) -> "Wanted":
-        """What these rows are for, and the random numbers that they take; called while the device works."""
-        return Wanted(sampled, self.parallel)
+    def expect(self, owners: list[Owner]) -> "Wanted":
+        """Sort the rows of the logits by their owners; called while the device works."""
+        return Wanted(owners, self.parallel)
 
     def sample(self, logits: Tensor, wanted: "Wanted", best: Tensor) -> dict[int, tuple[Replacement, ...]]:
         """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
@@ -54,10 +42,8 @@ class Sampler:
         tokens = best.tolist() if wanted.alone else []
         for seq, row in wanted.alone:
             buffers[seq.seq_id].append(tokens[row])
-        groups = {one.group.request.request_id: one.group for one in wanted.beams}
-        for request_id, group in groups.items():
-            mine = [one for one in wanted.beams if one.group is group]
-            survivors = self._search(logits, group, mine)
+        for request_id, (group, members, rows) in wanted.beams.items():
+            survivors = self._search(logits[rows], group, members)
             if survivors is not None:
                 parents[request_id] = survivors.parents
                 self._go_on(group, survivors)
@@ -68,16 +54,16 @@ class Sampler:
         beams = self._beams.pop(group.request.request_id, None)
         return beams.totals if beams else []
 
-    def _search(self, logits: Tensor, group: SequenceGroup, sampled: list[SampledRow]) -> Survivors | None:
+    def _search(self, logits: Tensor, group: SequenceGroup, members: list[int]) -> Survivors | None:
         """The next step of a beam; None while recompute lacks the scores of other candidates."""
         request_id, k = group.request.request_id, len(group.sequences)
-        best = best_of(logits[[one.row for one in sampled]], k)
+        best = best_of(logits, k)
         if not group.num_generated:
             survivors = first_candidates(best[0])
             self._beams[request_id] = Beams(survivors.totals)
             return survivors
         beams = self._beams[request_id]
-        beams.held.update({one.member: found for one, found in zip(sampled, best, strict=True)})
+        beams.held.update(zip(members, best, strict=True))
         if len(beams.held) < k:
             return None
         survivors = survive(beams.totals, [beams.held[i] for i in range(k)])
@@ -96,27 +82,29 @@ class Sampler:
 
 
 class Wanted:
-    """The rows `sampled` by what happens to them: `alone` take the most likely token, others are drawn or are beams'.
+    """The rows of the logits by what happens to them: `alone` take the most likely token, others are drawn or searched.
 
-    A row of a request that has not forked yet is drawn from once for each of its sequences.
+    A row of a request that has not forked yet is drawn from once for each of its sequences. `numbers` are the random
+    numbers of the draws. `beams` has each search's group, members and rows by request id.
     """
 
-    def __init__(self, sampled: list[SampledRow], parallel: TopP) -> None:
-        self.sampled = sampled
+    def __init__(self, owners: list[Owner], parallel: TopP) -> None:
+        self.owners = owners
         self.alone: list[tuple[Sequence, int]] = []
-        self.beams: list[SampledRow] = []
+        self.beams: dict[int, tuple[SequenceGroup, list[int], list[int]]] = {}
         self.drawn: list[Sequence] = []
         self.drawn_rows: list[int] = []
         self.numbers: list[float] = []
-        for one in sampled:
-            group, member, row = one
+        for row, (group, member) in enumerate(owners):
+            request_id, step = group.request.request_id, group.num_generated
             if group.request.beam:
-                self.beams.append(one)
+                _, members, rows = self.beams.setdefault(request_id, (group, [], []))
+                members.append(member)
+                rows.append(row)
             elif len(group.sequences) == 1:
                 self.alone.append((group.sequences[0], row))
             else:
-                step = group.num_generated
                 for i in [member] if step else range(len(group.sequences)):
                     self.drawn.append(group.sequences[i])
                     self.drawn_rows.append(row)
-                    self.numbers.append(parallel.uniform(group.request.request_id, i, step))
+                    self.numbers.append(parallel.uniform(request_id, i, step))

@@ -22,13 +22,12 @@ def part(target: str, **parameters: Any) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The setting of the pairs. `times` multiplies rates, and divides the pools."""
+    """The setting of the pairs: a model, seconds of arrivals, the engine's options."""
 
     model: ModelSpec
     seconds: float
     engine: Node
     cost: Callable[[str], Node]  # by the model's name
-    times: float = 1.0
     warm: tuple[int, ...] = ()  # sizes of prompt batches that a process runs once, before anything is measured
     batches: tuple[tuple[int, int], ...] = ()  # requests and sequences of each, at which software times are measured
 
@@ -63,33 +62,23 @@ class Pair:
         """The run's config; `testbed run` and the engine read the same values."""
         series, spec = self.series, stage.model
         return {
-            **machine(stage, round(series.pool / stage.times)),
+            "model": part("core.specs.ModelSpec", **asdict(spec)),
+            "server": part("core.specs.ServerSpec", name="h200-x1", gpu=H200, num_gpus=1,
+                           kv_memory_gib={spec.name: gib(spec, series.pool)}),
             "trace": series.trace,
-            "arrivals": part("sim.arrivals.Poisson", rate=self.load * series.rate * stage.times,
-                             duration_s=stage.seconds),
+            "arrivals": part("sim.arrivals.Poisson", rate=self.load * series.rate, duration_s=stage.seconds),
             "policy": series.policy,
+            "scheduler": part("sched.mixed.MixedPrefill", max_num_batched_tokens=2560, max_num_seqs=128),
             "preemption": part(f"sched.preemption.{series.preemption}"),
             "cost": stage.cost(spec.name),
+            "beams": part("sched.beams.SyntheticBeams"),
             "seed": self.seed,
             "workload": {"max_len": LONGEST, "num_seqs": series.num_seqs, "beam": False},
             "swap_space_gib": gib(spec, HOST) if series.preemption == "Swap" else 0.0,
             "window_s": [0.0, stage.seconds],
+            "stop_at_latency": None,
+            "engine": stage.engine,
         }  # fmt: skip
-
-
-def machine(stage: Stage, pool: int) -> Node:
-    """What the configs of all runs share, with a pool of so many tokens."""
-    return {
-        "model": part("core.specs.ModelSpec", **asdict(stage.model)),
-        "server": part("core.specs.ServerSpec", name="h200-x1", gpu=H200, num_gpus=1,
-                       kv_memory_gib={stage.model.name: gib(stage.model, pool)}),
-        "scheduler": part("sched.mixed.MixedPrefill", max_num_batched_tokens=2560, max_num_seqs=128),
-        "beams": part("sched.beams.SyntheticBeams"),
-        "stop_at_latency": None,
-        "fast_forward": True,
-        "outputs": "full",
-        "engine": stage.engine,
-    }  # fmt: skip
 
 
 def gib(spec: ModelSpec, num_tokens: int) -> float:
@@ -101,11 +90,6 @@ def measured(model: str) -> Node:
     """The measured cost profile, without overrides."""
     choices = part("cost.profile.Choices", block_size=BLOCK, kernel="paged", spread="ragged")
     return part("cost.profile.ProfileCost", path=f"h200-{model}-tp1", choices=choices)
-
-
-def guessed(model: str) -> Node:
-    """Costs from a data sheet, for models without a measured profile."""
-    return part("cost.analytic.AnalyticCost", efficiencies=part("cost.analytic.Efficiencies"))
 
 
 H200 = part("core.specs.GpuSpec", name="h200", device="NVIDIA H200", memory_bytes=150_000_000_000,
@@ -132,6 +116,7 @@ FEWER = (  # at some loads only
     Series("azure", "Azure conversations, recompute", AZURE, 7.38, 12288, PAGED, "Recompute"),
     Series("samples", "ShareGPT, four samples each, recompute", SHAREGPT, 6.0, 16384, PAGED, "Recompute", 4),
 )
+MACHINE = Pair(Series("machine", "the largest pools", CHATS, 1.0, LARGEST, PAGED, "Swap"), 1.0, 0)
 PAIRS = [  # the most wanted first: a limit of time may end them
     *(Pair(series, load, 0) for series in SERIES for load in LOADS),
     *(Pair(FEWER[i], 0.95, 0) for i in (0, 1, 3)),
@@ -147,10 +132,3 @@ def device() -> Stage:
     sizes = (*range(1, 513), *range(520, 2561, 40))  # products by kernels that are loaded when first used
     batches = (*((n, 1) for n in (1, 8, 32, 64, 128)), (8, 4), (32, 4))
     return Stage(read_model("llama-3-8b"), 8.0, engine, measured, warm=sizes, batches=batches)
-
-
-def rehearsal() -> Stage:
-    """The same runs on a CPU, shortly: a tiny model, which is faster, in smaller pools."""
-    spec = ModelSpec("tiny-llama", 1, 16, 2, 1, 8, 16, 3, 61, 8192)
-    engine = {"device": "cpu", "dtype": "float32", "graphs": 0}
-    return Stage(spec, 0.3, engine, guessed, 3.0, (16, 200), ((1, 1), (4, 1), (2, 4)))

@@ -16,7 +16,7 @@ from testbed.kernels.engine.bench import undisturbed
 from testbed.kernels.engine.clock import Clock
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.figures import FIGURES, KEYS, WORK, figures
-from testbed.kernels.engine.pairs.plan import CHATS, HOST, LARGEST, LONGEST, PAGED, Pair, Stage, gib, machine, part
+from testbed.kernels.engine.pairs.plan import MACHINE, Pair, Stage
 from testbed.kernels.engine.pairs.software import measure_software
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.run_folder import write_json, write_run
@@ -34,13 +34,8 @@ class Machine:
     """A loaded model whose pools and captured graphs serve one run after the other."""
 
     def __init__(self, stage: Stage) -> None:
-        self.values = {
-            **machine(stage, LARGEST),
-            "trace": CHATS, "arrivals": part("sim.arrivals.Poisson", rate=1.0, duration_s=1.0), "policy": PAGED,
-            "preemption": part("sched.preemption.Recompute"), "cost": stage.cost(stage.model.name),
-            "workload": {"max_len": LONGEST, "num_seqs": 1, "beam": False}, "swap_space_gib": gib(stage.model, HOST),
-            "engine": stage.engine | {"warm": stage.warm},
-        }  # fmt: skip
+        self.values = MACHINE.config(stage)
+        self.values |= {"engine": {**stage.engine, "warm": stage.warm}, "window_s": None}
         self.setup = self._built()
         self._first = make_engine(self.setup)
 

@@ -123,7 +123,7 @@ def _watch(sampler: Any, moves: Any, found: Recording) -> None:
     sample, copy = sampler.sample, moves.copy
 
     def watched(logits: Tensor, wanted: Wanted, best: Tensor) -> dict[int, tuple[Replacement, ...]]:
-        for group, index, row in wanted.sampled:
+        for row, (group, index) in enumerate(wanted.owners):
             tokens = sampler.token_buffers.tokens[group.sequences[index].seq_id]
             found.rows.append((tuple(tokens), logits[row].clone()))
         parents: dict[int, tuple[Replacement, ...]] = sample(logits, wanted, best)
