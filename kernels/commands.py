@@ -95,21 +95,6 @@ def ladder(argv: list[str]) -> None:
     on_gpu("ladder.measure", "ladder run").run(options.out)
 
 
-def generate(argv: list[str]) -> None:
-    """Print each prompt with its generated text."""
-    this = Parser("generate", "Generates text with the GPU engine.")
-    this.add_argument("--model", type=Path, required=True, help="a Hugging Face folder with tokenizer.json")
-    this.add_argument("--num-tokens", type=int, default=64)
-    this.add_argument("--num-beams", type=int, default=1)
-    this.add_argument("--device", default="cuda", help="cuda or cpu")
-    this.add_argument("prompts", nargs="+")
-    options = this.parse_args(argv)
-    answer = imported("engine.generate", "testbed generate").generate
-    texts = answer(options.model, options.prompts, options.num_tokens, options.num_beams, options.device)
-    for prompt, text in zip(options.prompts, texts, strict=True):
-        print(f"{prompt}{text}\n")
-
-
 def verify_engine(argv: list[str]) -> int:
     """Verify the engine; returns 0 if all checks passed, else 1."""
     this = Parser(
@@ -129,19 +114,15 @@ def pairs(argv: list[str]) -> None:
     """Run the pairs of the command line; raises InputError if one failed or was left out."""
     this = Parser(
         "pairs",
-        "Serves the runs that are compared with their simulation, on a GPU. FOLDER/pairs.tar.gz contains a run folder "
-        "for each pair, and the software times of each model. `testbed validate-pairs` simulates them and writes the "
-        "table, without a GPU.",
+        "Serves runs around and beyond the sustainable load on a GPU, to be compared with their simulation. FOLDER "
+        "gets measured.csv with a line of figures for each run, software.csv with the engine's software times, and "
+        "runs.tar with the raw rows. `testbed validate-pairs` simulates them and writes the table, without a GPU.",
     )
     this.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    this.add_argument("--only", metavar="NAME,NAME", help="names of pairs")
     this.add_argument("--limit-s", type=float, default=520.0, help="seconds after which no further pair starts")
-    this.add_argument("--rehearse", action="store_true", help="tiny models on the CPU, less than a second each")
     options = this.parse_args(argv)
-    from testbed.kernels.engine.pairs.plan import chosen, device, rehearsal
+    from testbed.kernels.engine.pairs.plan import PAIRS, device
 
-    wanted, stage = chosen(options.only), rehearsal() if options.rehearse else device()
-    run = (imported if options.rehearse else on_gpu)("engine.pairs.run", "pairs")
-    missing = run.run_pairs(wanted, stage, options.out, options.limit_s)
+    missing = on_gpu("engine.pairs.run", "pairs").run_pairs(PAIRS, device(), options.out, options.limit_s)
     if missing:
         raise InputError(f"{', '.join(missing)}: no result")

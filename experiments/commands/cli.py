@@ -51,7 +51,6 @@ COMMANDS = {
     "verify-engine": ("kernels.commands:verify_engine", "check the GPU engine against transformers"),
     "ladder": ("kernels.commands:ladder", "attention in five steps: checked and timed, or drawn"),
     "measure": ("kernels.commands:measure", "one measurement on a GPU, by name"),
-    "generate": ("kernels.commands:generate", "generate text with the GPU engine"),
     "completion": ("experiments.commands.completion", "tab completion for bash and zsh"),
     "validate-costs": (
         "experiments.commands.validate_costs",

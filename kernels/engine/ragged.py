@@ -76,6 +76,34 @@ def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers
     )
 
 
+class Ahead:
+    """The decodes of the sequences of a batch one step later, prepared while the device works on that batch.
+
+    It serves requests with one sequence, whose tables grow but are not copied, moved or forked in between.
+    """
+
+    def __init__(self, batch: Ragged, owners: list[Owner]) -> None:
+        self._alone = all(len(group.sequences) == 1 for group, _ in owners)
+        self._rows = {group.request.request_id: row for row, (group, _) in enumerate(owners)}
+        self._positions = batch.positions[batch.wanted] + 1
+        wanted = [(part, place) for part, place in zip(batch.parts, batch.places, strict=True) if part.wanted]
+        self._parts = [Part(part.seq, 1, part.context_len, part.context_len, True) for part, _ in wanted]
+        self._places = [place for _, place in wanted]
+        self._num_slots = np.array([place.num_slots for place in self._places], np.int64)
+
+    def batch(self, groups: list[SequenceGroup], token_buffers: TokenBuffers, tables: Tables) -> Ragged | None:
+        """The batch in which these groups take a step, as `ragged` makes it; None if they were not all in the last."""
+        rows = [self._rows.get(group.request.request_id, -1) for group in groups]
+        if not rows or not self._alone or -1 in rows:
+            return None
+        parts, places = [self._parts[row] for row in rows], [self._places[row] for row in rows]
+        positions = self._positions[rows]
+        for i in np.nonzero(self._num_slots[rows] <= positions)[0].tolist():
+            places[i] = tables.place(parts[i].seq, parts[i].context_len)
+        tokens = [token_buffers.newest(part.seq, part.num_stored) for part in parts]
+        return Ragged(parts, 0, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places)
+
+
 def _decoded(part: Part, token_buffers: TokenBuffers) -> int:
     """The newest token of a sequence; for padding, one that it has stored."""
     if part.wanted:

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.core.request import PS
 from testbed.cost.model import WORK_COLUMNS, work_cells
 from testbed.kernels.engine.records import Records, SwapTime
 from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
-from testbed.sim.recorder import NOT_YET, SHAPE, SLOTS, request_columns
+from testbed.sim.recorder import NOT_YET, request_columns, span_columns
 from testbed.slo import Slo
 
 MEASURED = ("gpu_s", "host_s", "wait_s")
@@ -49,15 +48,13 @@ def _known(value: Any) -> Any:
 
 def iteration_table(records: Records) -> tuple[list[str], list[list[Any]]]:
     """Names and rows of iterations.csv: a simulated run's columns, MEASURED, WORK_COLUMNS."""
-    fields = (*SHAPE, "running", *SLOTS)
     records.recorder.settle()
-    columns = records.recorder.spans.columns()
-    spans = zip(*(columns[name].tolist() for name in fields), strict=True)
+    columns = span_columns(records.recorder)
     rows = [
-        [*map(_cell, fields, span), *_times(one.gpu_s, one.host_s, one.waited_s), *work_cells(one.work)]
-        for span, one in zip(spans, records.iterations, strict=True)
+        [*map(_known, span), *_times(one.gpu_s, one.host_s, one.waited_s), *work_cells(one.work)]
+        for *span, one in zip(*(column.tolist() for column in columns.values()), records.iterations, strict=True)
     ]
-    return [*map(_seconds_name, fields), *MEASURED, *WORK_COLUMNS], rows
+    return [*columns, *MEASURED, *WORK_COLUMNS], rows
 
 
 def beam_table(records: Records) -> list[tuple[Any, ...]]:
@@ -87,13 +84,3 @@ def write_json(path: Path, value: Any) -> None:
 
 def _times(*seconds: float) -> list[str]:
     return [f"{x:.7f}" for x in seconds]
-
-
-def _seconds_name(name: str) -> str:
-    return f"{name[:-3]}_s" if name.endswith("_ps") else name
-
-
-def _cell(name: str, value: Any) -> Any:
-    if not name.endswith("_ps"):
-        return int(value) if isinstance(value, float) and value.is_integer() else value
-    return "" if value == NOT_YET else value / PS

@@ -13,8 +13,8 @@ from testbed.kernels.engine.layout import Layout, Tables
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import Attention
 from testbed.kernels.engine.pool_moves import Moves
-from testbed.kernels.engine.ragged import Part, Ragged, parts_of, ragged, upload
-from testbed.kernels.engine.sampler import SampledRow, Sampler
+from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, parts_of, ragged, upload
+from testbed.kernels.engine.sampler import Sampler
 from testbed.kernels.engine.slot_checker import NoSlotChecker
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.beams import Replacement
@@ -45,6 +45,7 @@ class Runner:
         self.forward: Callable[[Ragged], Tensor] = self._forward
         self.longest = longest // layout.block_size * layout.block_size
         self._late: dict[int, SequenceGroup] = {}
+        self._ahead: Ahead | None = None
 
     def run(self, plan: Plan, lengths: Mapping[int, int], meanwhile: Callable[[], None]) -> Results:
         """Perform the plan; `lengths` has the number of output tokens of each request.
@@ -53,23 +54,32 @@ class Runner:
         """
         self.prepare(plan)
         groups = self.stepping(plan)
-        prompts, decodes, owners = parts_of(plan, groups, self.state)
-        batch = ragged(prompts, decodes, self.token_buffers, self.tables)
+        batch, owners = self.batch(plan, groups)
         if batch.parts:
             self.slot_checker.before(batch)
             logits = self.forward(batch)
             best = logits.argmax(dim=1)
         meanwhile()
-        sampled = [SampledRow(group, i, row) for row, (group, i) in enumerate(owners)]
+        self._ahead = Ahead(batch, owners)
+        wanted = self.sampler.expect(owners)
         done = [chunk.group for chunk in plan.chunks if chunk.last]
         ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
         self.wait()
         parents: dict[int, tuple[Replacement, ...]] = {}
         if batch.parts:
             self.slot_checker.after(batch, logits)
-            parents = self.sampler.sample(logits, sampled, best)
+            parents = self.sampler.sample(logits, wanted, best)
         self._late = {g.request.request_id: g for g in done if g.num_generated and g.request.request_id in parents}
         return Results(tuple(ended), parents)
+
+    def batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[Owner]]:
+        """The arrays of a plan, and the sequence of each row of the logits; decodes that go on are prepared already."""
+        if self._ahead and len(groups) == plan.decode_seqs and not (plan.chunks or plan.ops):
+            ready = self._ahead.batch(groups, self.token_buffers, self.tables)
+            if ready is not None:
+                return ready, [(group, 0) for group in groups]
+        prompts, decodes, owners = parts_of(plan, groups, self.state)
+        return ragged(prompts, decodes, self.token_buffers, self.tables), owners
 
     def wait(self) -> None:
         """Wait for the device."""

@@ -1,25 +1,13 @@
 """Samples tokens from logits, appends them to the sequences, and selects the surviving beams."""
 
-from typing import NamedTuple
-
 from torch import Tensor
 
-from testbed.core.sequence import SequenceGroup
+from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.beam_search import Beams, Survivors, best_of, first_candidates, survive
-from testbed.kernels.engine.sampling import Draw, TopP
+from testbed.kernels.engine.ragged import Owner
+from testbed.kernels.engine.sampling import TopP
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.beams import Replacement
-
-
-class SampledRow(NamedTuple):
-    """Row `row` of the logits is for the next token of sequence `member` of a group.
-
-    Before the group forks, the row is for all its sequences.
-    """
-
-    group: SequenceGroup
-    member: int
-    row: int
 
 
 class Sampler:
@@ -36,23 +24,26 @@ class Sampler:
         self.history: list[tuple[int, int, int, int]] = []
         self._beams: dict[int, Beams] = {}
 
-    def sample(self, logits: Tensor, sampled: list[SampledRow], best: Tensor) -> dict[int, tuple[Replacement, ...]]:
+    def expect(self, owners: list[Owner]) -> "Wanted":
+        """Sort the rows of the logits by their owners; called while the device works."""
+        return Wanted(owners, self.parallel)
+
+    def sample(self, logits: Tensor, wanted: "Wanted", best: Tensor) -> dict[int, tuple[Replacement, ...]]:
         """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
 
         logits: [num_rows, vocab_size]; best: [num_rows], the most likely tokens.
         """
         parents: dict[int, tuple[Replacement, ...]] = {}
-        beams = [one for one in sampled if one.group.request.beam]
-        several = [one for one in sampled if _is_parallel(one) and not one.group.request.beam]
-        alone = [one for one in sampled if not _is_parallel(one) and not one.group.request.beam]
-        self._draw(logits, several)
-        tokens = best.tolist() if alone else []
-        for group, _, row in alone:
-            self.token_buffers.append(group.sequences[0], tokens[row])
-        groups = {one.group.request.request_id: one.group for one in beams}
-        for request_id, group in groups.items():
-            mine = [one for one in beams if one.group is group]
-            survivors = self._search(logits, group, mine)
+        buffers = self.token_buffers.tokens
+        if rows := wanted.drawn_rows:
+            chosen = logits if rows == list(range(len(logits))) else logits[rows]
+            for seq, token in zip(wanted.drawn, self.parallel.choose(chosen, wanted.numbers), strict=True):
+                buffers[seq.seq_id].append(token)
+        tokens = best.tolist() if wanted.alone else []
+        for seq, row in wanted.alone:
+            buffers[seq.seq_id].append(tokens[row])
+        for request_id, (group, members, rows) in wanted.beams.items():
+            survivors = self._search(logits[rows], group, members)
             if survivors is not None:
                 parents[request_id] = survivors.parents
                 self._go_on(group, survivors)
@@ -63,30 +54,16 @@ class Sampler:
         beams = self._beams.pop(group.request.request_id, None)
         return beams.totals if beams else []
 
-    def _draw(self, logits: Tensor, sampled: list[SampledRow]) -> None:
-        """A token for each sequence of these rows."""
-        rows, draws, seqs = [], [], []
-        for group, index, row in sampled:
-            first = not group.num_generated
-            for i in range(len(group.sequences)) if first else [index]:
-                rows.append(row)
-                draws.append(Draw(group.request.request_id, i, group.num_generated))
-                seqs.append(group.sequences[i])
-        if rows:
-            chosen = logits if rows == list(range(len(logits))) else logits[rows]
-            for seq, token in zip(seqs, self.parallel.choose(chosen, draws), strict=True):
-                self.token_buffers.append(seq, token)
-
-    def _search(self, logits: Tensor, group: SequenceGroup, sampled: list[SampledRow]) -> Survivors | None:
+    def _search(self, logits: Tensor, group: SequenceGroup, members: list[int]) -> Survivors | None:
         """The next step of a beam; None while recompute lacks the scores of other candidates."""
         request_id, k = group.request.request_id, len(group.sequences)
-        best = best_of(logits[[one.row for one in sampled]], k)
+        best = best_of(logits, k)
         if not group.num_generated:
             survivors = first_candidates(best[0])
             self._beams[request_id] = Beams(survivors.totals)
             return survivors
         beams = self._beams[request_id]
-        beams.held.update({one.member: found for one, found in zip(sampled, best, strict=True)})
+        beams.held.update(zip(members, best, strict=True))
         if len(beams.held) < k:
             return None
         survivors = survive(beams.totals, [beams.held[i] for i in range(k)])
@@ -104,5 +81,30 @@ class Sampler:
             self.token_buffers.append(seq, token)
 
 
-def _is_parallel(one: SampledRow) -> bool:
-    return len(one.group.sequences) > 1
+class Wanted:
+    """The rows of the logits by what happens to them: `alone` take the most likely token, others are drawn or searched.
+
+    A row of a request that has not forked yet is drawn from once for each of its sequences. `numbers` are the random
+    numbers of the draws. `beams` has each search's group, members and rows by request id.
+    """
+
+    def __init__(self, owners: list[Owner], parallel: TopP) -> None:
+        self.owners = owners
+        self.alone: list[tuple[Sequence, int]] = []
+        self.beams: dict[int, tuple[SequenceGroup, list[int], list[int]]] = {}
+        self.drawn: list[Sequence] = []
+        self.drawn_rows: list[int] = []
+        self.numbers: list[float] = []
+        for row, (group, member) in enumerate(owners):
+            request_id, step = group.request.request_id, group.num_generated
+            if group.request.beam:
+                _, members, rows = self.beams.setdefault(request_id, (group, [], []))
+                members.append(member)
+                rows.append(row)
+            elif len(group.sequences) == 1:
+                self.alone.append((group.sequences[0], row))
+            else:
+                for i in [member] if step else range(len(group.sequences)):
+                    self.drawn.append(group.sequences[i])
+                    self.drawn_rows.append(row)
+                    self.numbers.append(parallel.uniform(request_id, i, step))

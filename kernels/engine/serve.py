@@ -27,8 +27,7 @@ def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict
     """
     engine = engine or make_engine(setup)
     records = engine.serve(list(setup.workload))
-    on_cpu = device_of(setup) == "cpu"
-    about = {"kind": "cpu" if on_cpu else "gpu", "fingerprint": None if on_cpu else _fingerprint()}
+    about = {"kind": "cpu" if device_of(setup) == "cpu" else "gpu", "fingerprint": fingerprint_of(setup)}
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     extra = {"stopped_at_latency": None, "cost_profile": None, "counters": counters, "engine": about}
@@ -106,7 +105,10 @@ def _check(setup: Setup) -> None:
         raise InputError("stop_at_latency: the engine serves every request; set it to null")
 
 
-def _fingerprint() -> dict[str, Any]:
+def fingerprint_of(setup: Setup) -> dict[str, Any] | None:
+    """The GPU and its software; None on a CPU."""
+    if device_of(setup) == "cpu":
+        return None
     from testbed.kernels.measure.fingerprint import fingerprint
 
     return fingerprint()

@@ -1,75 +1,109 @@
-"""The GPU's side of the pairs, in one process; every run appends its raw rows to one archive."""
+"""The GPU's side of the pairs, in one process: a line of figures for every run, and its raw rows in one archive."""
 
+import csv
 import sys
 import tarfile
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from testbed.build import build
+from testbed.build import Setup, build
 from testbed.config import RunConfig
-from testbed.kernels.engine.bench import free, undisturbed
-from testbed.kernels.engine.pairs.plan import Pair, Stage
+from testbed.kernels.engine.bench import undisturbed
+from testbed.kernels.engine.clock import Clock
+from testbed.kernels.engine.gpu_engine import Engine
+from testbed.kernels.engine.pairs.figures import FIGURES, KEYS, WORK, figures
+from testbed.kernels.engine.pairs.plan import MACHINE, Pair, Stage
 from testbed.kernels.engine.pairs.software import measure_software
-from testbed.kernels.engine.run_folder import write_json
-from testbed.kernels.engine.serve import architecture, engine_options, make_engine, make_weights, serve_into
-from testbed.kernels.engine.weights import Weights
+from testbed.kernels.engine.records import Iteration
+from testbed.kernels.engine.run_folder import write_json, write_run
+from testbed.kernels.engine.runner import Runner, live_tables
+from testbed.kernels.engine.sampler import Sampler
+from testbed.kernels.engine.sampling import TopP
+from testbed.kernels.engine.serve import fingerprint_of, make_engine
+from testbed.kernels.engine.slot_checker import NoSlotChecker
+from testbed.kernels.engine.token_buffers import TokenBuffers
 
-ARCHIVE = "pairs.tar.gz"
+ARCHIVE, MEASURED, SOFTWARE = "runs.tar", "measured.csv", "software.csv"
+
+
+class Machine:
+    """A loaded model whose pools and captured graphs serve one run after the other."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.values = MACHINE.config(stage)
+        self.values |= {"engine": {**stage.engine, "warm": stage.warm}, "window_s": None}
+        self.setup = self._built()
+        self._first = make_engine(self.setup)
+
+    def engine(self, setup: Setup | None = None) -> Engine:
+        """An engine for a setup whose pools fit into the machine's; without one, for the machine's own."""
+        setup = setup or self._built()
+        old, state, config = self._first.runner, setup.scheduler.state, setup.config
+        sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), TopP(seed=config.seed))
+        moves = type(old.moves)(old.moves.pools, old.moves.layout, lambda: [table for _, table in live_tables(state)])
+        runner = Runner(
+            state, old.network, old.attention, moves, old.tables.layout, sampler, old.timer, NoSlotChecker()
+        )
+        runner.forward = old.forward
+        return Engine(setup.scheduler, runner, Clock(), old.timer, self._first.max_len, config.window_s)
+
+    def _built(self) -> Setup:
+        return build(RunConfig.from_values(self.values))
 
 
 def run_pairs(pairs: list[Pair], stage: Stage, out: Path, limit_s: float) -> list[str]:
-    """Run them model by model; returns the names of those without a result."""
-    (out / "runs").mkdir(parents=True, exist_ok=True)
+    """Run them in order; returns the names of those without a result. Every run leaves its rows before the next."""
+    out.mkdir(parents=True, exist_ok=True)
     if stage.engine["device"] == "cpu":
         torch.set_num_threads(1)  # of tiny models
-    begun, left, weights, model = time.monotonic(), [pair.name for pair in pairs], None, ""
-    for pair in pairs:
-        if time.monotonic() - begun > limit_s:
-            break
-        try:
-            if pair.model != model:
-                weights, model = None, pair.model  # the old ones go first
-                free()
-                weights = prepared(pair, stage, out / "runs")
-            run_pair(pair, stage, weights, out / "runs", begun)
-            left.remove(pair.name)
-        except Exception:
-            traceback.print_exc(file=sys.stdout)
-        free()
-        with tarfile.open(out / ARCHIVE, "w:gz") as archive:
-            archive.add(out / "runs", "pairs")
+    begun, left = time.monotonic(), [pair.name for pair in pairs]
+    loaded = Machine(stage)
+    write_json(out / "fingerprint.json", fingerprint_of(loaded.setup))
+    measure_software(loaded.engine, out / SOFTWARE, stage)
+    print(f"{time.monotonic() - begun:.1f} s: loaded", flush=True)
+    with (out / MEASURED).open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow((*KEYS, *FIGURES, *WORK))
+        for pair in pairs:
+            if time.monotonic() - begun > limit_s:
+                break
+            try:
+                row = run_pair(pair, stage, loaded, out)
+                table.writerow(row)
+                file.flush()
+                left.remove(pair.name)
+                print(f"{time.monotonic() - begun:6.1f} s", *row, flush=True)
+            except Exception:
+                traceback.print_exc(file=sys.stdout)
     return left
 
 
-def prepared(pair: Pair, stage: Stage, runs: Path) -> Weights:
-    """Load a model's weights, compile its kernels, load its matrix products and measure its software times."""
-    options = engine_options(RunConfig.from_values(pair.config(stage)).engine)
-    arch = architecture(options, stage.models[pair.model])
-    weights = make_weights(options, arch, 0)
-    measure_software(arch, weights, options, runs / f"software-{arch.spec.name}.csv", stage)
-    return weights
-
-
-def run_pair(pair: Pair, stage: Stage, weights: Weights | None, runs: Path, begun: float) -> None:
-    """Run a pair, write its folder and print a line of results."""
-    values, folder = pair.config(stage), runs / pair.name
+def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:
+    """Run a pair, append its raw rows to the archive; returns its row."""
+    values, folder = pair.config(stage), out / "run" / pair.name
     setup = build(RunConfig.from_values(values))
-    engine = make_engine(setup, weights)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.yaml", values)  # JSON is YAML
+    engine = loaded.engine(setup)
     with undisturbed():
-        summary = serve_into(folder, setup, engine)
+        records = engine.serve(list(setup.workload))
+    summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
+    write_json(folder / "config.yaml", values)  # JSON is YAML
     write_json(folder / "summary.json", summary)
-    work = [one for one in engine.records.iterations if one.gpu_s]
-    busy = sum(one.gpu_s for one in work) / max(1e-9, sum(one.duration_s for one in work))
-    latency, rates, batch = summary["normalized_latency_s_per_token"], summary["throughput"], summary["batch"]
-    print(
-        f"{time.monotonic() - begun:6.1f} s {pair.name:18} {summary['requests']} "
-        f"{rates['output_tokens_per_s']:.0f} tokens/s, {latency['mean'] or 0:.5f} s/token, TTFT p50 "
-        f"{summary['ttft_s']['p50'] or 0:.4f} s, TPOT {summary['tpot_s']['mean'] or 0:.5f} s, batch "
-        f"{batch['mean_per_iteration'] or 0:.2f}, {summary['preemptions']}, GPU busy {busy:.3f}",
-        flush=True,
-    )
+    with tarfile.open(out / ARCHIVE, "a") as archive:
+        archive.add(folder, pair.name)
+    found = figures(setup, records.recorder, summary)
+    rounded = [found[name] if not isinstance(found[name], float) else f"{found[name]:.6g}" for name in FIGURES]
+    return [pair.series.name, pair.load, pair.seed, *rounded, *work(records.iterations)]
+
+
+def work(iterations: list[Iteration]) -> list[Any]:
+    """WORK: seconds of the GPU by kind of iteration, and of software, the time between its work."""
+    kinds = {"swaps": 0.0, "prompts": 0.0, "decodes": 0.0}
+    for one in iterations:
+        kinds["swaps" if one.work.moves else "prompts" if one.work.prefill else "decodes"] += one.gpu_s
+    duration_s = sum(one.duration_s for one in iterations)
+    times = (duration_s, kinds["decodes"], kinds["prompts"], kinds["swaps"], duration_s - sum(kinds.values()))
+    return [len(iterations), *(f"{x:.5f}" for x in times)]

@@ -5,50 +5,47 @@ It is measured on decodes of equal sequences before any pair runs, so that it is
 
 import csv
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from testbed.config import EngineConfig
-from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.assemble import Options
-from testbed.kernels.engine.bench import Bench, median_us
+from testbed.core.request import Request
+from testbed.kernels.engine.bench import SETTLING, median_us, undisturbed
+from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.plan import Stage
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.run_folder import write_csv
-from testbed.kernels.engine.weights import Weights
-from testbed.memory.paged.paged import Paged
 
 CONTEXT, NUM_STEPS = 256, 48
-FIELDS = ("num_requests", "iterations", "duration_us", "gpu_us", "host_us", "software_us")
+FIELDS = ("num_requests", "num_seqs", "iterations", "duration_us", "gpu_us", "host_us", "software_us")
 
 
-def measure_software(arch: Architecture, weights: Weights, options: EngineConfig, path: Path, stage: Stage) -> None:
-    """Write the median decode iterations of the stage's batch sizes as a table."""
+def measure_software(engine: Callable[[], Engine], path: Path, stage: Stage) -> None:
+    """Write the median decode iterations of the stage's batches, each served by a fresh engine, as a table."""
     rows = []
-    for batch in stage.batches:
-        warm = stage.warm if batch == stage.batches[0] else ()
-        chosen = Options(options.device, getattr(torch, options.dtype), graphs=options.graphs, warm=warm)
-        plain = Bench(arch, weights, chosen).decodes(Paged, [stage.longest or CONTEXT] * batch, NUM_STEPS + 1)
-        rows.append(summary(batch, plain))
+    for num_requests, num_seqs in stage.batches:
+        requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
+        with undisturbed():
+            works = engine().serve(requests).iterations
+        whole = [one for one in works if one.work.decode_seqs == num_requests * num_seqs and not one.work.prefill]
+        rows.append(summary(num_requests, num_seqs, whole[SETTLING:]))
         print("software", *rows[-1], flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_csv(path, FIELDS, rows)
 
 
-def summary(batch: int, plain: list[Iteration]) -> list[Any]:
+def summary(num_requests: int, num_seqs: int, plain: list[Iteration]) -> list[Any]:
     """Medians in microseconds of the iterations in which the whole batch decodes."""
     times = [median_us(plain, name) for name in ("duration_s", "gpu_s", "host_s")]
     beyond = statistics.median(one.duration_s - one.gpu_s for one in plain) * 1e6
-    return [batch, len(plain), *(round(x, 1) for x in (*times, beyond))]
+    return [num_requests, num_seqs, len(plain), *(round(x, 1) for x in (*times, beyond))]
 
 
-def read_software(path: Path) -> tuple[float, float]:
-    """Seconds per iteration and per running request in it: the line nearest to the measured points."""
+def read_software(path: Path, num_seqs: int = 1) -> tuple[float, float]:
+    """Seconds per iteration and per running request: the line nearest to the points of requests of num_seqs."""
     with path.open(newline="", encoding="utf-8") as file:
-        points = [(int(row["num_requests"]), float(row["software_us"]) / 1e6) for row in csv.DictReader(file)]
+        rows = [row for row in csv.DictReader(file) if int(row["num_seqs"]) == num_seqs]
+    points = [(int(row["num_requests"]), float(row["software_us"]) / 1e6) for row in rows]
     mean_x, mean_y = (statistics.fmean(values) for values in zip(*points, strict=True))
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
-    slope = max(0.0, slope)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = max(0.0, sum((x - mean_x) * (y - mean_y) for x, y in points) / spread) if spread else 0.0
     return max(0.0, mean_y - slope * mean_x), slope

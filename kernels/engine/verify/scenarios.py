@@ -19,7 +19,7 @@ from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.assemble import Options, assemble
 from testbed.kernels.engine.clock import StepClock
 from testbed.kernels.engine.records import Records
-from testbed.kernels.engine.sampler import SampledRow
+from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
@@ -122,11 +122,11 @@ def record(
 def _watch(sampler: Any, moves: Any, found: Recording) -> None:
     sample, copy = sampler.sample, moves.copy
 
-    def watched(logits: Tensor, sampled: list[SampledRow], best: Tensor) -> dict[int, tuple[Replacement, ...]]:
-        for group, index, row in sampled:
+    def watched(logits: Tensor, wanted: Wanted, best: Tensor) -> dict[int, tuple[Replacement, ...]]:
+        for row, (group, index) in enumerate(wanted.owners):
             tokens = sampler.token_buffers.tokens[group.sequences[index].seq_id]
             found.rows.append((tuple(tokens), logits[row].clone()))
-        parents: dict[int, tuple[Replacement, ...]] = sample(logits, sampled, best)
+        parents: dict[int, tuple[Replacement, ...]] = sample(logits, wanted, best)
         return parents
 
     def copied(copies: tuple[Copy, ...]) -> None:

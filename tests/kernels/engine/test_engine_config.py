@@ -15,7 +15,6 @@ from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
-from testbed.kernels.engine.generate import generate  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, serve_into  # noqa: E402
 from testbed.kernels.engine.weights import DTYPES, load_weights  # noqa: E402
 
@@ -171,15 +170,3 @@ def check_times(rows, rounding_s=1e-6):
 def test_bad_engine_configs_are_refused(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         engine_options(setup(tmp_path, **changes).config.engine)
-
-
-def test_generate_maps_text_to_text(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    vocabulary = {f"w{i}": i for i in range(61)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    w = folder(tmp_path, OPT)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (text,) = generate(tmp_path, ["w3 w1 w4"], 5, 1, "cpu")
-    want = tiny.greedy(tiny.architecture("opt"), w, [3, 1, 4], 5)
-    assert text.split() == [f"w{token}" for token in want]

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import tiny_models as tiny  # noqa: E402
 
 from testbed.kernels.engine.beam_search import Best, best_of, survive  # noqa: E402
-from testbed.kernels.engine.sampling import Draw, TopP  # noqa: E402
+from testbed.kernels.engine.sampling import TopP  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
@@ -80,8 +80,9 @@ def test_beam_ties_prefer_lower_parent_then_lower_token():
 
 def test_top_p_samples_only_likely_tokens():
     logits = torch.log(torch.tensor([[0.1, 0.5, 0.3, 0.1]])).repeat(400, 1)
-    chosen = TopP(top_p=0.75, seed=1).choose(logits, [Draw(i, 0, 0) for i in range(400)])
+    numbers = [TopP(seed=1).uniform(i, 0, 0) for i in range(400)]
+    chosen = TopP(top_p=0.75, seed=1).choose(logits, numbers[:400])
     assert set(chosen) == {1, 2}
     assert chosen.count(1) == pytest.approx(250, abs=40)
-    half = TopP(seed=1).choose(logits[:200], [Draw(i, 0, 0) for i in range(200)])
-    assert half == TopP(seed=1).choose(logits, [Draw(i, 0, 0) for i in range(400)])[:200]
+    half = TopP(seed=1).choose(logits[:200], numbers[:200])
+    assert half == TopP(seed=1).choose(logits, numbers[:400])[:200]

@@ -1,63 +1,87 @@
-"""The pairs, rehearsed on a CPU: run folders, software times, the simulated side from the same configs, the table."""
+"""Pairs of runs of the engine and their simulation: rehearsed on a CPU, and the kept ones simulated again."""
 
 import tarfile
+from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("simpy", reason="SimPy is not installed")
-pytest.importorskip("pandas", reason="pandas is not installed")
 
 import tiny_models  # noqa: E402, F401  (one thread)
 
-from testbed.core.errors import InputError  # noqa: E402
-from testbed.experiments.commands import validate_pairs  # noqa: E402
-from testbed.kernels.engine.pairs import run  # noqa: E402
-from testbed.kernels.engine.pairs.plan import (  # noqa: E402
-    PAIRS,
-    chosen,
-    device,
-    rehearsal,
-)
+from testbed.build import build  # noqa: E402
+from testbed.config import RunConfig  # noqa: E402
+from testbed.core.specs import ModelSpec  # noqa: E402
+from testbed.experiments.commands.validate_pairs import PROFILE, RESULTS  # noqa: E402
+from testbed.experiments.validation import pairs as validation  # noqa: E402
+from testbed.kernels.engine.clock import StepClock  # noqa: E402
+from testbed.kernels.engine.pairs import plan, run  # noqa: E402
 from testbed.kernels.engine.pairs.software import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.run_folder import write_csv  # noqa: E402
+from testbed.kernels.engine.serve import make_engine  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+TINY = ModelSpec("tiny-llama", 1, 16, 2, 1, 8, 16, 3, 61, 8192)
+ENGINE = {"device": "cpu", "dtype": "float32", "graphs": 0}
+COST = plan.part("cost.analytic.AnalyticCost", efficiencies=plan.part("cost.analytic.Efficiencies"))
+STAGE = plan.Stage(TINY, 0.2, ENGINE, lambda name: deepcopy(COST), batches=((1, 1), (2, 1)))
 
 
-def test_engine_runs_are_simulated_and_compared(tmp_path, capsys):
-    stage = replace(rehearsal(), seconds=0.2, batches=(1, 2), warm=(5,))
-    some = chosen("paged-80,contiguous-pow2")
-    assert run.run_pairs(some, stage, tmp_path, 60.0) == []
+def test_engine_runs_are_simulated_and_compared(tmp_path):
+    some = [pair for pair in plan.PAIRS if pair.name in ("sharegpt-1.5-0", "sharegpt-1.5-1", "chats-cache-0.95-0")]
+    broken = replace(some[0], series=replace(some[0].series, name="broken", preemption="None"))
+    assert run.run_pairs([*some, broken], STAGE, tmp_path, 60.0) == ["broken-1.5-0"]
     with tarfile.open(tmp_path / run.ARCHIVE) as archive:
-        assert {"pairs/paged-80/summary.json", "pairs/software-tiny-opt.csv"} <= set(archive.getnames())
-        archive.extractall(tmp_path / "kept", filter="data")
-    capsys.readouterr()
-    arguments = ["--runs", str(tmp_path / "kept" / "pairs")]
-    validate_pairs.main(arguments)
-    text = capsys.readouterr().out
-    assert text.startswith("`testbed pairs`")
-    assert text.count("| ShareGPT, paged at 80%") == 4  # errors by two profiles, cost terms, levels
-    validate_pairs.main(arguments)
-    assert capsys.readouterr().out == text  # the same rows give the same table
+        assert {f"{pair.name}/iterations.csv" for pair in some} <= set(archive.getnames())
+    text = validation.section(validation.simulated(tmp_path, PROFILE, STAGE, tmp_path / "simulated"))
+    assert text.count("chats, prefix cache, recompute | 0.95") == 1
+    assert text.count("ShareGPT, recompute | 1.5 |") == 1  # both seeds in a line
+    assert (tmp_path / "simulated" / "sharegpt-1.5-1" / "summary.json").is_file()
 
 
-def test_pairs_are_chosen_by_name():
-    assert len({pair.name for pair in PAIRS}) == len(PAIRS) >= 10
-    assert all(pair.model in device().models for pair in PAIRS)
-    with pytest.raises(InputError, match=r"pair quick: is unknown .choose from paged-50"):
-        chosen("quick")
+@pytest.mark.parametrize(("series", "num_seqs"), [(plan.SERIES[2], 1), (plan.SERIES[3], 1), (plan.SERIES[0], 2)])
+def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(monkeypatch, series, num_seqs):
+    machine, trace = run.Machine(STAGE), plan.CHATS | {"max_prompt": 120, "max_output": 30}
+    small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
+    values = plan.Pair(small, 1.0, 1).config(replace(STAGE, seconds=5.0))
 
+    def served(make):
+        setup = build(RunConfig.from_values(values))
+        engine = make(setup)
+        engine.clock = StepClock(0.1)
+        records = engine.serve(list(setup.workload))
+        totals = records.recorder.totals
+        assert totals.swaps + totals.recomputes > 0
+        return records.outputs, [one.work for one in records.iterations]
 
-def test_failing_pair_is_named(tmp_path, monkeypatch, capsys):
-    def broken(*_):
-        raise InputError("no weights")
-
-    monkeypatch.setattr(run, "prepared", broken)
-    assert run.run_pairs(chosen("azure"), rehearsal(), tmp_path, 60.0) == ["azure"]
-    assert "no weights" in capsys.readouterr().out
+    ahead = served(machine.engine)
+    monkeypatch.setattr("testbed.kernels.engine.ragged.Ahead.batch", lambda *_: None)
+    plain = served(lambda setup: make_engine(setup, machine.engine().runner.network.weights))
+    assert ahead == plain
 
 
 def test_software_time_is_a_linear_fit(tmp_path):
-    rows = [[n, 44, 0.0, 0.0, 0.0, 300 + 5 * n] for n in (1, 8, 32)]
+    rows = [[n, k, 44, 0.0, 0.0, 0.0, 300 * k + 5 * n] for n in (1, 8, 32) for k in (1, 4)]
     write_csv(tmp_path / "software.csv", FIELDS, rows)
     assert read_software(tmp_path / "software.csv") == (pytest.approx(300e-6), pytest.approx(5e-6))
+    assert read_software(tmp_path / "software.csv", 4) == (pytest.approx(1200e-6), pytest.approx(5e-6))
+
+
+def test_kept_pairs_keep_the_goals_that_they_are_said_to(monkeypatch):
+    monkeypatch.chdir(ROOT)  # configs name the Azure trace from there
+    names = ("sharegpt-0.8-0", "azure-swap-1.1-0", "chats-cache-swap-0.95-0")
+    monkeypatch.setattr(validation, "PAIRS", [pair for pair in plan.PAIRS if pair.name in names])
+    for one in validation.simulated(RESULTS / "pairs", PROFILE, plan.device()):
+        errors = {name: one.error(name) for name in validation.GOALS}
+        assert all(error is None or abs(error) <= validation.GOALS[name] for name, error in errors.items()), errors
+
+
+@pytest.mark.slow
+def test_page_has_the_tables_of_the_kept_pairs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = validation.section(validation.simulated(RESULTS / "pairs", PROFILE, plan.device()))
+    page = Path("kernels/results/h200-engine.md").read_text(encoding="utf-8")
+    assert [part for part in text.split("\n\n") if part not in page] == []
