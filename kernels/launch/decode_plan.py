@@ -3,7 +3,7 @@
 The rules come from sweeps on an H200 over warps, residency and chunk length; kernels/results/ has the results.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TILE = 16  # tokens that a warp processes at once
 MAX_WAVE = 32  # most sequences of a launch whose chunk length is computed on the device, one per lane
@@ -33,8 +33,27 @@ class DecodePlan:
         """The most chunks of a context of this length."""
         return max(1, -(-max_context_len // self.chunk_tokens))
 
+    def most_read(self, max_context_len: int, window: int) -> int:
+        """The most tokens of a sequence's tiles: a window (0: none) may begin inside one."""
+        return min(max_context_len, window + TILE - 1) if window else max_context_len
 
-def plan_decode(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
+
+def plan_decode(
+    num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool = False, window: int = 0
+) -> DecodePlan:
+    """The plan for caches of a type and a window (0: none).
+
+    A tile of e4m3 has half the bytes, so that more thread blocks run at once, on chunks of twice the tokens. Where a
+    window begins inside a tile, every chunk has a tile more, so that the number of chunks stays.
+    """
+    longest = min(max_context_len, window or max_context_len)
+    plan = _plan(num_seqs, groups, head_size, longest, num_sms)
+    if window:
+        plan = replace(plan, chunk_tokens=plan.chunk_tokens + TILE)
+    return plan
+
+
+def _plan(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
     """Split contexts only where sequences and heads alone do not fill the GPU, or one long context would end last.
 
     groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks where ragged lengths matter, and
