@@ -131,8 +131,9 @@ def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:
 
 
 def check_attention(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any, window: int | None, pool: View | None = None
-) -> Shapes:
+    out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None,
+    pool: View | None = None,
+) -> Shapes:  # fmt: skip
     """Check queries, output and caches; with `pool` the caches are pools of slots instead of blocks."""
     queries, keys = arrays.view("q", q), pool or arrays.view("k_cache", k_cache)
     arrays.check(queries, (None, None, None), HALF, strided_dims=1, align=16)

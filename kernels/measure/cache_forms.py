@@ -18,10 +18,10 @@ from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, Pre
 from testbed.kernels.measure.fingerprint import fingerprint, in_short, write_rows
 from testbed.kernels.measure.timing import time_graph, warm_up
 from testbed.kernels.verify.random_batches import Form, Shape
-from testbed.kernels.verify.verify_attention import verify
+from testbed.kernels.verify.verify_attention import PLAIN, verify
 
 MHA, GQA, SMALL = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64)
-PLAIN, FP8 = Form(), Form(True)
+FP8 = Form(True)
 WINDOW = 1024
 Case = tuple[str, Shape, int, int, Form, tuple[int, Form], float | None]
 # (kind, shape, sequences, tokens, form, tokens and form of the base, goal of the ratio)

@@ -22,7 +22,7 @@ typedef unsigned long long address_t;  // byte address
 // Score of a hidden token. A row whose first tiles are outside its window has no score yet: a finite value keeps NaN
 // away, and what it adds is multiplied by 0 once a score arrives. A power of two: its product with the scale is exact,
 // so that it minus itself stays 0 in a fused multiply-add.
-#define HIDDEN (WINDOWED ? -0x1p100f : NEG_INF)
+#define MASKED (WINDOWED ? -0x1p100f : NEG_INF)
 
 #if BF16
 #define PTX_TYPE "bf16"

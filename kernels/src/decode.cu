@@ -23,6 +23,9 @@
 //   3 thread blocks in 168 registers, nothing spilled                      5.9 / 14.8 / 161.6
 //   block id of the next tile fetched only if there is a next tile         5.6 /  -   / 158.1
 //   2 warps a thread block for many short contexts                          -  / 13.5 /   -
+//   2 warps a thread block of as long chunks                               -  /   -  / 155.2 (4 warps in that run: 160.0)
+// 32/8 heads, 32x4096 / 32x16384: 132 / 487; e4m3 68 / 256, of which chunks of 512 take 74 / 275, and 5 thread blocks an
+// SM, which spill, 82 / 287. 14/2 heads of 64, 1x16384: 128 chunks 11.5, 64 chunks 8.9.
 // 64/8 heads, 8x8192: 74.9; partial results of eight chunks loaded together 70.6; two long chunks in one WAVE 67.9.
 // Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower); in a WAVE two
 // tiles ahead in 225 registers (66.9, else 66.3); equal shares of all tiles, which may begin in one context and end in

@@ -115,7 +115,7 @@ DEVICE void mask(float (&s)[M_TILES][K_ROWS / 8][4], int position, int key, int 
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         int here = key + n * 8 + lane % 4 * 2 + i % 2, own = position + m * 16 + lane / 4 + i / 2 * 8;
-        if (here > own || (WINDOWED && here <= own - window)) s[m][n][i] = HIDDEN;
+        if (here > own || (WINDOWED && here <= own - window)) s[m][n][i] = MASKED;
       }
 }
 

@@ -114,7 +114,7 @@ DEVICE void mask(float (&s)[KEYS / 2], const int (&positions)[2], int key, int w
 #pragma unroll
   for (int i = 0; i < KEYS / 2; i++) {
     int here = key + i / 4 * 8 + lane % 4 * 2 + i % 2, own = positions[i % 4 / 2];
-    if (here > own || (WINDOWED && here <= own - window)) s[i] = HIDDEN;
+    if (here > own || (WINDOWED && here <= own - window)) s[i] = MASKED;
   }
 }
 

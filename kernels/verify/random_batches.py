@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from testbed.kernels.verify import reference
+from testbed.kernels.verify.reference import NAN_E4M3
 
 UNUSED_ID = 1 << 29  # in table entries past a context: a kernel that reads it faults
-NAN_E4M3 = 0x7F
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+NAN_E4M3 = 0x7F  # the byte
+
 
 def gather(cache: Tensor, table: Tensor, context_len: int) -> Tensor:
     """K or V of one sequence, [context_len, num_kv_heads, head_size], from [num_blocks, kv heads, block_size, size]."""

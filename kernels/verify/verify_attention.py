@@ -29,6 +29,7 @@ HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
 Run = Callable[[torch.Tensor], None]  # fills an output
 PrefillKind = tuple[str, str, bool | None]  # name and kind of a prefill kernel, and whether it packs heads
+PLAIN = Form()
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
 
@@ -46,7 +47,7 @@ class Case:
         """The plain cache, and one other form, which alternates with the seed; windows are log-uniform."""
         window = int(np.exp(np.random.default_rng(self.seed).uniform(0, np.log(2 * min(self.longest, 4096)))))
         other = [Form(True), Form(False, window), Form(True, window)][self.seed % 3]
-        return [Form(), other if self.shape.head_size in FP8_SIZES else Form(False, window)]
+        return [PLAIN, other if self.shape.head_size in FP8_SIZES else Form(False, window)]
 
 
 SMALL_CASES = (
@@ -72,7 +73,7 @@ def cases(rounds: int) -> Iterator[Case]:
         yield Case(Shape(heads, kv_heads, head_size, block_size, dtype), number, plan)
 
 
-def variants(shape: Shape, plan: DecodePlan, form: Form) -> list[tuple[str, dict[str, int]]]:
+def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[str, dict[str, int]]]:
     """All attention kernels of a shape and form, for parallel compilation."""
     size, group = shape.block_size, shape.num_heads // shape.num_kv_heads
     base = {"HEAD_SIZE": shape.head_size, "GROUP": group, "BF16": int(shape.dtype == torch.bfloat16)}
@@ -84,7 +85,7 @@ def variants(shape: Shape, plan: DecodePlan, form: Form) -> list[tuple[str, dict
     for _, kind, pack in prefill_kinds(shape, form):
         source = {"mma": "prefill.cu", "wgmma": "prefill_wgmma.cu", "tma": "prefill_tma.cu"}[kind]
         found.append((source, base | ({"BLOCK_SIZE": size} if pack is None else constants(group, size, pack))))
-    if size & (size - 1) == 0 and form == Form():
+    if size & (size - 1) == 0 and form == PLAIN:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
     return found
 
@@ -119,7 +120,7 @@ def check_decode(case: Case, form: Form) -> dict[str, float]:
             out, batch.q, k_pool, v_pool, extents, batch.context_lens, **options
         ),
     }
-    if s.block_size & (s.block_size - 1) == 0 and form == Form():
+    if s.block_size & (s.block_size - 1) == 0 and form == PLAIN:
         keys, values = reference.interleave_keys(batch.k_cache), reference.transpose_values(batch.v_cache)
         runs["paper_decode"] = lambda out: paper_decode(
             out, batch.q, keys, values, batch.block_tables, batch.context_lens, max_context_len=max(lens)
@@ -150,7 +151,7 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
     )
 
 
-def prefill_kinds(shape: Shape, form: Form) -> list[PrefillKind]:
+def prefill_kinds(shape: Shape, form: Form = PLAIN) -> list[PrefillKind]:
     """Names and kinds of the prefill kernels that run here on this shape and form."""
     found: list[PrefillKind] = [("mma", "mma", None)]
     if has_wgmma(shape.head_size) and not form.fp8:

@@ -9,7 +9,7 @@ from torch import Tensor
 from testbed.kernels.launch.cache_ops import copy_blocks, write_cache
 from testbed.kernels.launch.swap import swap_fused, swap_per_block
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.random_batches import NAN_E4M3
+from testbed.kernels.verify.reference import NAN_E4M3
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
