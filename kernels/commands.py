@@ -14,6 +14,7 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 MEASUREMENTS = {
     "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products"),
+    "cache-forms": ("measure.cache_forms", "attention with caches of e4m3 and with windows, beside fp16 and torch"),
     "decodes": ("engine.measure_decodes", "decode iterations of the whole engine, with the sum of their kernels"),
     "overlap": ("measure.overlap", "whether computation hides the time of swaps"),
     "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),

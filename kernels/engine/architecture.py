@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from testbed.core.hf_config import shape_of
 from testbed.core.shapes import check_plain
 from testbed.core.specs import ModelSpec
 
-FAMILIES = ("opt", "llama", "qwen2")
+FAMILIES = ("opt", "llama", "mistral", "qwen2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Architecture:
     """A shape and its family: OPT has learned positions, LayerNorm, ReLU and biases; the others RoPE, RMSNorm, SwiGLU.
 
     qkv_bias is true for Qwen2. rope_theta is the base of the angles; rope_scaling is LLaMA 3.1's scaling of low
-    frequencies.
+    frequencies. windowed: the layers with the spec's sliding window, None for evenly spread ones of the spec's number.
     """
 
     spec: ModelSpec
@@ -28,6 +28,17 @@ class Architecture:
     qkv_bias: bool = False
     rope_theta: float = 10_000.0
     rope_scaling: Mapping[str, float] | None = None
+    windowed: tuple[bool, ...] | None = None
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each layer, None for full attention; of evenly spread layers the first is full."""
+        layers, window = self.spec.num_layers, self.spec.window
+        if window is None:
+            return (None,) * layers
+        full = layers - window.num_layers
+        spread = tuple(i * full % layers >= full for i in range(layers))
+        return tuple(window.size if one else None for one in self.windowed or spread)
 
     @property
     def is_opt(self) -> bool:
@@ -47,7 +58,7 @@ class Architecture:
 
 def of_spec(spec: ModelSpec) -> Architecture:
     """The architecture of a shipped model, by the fields of its file."""
-    check_plain(spec, "the engine")
+    check_served(spec)
     if spec.name.startswith(("qwen3", "gemma")):
         raise InputError(f"model={spec.name}: its network is not supported by the engine (run it without engine=)")
     if spec.ffn_matrices == 2:
@@ -55,6 +66,16 @@ def of_spec(spec: ModelSpec) -> Architecture:
     if spec.name.startswith("qwen2"):
         return Architecture(spec, "qwen2", 1e-6, True, 1e6)
     return Architecture(spec, "llama", rope_theta=5e5 if "llama-3" in spec.name else 1e4)
+
+
+def check_served(spec: ModelSpec) -> None:
+    """Raise InputError for a shape that the engine does not support; it has windows, and caches of e4m3."""
+    check_plain(replace(spec, kv_dtype_bytes=None, window=None), "the engine")
+    if spec.kv_dtype_bytes not in (None, 1, spec.dtype_bytes):
+        raise InputError(
+            f"model.kv_dtype_bytes={spec.kv_dtype_bytes}: the engine's cache has the type of the weights or e4m3 "
+            f"(set 1, or {spec.dtype_bytes})"
+        )
 
 
 def of_folder(folder: Path) -> Architecture:
@@ -68,7 +89,7 @@ def of_folder(folder: Path) -> Architecture:
     if family not in FAMILIES:
         raise InputError(f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})")
     spec = shape_of(folder.name, config, path)
-    check_plain(spec, "the engine")
+    check_served(spec)
     return _opt(spec, config, path) if family == "opt" else _gated(spec, config, family, path)
 
 
@@ -80,8 +101,8 @@ def _opt(spec: ModelSpec, config: dict[str, Any], path: Path) -> Architecture:
 
 
 def _gated(spec: ModelSpec, config: dict[str, Any], family: str, path: Path) -> Architecture:
-    if config.get("hidden_act", "silu") != "silu" or config.get("use_sliding_window") or config.get("mlp_bias"):
-        raise InputError(f"{path}: the engine supports SwiGLU without biases and with full attention only")
+    if config.get("hidden_act", "silu") != "silu" or config.get("mlp_bias"):
+        raise InputError(f"{path}: the engine supports SwiGLU without biases only")
     rope = config.get("rope_parameters") or {**(config.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
@@ -89,4 +110,13 @@ def _gated(spec: ModelSpec, config: dict[str, Any], family: str, path: Path) -> 
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     bias = family == "qwen2" or bool(config.get("attention_bias"))
     eps = config.get("rms_norm_eps", 1e-6)
-    return Architecture(spec, family, eps, bias, float(theta), rope if kind == "llama3" else None)
+    windowed = _windowed(spec, config) if spec.window else None
+    return Architecture(spec, family, eps, bias, float(theta), rope if kind == "llama3" else None, windowed)
+
+
+def _windowed(spec: ModelSpec, config: dict[str, Any]) -> tuple[bool, ...]:
+    """The layers with a window: as layer_types lists them, else those from max_window_layers on (Qwen2), else all."""
+    if "layer_types" in config:
+        return tuple(kind == "sliding_attention" for kind in config["layer_types"])
+    first = config.get("max_window_layers", 0) if config["model_type"] == "qwen2" else 0
+    return tuple(i >= first for i in range(spec.num_layers))

@@ -10,7 +10,7 @@ from testbed.core.slots import HOST
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.clock import Clock, GpuTimer, HostTimer
 from testbed.kernels.engine.gpu_engine import Engine
-from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pools, make_pools
+from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import PlainAttention
@@ -22,6 +22,7 @@ from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.contiguous.contiguous import Contiguous
+from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.scheduler import Scheduler
 
@@ -55,17 +56,23 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     policy, spec = scheduler.policy, arch.spec
     if policy.moves_in_background:
         raise InputError(f"{type(policy).__name__}: moves blocks in the background, which only the simulator does")
-    if policy.drops_tokens or policy.returns_slots:
+    if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
         raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
-    layout = layout_of(policy, spec.num_kv_heads)
+    layout = layout_of(policy, spec.num_kv_heads, arch.windows)
+    pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
+    if pooled and options.debug:
+        raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
     host_slots = pool.slots_of(HOST)
-    pools = make_pools(spec, pool.num_slots, host_slots, layout.block_size, options.device, options.dtype)
+    pools = make_pools(spec, pool.num_slots, host_slots, layout.block_size, options.device, options.dtype,
+                       1 if pooled else spec.num_layers)  # fmt: skip
+    if pools.scales is not None and weights.kv_scales is not None:
+        pools.scales.copy_(weights.kv_scales)
     sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
     state = scheduler.state
     parts = _cuda_parts if options.device != "cpu" else _plain_parts
     network, attention, moves, timer = parts(arch, weights, pools, layout, state)
     max_len = min(spec.max_len, pool.max_len)
-    longest = min(max_len, pool.num_slots)
+    longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
     runner = Runner(state, network, attention, moves, layout, sampler, timer, NoSlotChecker(), longest)
     if options.debug:
         runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, host_slots)
@@ -79,10 +86,17 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     return Engine(scheduler, runner, clock, timer, max_len, options.window_s)
 
 
-def layout_of(policy: MemoryPolicy, num_kv_heads: int) -> Layout:
-    """Extents for policies with one reservation per sequence; else blocks, of one slot where the policy has no size."""
+def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)) -> Layout:
+    """Extents for policies with one reservation per sequence, pages for those by group; else blocks.
+
+    Blocks have one slot where the policy has no size. windows: of each layer.
+    """
     if isinstance(policy, Contiguous):
         return Extents(num_kv_heads)
+    if isinstance(policy, Grouped):
+        if policy.pages.block_size > MAX_BLOCK_SIZE:
+            raise InputError(f"policy.block_size={policy.pages.block_size}: the paged kernels support up to 256")
+        return Pages(num_kv_heads, policy, windows)
     size = getattr(policy, "block_size", 1)
     while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
         if size % 2:
@@ -103,13 +117,18 @@ def _capture(runner: Runner, max_num_seqs: int, longest: int) -> None:
 
 def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
     moves = PlainMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout), moves, HostTimer()
+    return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout, arch.windows), moves, HostTimer()
 
 
 def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
     from testbed.kernels.engine.cuda_attention import PagedAttention
     from testbed.kernels.engine.extent_attention import ExtentAttention
+    from testbed.kernels.launch.attention import FP8_SIZES
 
+    if pools.scales is not None and arch.spec.head_size not in FP8_SIZES:
+        raise InputError(
+            f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {arch.spec.head_size}"
+        )
     kind = ExtentAttention if isinstance(layout, Extents) else PagedAttention
     moves = CudaMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, FusedMaths()), kind(pools, layout), moves, GpuTimer()
+    return Network(arch, weights, FusedMaths()), kind(pools, layout, arch.windows), moves, GpuTimer()

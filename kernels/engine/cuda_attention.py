@@ -24,13 +24,17 @@ WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # enough partial results for any dec
 
 
 class CudaAttention(Attention):
-    """Base of both kinds: one ragged launch for prompts, one for decodes, after all new K and V are written."""
+    """Base of both kinds: one ragged launch for prompts, one for decodes, after all new K and V are written.
 
-    def __init__(self, pools: Pools, layout: Layout, planes: Tensor) -> None:
+    windows: of each layer, None for full attention.
+    """
+
+    def __init__(self, pools: Pools, layout: Layout, windows: tuple[int | None, ...], planes: Tensor) -> None:
         self.pools = pools
         self.layout = layout
         self.planes = planes
-        self.pointers = [plane.data_ptr() for plane in planes]
+        self.kinds = [(layout.column_of(layer), window) for layer, window in enumerate(windows)]
+        self.pointers = [[rows.data_ptr() for rows in layout.rows_of(pools, i)] for i in range(len(windows))]
         self.now: dict[str, Tensor] = {}
         self.num_prompt_tokens = 0
         self.longest_prompt = 0
@@ -109,73 +113,103 @@ class CudaAttention(Attention):
     def decode(self, out: Tensor, q: Tensor) -> Step:
         """Attention of the batch's decodes."""
 
-    def caches(self, layer: int) -> tuple[Tensor, Tensor]:
-        """A layer's K and V in the shape that the kernels of this layout take."""
-        return self.planes[2 * layer], self.planes[2 * layer + 1]
+    @property
+    def caches(self) -> tuple[Tensor, Tensor]:
+        """The first layer's K and V in the shape that the kernels of this layout take."""
+        return self.planes[0], self.planes[1]
 
-    def by_layer(self, launch: Launch, k_cache: int) -> Step:
-        """A launch on the caches of a given layer; k_cache is the index of the caches among its arguments."""
-        planes = self.pointers
+    def by_layer(
+        self, bind: Callable[[int, int | None], Launch], k_cache: int, kv_scales: int, scales: Tensor | None
+    ) -> Step:
+        """A launch on the caches of a given layer, bound once for every column and window that layers have.
+
+        k_cache and kv_scales are the indexes of the caches and of their scales among its arguments; scales: by layer.
+        """
+        launches = {kind: bind(*kind) for kind in set(self.kinds)}
+        of_layer, pointers = [launches[kind] for kind in self.kinds], self.pointers
+        of_scales = None if scales is None else [scale.data_ptr() for scale in scales]
 
         def step(layer: int, stream: int) -> None:
-            launch.point(k_cache, planes[2 * layer])
-            launch.point(k_cache + 1, planes[2 * layer + 1])
+            launch, (keys, values) = of_layer[layer], pointers[layer]
+            launch.point(k_cache, keys)
+            launch.point(k_cache + 1, values)
+            if of_scales is not None:
+                launch.point(kv_scales, of_scales[layer])
             launch(stream)
 
         return step
 
 
 class PagedAttention(CudaAttention):
-    """Block tables, and a slot for each new token."""
+    """Block tables, and a slot for each new token, by column of the layout."""
 
-    def __init__(self, pools: Pools, layout: Layout) -> None:
-        super().__init__(pools, layout, pools.blocks(layout.block_size))
+    def __init__(self, pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> None:
+        super().__init__(pools, layout, windows, pools.blocks(layout.block_size))
 
     def arrays(self, batch: Ragged) -> dict[str, NDArray[Any]]:
-        n, ids = batch.num_prompts, [place.ids for place in batch.places]
-        return {
-            "prompt_tables": padded(ids[:n]),
-            "decode_tables": padded(ids[n:]),
-            "slots": written_slots(batch, self.layout),
-        }
+        n, found = batch.num_prompts, dict[str, NDArray[Any]]()
+        for column in range(self.layout.num_columns):
+            ids = [self.layout.table(place, column) for place in batch.places]
+            found[f"prompt_tables{column}"], found[f"decode_tables{column}"] = padded(ids[:n]), padded(ids[n:])
+            found[f"slots{column}"] = written_slots(batch, self.layout, column)
+        return found
 
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
         width = -(-longest // self.layout.block_size)
-        one: tuple[int, ...] = (num_seqs,)
-        tables = (num_seqs, width), np.int32
-        return {"slots": (one, np.int64), "decode_contexts": (one, np.int32), "decode_tables": tables}
+        shapes: Shapes = {"decode_contexts": ((num_seqs,), np.int32)}
+        for column in range(self.layout.num_columns):
+            shapes[f"slots{column}"] = (num_seqs,), np.int64
+            shapes[f"decode_tables{column}"] = (num_seqs, width), np.int32
+        return shapes
 
     def clear(self, host: dict[str, Any]) -> None:
-        host["slots"][:], host["decode_contexts"][:] = SKIP, 0
+        host["decode_contexts"][:] = 0
+        for column in range(self.layout.num_columns):
+            host[f"slots{column}"][:] = SKIP
 
     def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
-        tables, num, size = host["decode_tables"], len(batch.parts), self.layout.block_size
-        for i, place in enumerate(batch.places):
-            if i >= len(before) or before[i] is not place:
-                ids = place.ids[: tables.shape[1]]
-                tables[i, : len(ids)] = ids
+        num, size = len(batch.parts), self.layout.block_size
         blocks, offsets = np.divmod(batch.positions, size)
-        host["slots"][:num] = tables[np.arange(num), blocks].astype(np.int64) * size + offsets
         host["decode_contexts"][:num] = batch.positions + 1
+        for column in range(self.layout.num_columns):
+            tables = host[f"decode_tables{column}"]
+            for i, place in enumerate(batch.places):
+                if i >= len(before) or before[i] is not place:
+                    ids = self.layout.table(place, column)[: tables.shape[1]]
+                    tables[i, : len(ids)] = ids
+            host[f"slots{column}"][:num] = tables[np.arange(num), blocks].astype(np.int64) * size + offsets
 
     def write(self, k: Tensor, v: Tensor) -> Step:
-        launch = cache_ops.bind_write_cache(*self.caches(0), k, v, self.now["slots"])
-        return self.by_layer(launch, cache_ops.K_CACHE)
+        def bind(column: int, window: int | None) -> Launch:
+            slots = self.now[f"slots{column}"]
+            return cache_ops.bind_write_cache(*self.caches, k, v, slots, kv_scales=first(self.pools.scales))
+
+        return self.by_layer(bind, cache_ops.K_CACHE, cache_ops.KV_SCALES, self.pools.scales)
 
     def prefill(self, out: Tensor, q: Tensor) -> Step:
-        now = self.now
-        launch = bind_paged_prefill(
-            out, q, *self.caches(0), now["prompt_tables"], now["starts"], now["prompt_contexts"],
-            max_query_len=self.longest_prompt,
-        )  # fmt: skip
-        return self.by_layer(launch, attention.K_CACHE)
+        def bind(column: int, window: int | None) -> Launch:
+            now = self.now
+            return bind_paged_prefill(
+                out, q, *self.caches, now[f"prompt_tables{column}"], now["starts"], now["prompt_contexts"],
+                max_query_len=self.longest_prompt, kv_scales=first(self.pools.scales), window=window,
+            )  # fmt: skip
+
+        return self.by_layer(bind, attention.K_CACHE, attention.KV_SCALES, self.pools.scales)
 
     def decode(self, out: Tensor, q: Tensor) -> Step:
-        launch = attention.bind_paged_decode(
-            out, q, *self.caches(0), self.now["decode_tables"], self.now["decode_contexts"],
-            max_context_len=self.longest_context, workspace=self.workspace(q),
-        )  # fmt: skip
-        return self.by_layer(launch, attention.K_CACHE)
+        def bind(column: int, window: int | None) -> Launch:
+            return attention.bind_paged_decode(
+                out, q, *self.caches, self.now[f"decode_tables{column}"], self.now["decode_contexts"],
+                max_context_len=self.longest_context, workspace=self.workspace(q), kv_scales=first(self.pools.scales),
+                window=window,
+            )  # fmt: skip
+
+        return self.by_layer(bind, attention.K_CACHE, attention.KV_SCALES, self.pools.scales)
+
+
+def first(scales: Tensor | None) -> Tensor | None:
+    """The scales of layer 0."""
+    return None if scales is None else scales[0]
 
 
 def padded(tables: list[Ints]) -> NDArray[np.int32]:
@@ -186,10 +220,10 @@ def padded(tables: list[Ints]) -> NDArray[np.int32]:
     return rows
 
 
-def written_slots(batch: Ragged, layout: Layout) -> Ints:
+def written_slots(batch: Ragged, layout: Layout, column: int) -> Ints:
     """The slot of every token of the batch; SKIP where its K and V are stored already."""
     slots = [np.empty(0, np.int64)]
     for part, place in zip(batch.parts, batch.places, strict=True):
         positions = np.arange(part.num_stored, part.context_len)
-        slots.append(np.where(positions < part.written, SKIP, layout.slots(place, positions)))
+        slots.append(np.where(positions < part.written, SKIP, layout.slots(place, positions, column)))
     return np.concatenate(slots)

@@ -7,10 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from testbed.kernels.engine.cuda_attention import SKIP, CudaAttention, Shapes, Step
+from testbed.core.errors import InputError
+from testbed.kernels.engine.cuda_attention import SKIP, CudaAttention, Shapes, Step, first
 from testbed.kernels.engine.layout import Ints, Layout, Place, Pools
 from testbed.kernels.engine.ragged import Ragged
 from testbed.kernels.launch import attention, cache_ops
+from testbed.kernels.launch.launch import Launch
 from testbed.kernels.launch.prefill_attention import bind_paged_prefill
 
 
@@ -21,9 +23,12 @@ class ExtentAttention(CudaAttention):
     blocks of one slot, so that the paged prefill kernel reads an extent in place.
     """
 
-    def __init__(self, pools: Pools, layout: Layout) -> None:
+    def __init__(self, pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> None:
         self.kv_heads, size = pools.spec.num_kv_heads, pools.spec.head_size
-        super().__init__(pools, layout, pools.all_rows().view(len(pools.device), -1, 1, 1, size))
+        super().__init__(pools, layout, windows, pools.all_rows().view(len(pools.device), -1, 1, 1, size))
+        self._row_scales = None if pools.scales is None else pools.scales[:, :, :1].contiguous()
+        if pools.scales is not None and pools.scales.ne(pools.scales[:, :, :1]).any():
+            raise InputError("a scale for each kv head: the contiguous kernels know one a layer (choose policy=paged)")
         self._slots = pools.device.view(len(pools.device), -1, self.kv_heads, size)
 
     def arrays(self, batch: Ragged) -> dict[str, NDArray[Any]]:
@@ -70,8 +75,12 @@ class ExtentAttention(CudaAttention):
         """See CudaAttention; each head's row of K and V is first copied out of the product's row."""
         rows_k, rows_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
         new_k, new_v = (x.view(-1, 1, k.shape[2]) for x in (rows_k, rows_v))
-        launch = cache_ops.bind_write_cache(*self.caches(0), new_k, new_v, self.now["rows"])
-        write = self.by_layer(launch, cache_ops.K_CACHE)
+
+        def bind(column: int, window: int | None) -> Launch:
+            rows = self.now["rows"]
+            return cache_ops.bind_write_cache(*self.caches, new_k, new_v, rows, kv_scales=first(self._row_scales))
+
+        write = self.by_layer(bind, cache_ops.K_CACHE, cache_ops.KV_SCALES, self._row_scales)
 
         def step(layer: int, stream: int) -> None:
             rows_k.copy_(k)
@@ -85,11 +94,15 @@ class ExtentAttention(CudaAttention):
         shape = self.kv_heads, num_tokens, num_heads // self.kv_heads, size
         by_head, attended = (torch.empty(shape, dtype=q.dtype, device=q.device) for _ in range(2))
         queries, answers = (x.unflatten(1, (self.kv_heads, -1)).transpose(0, 1) for x in (q, out))
-        launch = bind_paged_prefill(
-            attended.flatten(0, 1), by_head.flatten(0, 1), *self.caches(0), now["row_tables"], now["head_starts"],
-            now["head_contexts"], max_query_len=self.longest_prompt,
-        )  # fmt: skip
-        prefill = self.by_layer(launch, attention.K_CACHE)
+
+        def bind(column: int, window: int | None) -> Launch:
+            return bind_paged_prefill(
+                attended.flatten(0, 1), by_head.flatten(0, 1), *self.caches, now["row_tables"], now["head_starts"],
+                now["head_contexts"], max_query_len=self.longest_prompt, kv_scales=first(self._row_scales),
+                window=window,
+            )  # fmt: skip
+
+        prefill = self.by_layer(bind, attention.K_CACHE, attention.KV_SCALES, self._row_scales)
 
         def step(layer: int, stream: int) -> None:
             by_head.copy_(queries)
@@ -99,11 +112,14 @@ class ExtentAttention(CudaAttention):
         return step
 
     def decode(self, out: Tensor, q: Tensor) -> Step:
-        launch = attention.bind_contiguous_decode(
-            out, q, self._slots[0], self._slots[1], self.now["extents"], self.now["decode_contexts"],
-            max_context_len=self.longest_context, workspace=self.workspace(q),
-        )  # fmt: skip
-        return self.by_layer(launch, attention.K_CACHE)
+        def bind(column: int, window: int | None) -> Launch:
+            return attention.bind_contiguous_decode(
+                out, q, self._slots[0], self._slots[1], self.now["extents"], self.now["decode_contexts"],
+                max_context_len=self.longest_context, workspace=self.workspace(q), kv_scales=first(self.pools.scales),
+                window=window,
+            )  # fmt: skip
+
+        return self.by_layer(bind, attention.K_CACHE, attention.KV_SCALES, self.pools.scales)
 
 
 def written_rows(batch: Ragged, layout: Layout) -> Ints:

@@ -16,6 +16,8 @@ from testbed.core.errors import PlugInError
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
 from testbed.core.specs import ModelSpec
+from testbed.kernels.verify.reference import NAN_E4M3
+from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy
 
 Ints = NDArray[np.int64]
@@ -26,11 +28,18 @@ class Pools:
     """device: [2 * num_layers, num_slots * num_kv_heads * head_size], K and V of a layer in turn.
 
     host: [num_host_blocks, 2 * num_layers, block_size * num_kv_heads * head_size], pinned where there is a GPU.
+    scales: of a cache of e4m3, whose bytes the pools then contain, float32 [num_layers, 2, num_kv_heads] of K and of V.
     """
 
     device: Tensor
     host: Tensor
     spec: ModelSpec
+    scales: Tensor | None = None
+
+    @property
+    def nan(self) -> float:
+        """What fills a slot so that it reads as NaN."""
+        return float("nan") if self.scales is None else NAN_E4M3
 
     def rows(self, layer: int) -> tuple[Tensor, Tensor]:
         """A layer's K and V as rows of one head's values."""
@@ -52,19 +61,28 @@ class Pools:
 
 
 def make_pools(
-    spec: ModelSpec, num_slots: int, num_host_slots: int, block_size: int, device: str, dtype: torch.dtype
-) -> Pools:
-    """Empty pools of the given numbers of slots, cut to whole blocks."""
-    planes, width = 2 * spec.num_layers, spec.num_kv_heads * spec.head_size
+    spec: ModelSpec, num_slots: int, num_host_slots: int, block_size: int, device: str, dtype: torch.dtype,
+    pooled_layers: int,
+) -> Pools:  # fmt: skip
+    """Empty pools of the given numbers of slots, cut to whole blocks.
+
+    pooled_layers: layers with a pool each; 1 where all share one. Scales are 1, as in vLLM where a model gives none.
+    """
+    planes, width, scales = 2 * pooled_layers, spec.num_kv_heads * spec.head_size, None
+    if spec.kv_dtype_bytes == 1:
+        dtype, scales = torch.uint8, torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=device)
     whole = num_slots // block_size * block_size
     pinned = device != "cpu" and num_host_slots > 0
     host = torch.empty((num_host_slots // block_size, planes, block_size * width), dtype=dtype, pin_memory=pinned)
-    return Pools(torch.zeros((planes, whole * width), dtype=dtype, device=device), host, spec)
+    return Pools(torch.zeros((planes, whole * width), dtype=dtype, device=device), host, spec, scales)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A sequence's table for a kernel: `ids` are block ids, or the first slot and the length of an extent."""
+    """A sequence's table for a kernel: `ids` are block ids, or the first slot and the length of an extent.
+
+    In pages of several layers, ids has a row for each column of the policy.
+    """
 
     ids: Ints
     num_slots: int
@@ -74,16 +92,33 @@ class Layout(ABC):
     """Converts tables to places, and positions of a place to slots and rows."""
 
     block_size: int
+    num_columns = 1  # tables of a sequence
 
     def __init__(self, num_kv_heads: int) -> None:
         self.num_kv_heads = num_kv_heads
+
+    def table(self, place: Place, column: int) -> Ints:
+        """The ids of one column."""
+        return place.ids
+
+    def column_of(self, layer: int) -> int:
+        """The column whose table a layer reads."""
+        return 0
+
+    def rows_of(self, pools: Pools, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's K and V as rows, from the one on that its tables count from."""
+        return pools.rows(layer)
+
+    def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
+        """A sequence's place."""
+        return self.place(policy.table(seq), seq)
 
     @abstractmethod
     def place(self, table: list[Extent], owner: object) -> Place:
         """A table as a place; raises PlugInError, which names `owner`, where these kernels cannot read the table."""
 
     @abstractmethod
-    def slots(self, place: Place, positions: Ints) -> Ints:
+    def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
         """The slots of a sequence's tokens at `positions`."""
 
     @abstractmethod
@@ -108,9 +143,9 @@ class Blocks(Layout):
         ids = np.array([block for run in runs for block in run], np.int64)
         return Place(ids, len(ids) * size)
 
-    def slots(self, place: Place, positions: Ints) -> Ints:
+    def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
         blocks, offsets = np.divmod(positions, self.block_size)
-        return np.asarray(place.ids[blocks] * self.block_size + offsets, np.int64)
+        return np.asarray(self.table(place, column)[blocks] * self.block_size + offsets, np.int64)
 
     def rows(self, place: Place, slots: Ints) -> Ints:
         blocks, offsets = np.divmod(slots, self.block_size)
@@ -128,13 +163,54 @@ class Extents(Layout):
             raise PlugInError(f"the table of {owner}: is {table} (the contiguous kernels read one extent per sequence)")
         return Place(np.array(table[0], np.int64), table[0].length)
 
-    def slots(self, place: Place, positions: Ints) -> Ints:
+    def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
         return np.asarray(place.ids[0] + positions, np.int64)
 
     def rows(self, place: Place, slots: Ints) -> Ints:
         first, length = place.ids
         heads = first * self.num_kv_heads + np.arange(self.num_kv_heads) * length
         return np.asarray(heads + (slots - first)[:, None], np.int64)
+
+
+class Pages(Blocks):
+    """Blocks of one layer, of which a page of a column has one for each of its layers (policy=grouped).
+
+    All layers share one pool. Layer i of a column reads the blocks i behind those of the table.
+    """
+
+    def __init__(self, num_kv_heads: int, policy: Grouped, windows: tuple[int | None, ...]) -> None:
+        super().__init__(num_kv_heads, policy.pages.block_size)
+        left = [[i for i, window in enumerate(windows) if (window is None) == full] for full in (True, False)]
+        groups, self._places = [layers for layers in left if layers], dict[int, tuple[int, int]]()
+        self.num_columns = len(policy.pages.columns)
+        for column, one in enumerate(policy.pages.columns):
+            for i in range(one.width):
+                self._places[groups[one.group].pop(0)] = column, i
+
+    def table(self, place: Place, column: int) -> Ints:
+        return np.asarray(place.ids[column])
+
+    def column_of(self, layer: int) -> int:
+        return self._places[layer][0]
+
+    def rows_of(self, pools: Pools, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = pools.rows(0)
+        before = self._places[layer][1] * self.block_size * self.num_kv_heads
+        return keys[before:], values[before:]
+
+    def place(self, table: list[Extent], owner: object) -> Place:
+        """Every column with the same blocks."""
+        place = super().place(table, owner)
+        return Place(np.tile(place.ids, (self.num_columns, 1)), place.num_slots)
+
+    def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
+        """See Layout; an id of a block that was given back is 0, and is never read."""
+        size, tables = self.block_size, policy.group_tables(seq)
+        num_blocks = max(one.first // size + len(one.extents) for one in tables)
+        ids = np.zeros((len(tables), num_blocks), np.int64)
+        for row, one in zip(ids, tables, strict=True):
+            row[one.first // size :] = [start // size for start, _ in one.extents]
+        return Place(ids, num_blocks * size)
 
 
 class Tables:
@@ -149,7 +225,7 @@ class Tables:
         """The place of at least the first num_tokens tokens of `seq`."""
         place = self._places.get(seq.seq_id)
         if place is None or place.num_slots < num_tokens:
-            place = self._places[seq.seq_id] = self.layout.place(self.policy.table(seq), seq)
+            place = self._places[seq.seq_id] = self.layout.place_of(self.policy, seq)
             if place.num_slots < num_tokens:
                 name = type(self.policy).__name__
                 raise PlugInError(f"{name}: has {place.num_slots} slots for {seq}, which needs {num_tokens}")

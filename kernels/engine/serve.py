@@ -1,5 +1,6 @@
 """A built run on this machine's GPU: the engine for it, its requests served in real time, the raw rows."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from testbed.config import EngineConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
-from testbed.kernels.engine.architecture import Architecture, of_folder, of_spec
+from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
 from testbed.kernels.engine.assemble import Options, assemble
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.run_folder import write_run
@@ -85,13 +86,14 @@ def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:
     if options.weights == "random":
         return of_spec(spec)
     arch = of_folder(Path(options.weights))
-    for name in ("num_layers", "num_kv_heads", "head_size"):
+    for name in ("num_layers", "num_kv_heads", "head_size", "window"):
         if getattr(arch.spec, name) != getattr(spec, name):
             raise InputError(
                 f"{options.weights}: {name}={getattr(arch.spec, name)}: model.{name} is {getattr(spec, name)} "
                 "(take the config's model from the folder)"
             )
-    return arch
+    check_served(spec)
+    return replace(arch, spec=replace(arch.spec, kv_dtype_bytes=spec.kv_dtype_bytes))
 
 
 def _check(setup: Setup) -> None:

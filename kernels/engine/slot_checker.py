@@ -73,7 +73,7 @@ class SlotChecker(NoSlotChecker):
         kv_heads = pools.spec.num_kv_heads
         self.tiers = {DEVICE: Tier(pools.all_rows().shape[1] // kv_heads), HOST: Tier(host_slots)}
         self._owned = np.zeros(len(self.tiers[DEVICE].position), bool)
-        pools.device.fill_(float("nan"))
+        pools.device.fill_(pools.nan)
 
     def planned(self, plan: Plan) -> None:
         """Begin a step."""
@@ -122,7 +122,7 @@ class SlotChecker(NoSlotChecker):
         if len(gone):
             heads = self.pools.spec.num_kv_heads
             rows = (gone[:, None] * heads + np.arange(heads)).ravel()  # whole blocks or extents: any order
-            self.pools.all_rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = float("nan")
+            self.pools.all_rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = self.pools.nan
             self.tiers[DEVICE].position[gone] = EMPTY
         self._owned = owned
 

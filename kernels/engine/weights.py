@@ -3,7 +3,7 @@
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,17 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A whole model; positions is OPT's learned table without its first rows; head may be the embedding."""
+    """A whole model; positions is OPT's learned table without its first rows; head may be the embedding.
+
+    kv_scales: of a cache of e4m3, [num_layers, 2, num_kv_heads] of K and of V; None where a folder has none.
+    """
 
     embedding: Tensor
     positions: Tensor | None
     layers: list[Layer]
     norm: Affine
     head: Tensor
+    kv_scales: Tensor | None = None
 
 
 class SafetensorsFolder:
@@ -103,7 +107,19 @@ def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dty
             raise InputError(f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires {list(shape)}")
         return tensor.to(device=device, dtype=dtype)
 
-    return _opt(arch, get) if arch.is_opt else _gated(arch, get)
+    weights = _opt(arch, get) if arch.is_opt else _gated(arch, get)
+    return replace(weights, kv_scales=_kv_scales(arch, files))
+
+
+def _kv_scales(arch: Architecture, files: SafetensorsFolder) -> Tensor | None:
+    """k_scale and v_scale of every layer, of one value or one for each kv head."""
+    layers = [[f"model.layers.{i}.self_attn.{x}_scale" for x in "kv"] for i in range(arch.spec.num_layers)]
+    if not any(name in files for layer in layers for name in layer):
+        return None
+    shape = (arch.spec.num_kv_heads,)
+    return torch.stack(
+        [torch.stack([files.read(x).float().flatten().expand(shape) for x in layer]) for layer in layers]
+    )
 
 
 def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtype) -> Weights:

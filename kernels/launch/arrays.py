@@ -8,6 +8,7 @@ from typing import Any
 from testbed.kernels.launch.compile import require_gpu
 
 HALF = ("float16", "bfloat16")
+FP8 = ("float8_e4m3fn", "uint8")  # e4m3, in CuPy as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class View:
     strides: tuple[int, ...]
     dtype: str
     on_gpu: bool
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a cached value."""
+        return 1 if self.dtype in FP8 else 2
 
 
 def is_torch(array: Any) -> bool:
@@ -65,7 +71,7 @@ def check(v: View, shape: Sequence[int | None], dtypes: Sequence[str], strided_d
         if v.shape[dim] != 1 and v.strides[dim] != dense:
             raise ValueError(f"{v.name}: dimension {dim} has stride {v.strides[dim]}, expected {dense} (contiguous)")
         dense *= v.shape[dim]
-    if align and (v.pointer % align or any(s * 2 % align for s in v.strides[:strided_dims])):
+    if align and (v.pointer % align or any(s * v.itemsize % align for s in v.strides[:strided_dims])):
         raise ValueError(f"{v.name}: rows must start at multiples of {align} bytes")
     return v
 

@@ -5,7 +5,9 @@ call waits, and none allocates if a workspace is passed, so after one warm-up ca
 graph. Block ids are on the device, where reading them would wait: the caller checks them. torch and CuPy arrays are
 used in place; float16 and bfloat16, accumulation in fp32.
 
-Cache layout: [num_blocks, num_kv_heads, block_size, head_size], K and V apart.
+Cache layout: [num_blocks, num_kv_heads, block_size, head_size], K and V apart, of the type of the queries; or e4m3 with
+kv_scales, float32 [2, num_kv_heads], by which a cached value of K and of V is multiplied. window: a token reads the
+last so many tokens only, itself included; table entries of blocks before them may have any valid id.
 """
 
 import math
@@ -16,14 +18,16 @@ from typing import Any
 import numpy as np
 
 from testbed.kernels.launch import arrays
-from testbed.kernels.launch.arrays import HALF, View
-from testbed.kernels.launch.compile import load, multiprocessors, require_gpu
+from testbed.kernels.launch.arrays import FP8, HALF, View
+from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
 from testbed.kernels.launch.decode_plan import MAX_CHUNKS, MAX_WAVE, DecodePlan, plan_decode
 from testbed.kernels.launch.launch import Launch, at_once
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
+FP8_SIZES = (64, 128, 256)  # head sizes with caches of e4m3
 MAX_BLOCK_SIZE = 256
 K_CACHE, V_CACHE = 2, 3  # indexes of the caches among the arguments of all attention kernels
+KV_SCALES = -2  # and of their scales, in the kernels that take some
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ def decode_workspace(q: Any, num_chunks: int) -> Workspace:
 def bind_paged_decode(
     out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, *, max_context_len: int,
     scale: float | None = None, plan: DecodePlan | None = None, workspace: Workspace | None = None,
+    kv_scales: Any = None, window: int | None = None,
 ) -> Launch:  # fmt: skip
     """One query token per sequence against a paged cache (PagedAttention; split contexts as in Flash-Decoding).
 
@@ -56,7 +61,7 @@ def bind_paged_decode(
     block_tables: int32 [num_seqs, max_blocks]; context_lens: int32 [num_seqs], none above max_context_len.
     The caches' pointers may be replaced.
     """
-    s = check_attention(out, q, k_cache, v_cache)
+    s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     tables = check_tables(block_tables, context_lens, s.num_rows)
     if tables.shape[1] * s.block_size < max_context_len:
         raise ValueError(
@@ -73,6 +78,7 @@ paged_decode = at_once(bind_paged_decode)
 def bind_contiguous_decode(
     out: Any, q: Any, k_cache: Any, v_cache: Any, extents: Any, context_lens: Any, *, max_context_len: int,
     scale: float | None = None, plan: DecodePlan | None = None, workspace: Workspace | None = None,
+    kv_scales: Any = None, window: int | None = None,
 ) -> Launch:  # fmt: skip
     """The same arithmetic on one extent per sequence, as in FasterTransformer; it differs from paged only by layout.
 
@@ -80,8 +86,8 @@ def bind_contiguous_decode(
     at `first` is laid out [num_kv_heads, capacity, head_size]. extents: int32 [num_seqs, 2] = first, capacity.
     """
     pool = arrays.view("k_cache", k_cache)
-    arrays.check(pool, (None, None, None), HALF, align=16)
-    s = check_attention(out, q, k_cache, v_cache, pool=pool)
+    arrays.check(pool, (None, None, None), HALF + FP8, align=16)
+    s = check_attention(out, q, k_cache, v_cache, kv_scales, window, pool=pool)
     arrays.check(arrays.view("extents", extents), (s.num_rows, 2), ("int32",))
     arrays.check(arrays.view("context_lens", context_lens), (s.num_rows,), ("int32",))
     places = (extents, context_lens, 2)
@@ -104,14 +110,30 @@ class Shapes:
     block_size: int
     q_stride: int
     bf16: bool
+    kv_scales: int  # address; 0: the caches have the type of the queries
+    window: int  # 0: none
 
     @property
     def defines(self) -> dict[str, int]:
         """Compile-time constants that every attention source takes."""
-        return {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": int(self.bf16)}
+        base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": int(self.bf16)}
+        return base | cache_defines(self.kv_scales > 0, self.window > 0)
+
+    @property
+    def last_arguments(self) -> tuple[Any, ...]:
+        """The last arguments of decode.cu and prefill.cu."""
+        return self.kv_scales, np.int32(self.window)
 
 
-def check_attention(out: Any, q: Any, k_cache: Any, v_cache: Any, pool: View | None = None) -> Shapes:
+def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:
+    """Compile-time constants of the cache's type and of windows."""
+    return {name: 1 for name, on in {"FP8": fp8, "WINDOWED": windowed}.items() if on}
+
+
+def check_attention(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None,
+    pool: View | None = None,
+) -> Shapes:  # fmt: skip
     """Check queries, output and caches; with `pool` the caches are pools of slots instead of blocks."""
     queries, keys = arrays.view("q", q), pool or arrays.view("k_cache", k_cache)
     arrays.check(queries, (None, None, None), HALF, strided_dims=1, align=16)
@@ -120,16 +142,32 @@ def check_attention(out: Any, q: Any, k_cache: Any, v_cache: Any, pool: View | N
         raise ValueError(f"q: head size {head_size} is not one of {HEAD_SIZES}")
     arrays.check(arrays.view("out", out), queries.shape, (queries.dtype,), align=16)
     shape = (None, None, head_size) if pool else (None, None, None, head_size)
-    arrays.check(keys, shape, (queries.dtype,), align=16)
-    arrays.check(arrays.view("v_cache", v_cache), keys.shape, (queries.dtype,), align=16)
+    arrays.check(keys, shape, (queries.dtype,) if kv_scales is None else FP8, align=16)
+    arrays.check(arrays.view("v_cache", v_cache), keys.shape, (keys.dtype,), align=16)
     num_blocks, num_kv_heads, block_size = (*keys.shape[:2], 1 if pool else keys.shape[2])
     if num_heads % num_kv_heads:
         raise ValueError(f"q: {num_heads} heads are no multiple of k_cache's {num_kv_heads} kv heads")
     if num_blocks * num_kv_heads * block_size >= 1 << 31:
         raise ValueError(f"k_cache: {num_blocks * num_kv_heads * block_size} rows of a head, at most {2**31 - 1}")
     arrays.check_range("k_cache: block size", block_size, 1, MAX_BLOCK_SIZE)
-    bf16 = queries.dtype == "bfloat16"
-    return Shapes(num_rows, num_heads, num_kv_heads, head_size, num_blocks, block_size, queries.strides[0], bf16)
+    if window is not None:
+        arrays.check_range("window", window, 1, (1 << 31) - 1)
+    return Shapes(
+        num_rows, num_heads, num_kv_heads, head_size, num_blocks, block_size, queries.strides[0],
+        queries.dtype == "bfloat16", check_scales(kv_scales, num_kv_heads, head_size), window or 0,
+    )  # fmt: skip
+
+
+def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
+    """The address of the scales of caches of e4m3; 0 for None."""
+    if kv_scales is None:
+        return 0
+    if head_size not in FP8_SIZES:
+        raise ValueError(f"kv_scales: no kernel of e4m3 for head size {head_size}, only for {FP8_SIZES}")
+    address = arrays.check(arrays.view("kv_scales", kv_scales), (2, num_kv_heads), ("float32",)).pointer
+    if (found := compute_capability()) < 89:
+        raise ValueError(f"kv_scales: e4m3 needs a GPU of compute capability 8.9 or more, this one has {found / 10}")
+    return address
 
 
 def check_tables(block_tables: Any, context_lens: Any, num_seqs: int) -> View:
@@ -149,7 +187,8 @@ def _bind_decode(
 ) -> Launch:  # fmt: skip
     groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
     num_sms = multiprocessors(require_gpu().cuda.runtime.getDevice())
-    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms)
+    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms, s.kv_scales > 0, s.window)
+    max_context_len = plan.most_read(max_context_len, s.window)
     chunks = plan.num_chunks(max_context_len)
     workspace = workspace or decode_workspace(tensors[1], chunks)
     rows = s.num_rows * s.num_heads
@@ -167,5 +206,5 @@ def _bind_decode(
     pointers = [arrays.view("", buffer).pointer for buffer in buffers]
     numbers = (s.q_stride, s.num_kv_heads, places[2], plan.chunk_tokens, s.num_rows, chunks, combined // groups)
     grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
-    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
+    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
     return Launch(kernel, grid, (plan.num_warps * 32,), arguments)

@@ -9,25 +9,30 @@ from typing import Any
 import numpy as np
 
 from testbed.kernels.launch import arrays
-from testbed.kernels.launch.arrays import HALF
+from testbed.kernels.launch.arrays import FP8, HALF
+from testbed.kernels.launch.attention import check_scales
 from testbed.kernels.launch.compile import load
 from testbed.kernels.launch.launch import Launch, at_once
 
 MAX_GRID = 65_535  # of the second and third grid dimension
 K_CACHE, V_CACHE = 0, 1
+KV_SCALES = -1
 
 
 def bind_write_cache(
-    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False
-) -> Launch:
+    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False,
+    kv_scales: Any = None,
+) -> Launch:  # fmt: skip
     """Write new keys and values of a mixed batch to their slots (the paper's fused reshape and block write).
 
     k, v: [num_tokens, num_kv_heads, head_size], rows may be strided; slot_mapping: int64 [num_tokens], block id *
     block_size + offset, negative to skip a token; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size],
-    or the layout of `paper_decode` if `paper_layout`. K_CACHE and V_CACHE are the indexes of the cache arguments.
+    or the layout of `paper_decode` if `paper_layout`. With kv_scales, float32 [2, num_kv_heads] of K and of V, the
+    caches are e4m3: values are divided by their head's scale and rounded, those beyond 448 to 448. K_CACHE, V_CACHE
+    and KV_SCALES are the indexes of these arguments.
     """
     values, new_k, new_v = arrays.view("v_cache", v_cache), arrays.view("k", k), arrays.view("v", v)
-    arrays.check(values, (None, None, None, None), HALF, align=16)
+    arrays.check(values, (None, None, None, None), HALF if kv_scales is None or paper_layout else FP8, align=16)
     num_blocks, num_kv_heads, block_size, head_size = values.shape
     keys_shape: tuple[int, ...] = values.shape
     if paper_layout:
@@ -36,16 +41,19 @@ def bind_write_cache(
     arrays.check(arrays.view("k_cache", k_cache), keys_shape, (values.dtype,), align=16)
     if head_size % 8:
         raise ValueError(f"v_cache: head size {head_size} is no multiple of 8")
+    kinds = HALF if values.dtype in FP8 else (values.dtype,)
     for new in (new_k, new_v):
-        arrays.check(new, (None, num_kv_heads, head_size), (values.dtype,), strided_dims=1, align=16)
+        arrays.check(new, (None, num_kv_heads, head_size), kinds, strided_dims=1, align=16)
     num_tokens = new_k.shape[0]
-    arrays.check(new_v, new_k.shape, (values.dtype,), strided_dims=1)
+    arrays.check(new_v, new_k.shape, (new_k.dtype,), strided_dims=1)
     arrays.check(arrays.view("slot_mapping", slot_mapping), (num_tokens,), ("int64",))
-    kernel = _kernel("write_cache", head_size, block_size, paper_layout)
+    scales = check_scales(kv_scales, num_kv_heads, head_size)
+    fp8 = {"FP8": 1, "BF16": int(new_k.dtype == "bfloat16")} if scales else {}
+    kernel = _kernel("write_cache", head_size, block_size, paper_layout, **fp8)
     pointers = [arrays.view("", a).pointer for a in (k_cache, v_cache, k, v, slot_mapping)]
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
-    return Launch(kernel, (num_tokens,), (threads,), (*pointers, *numbers))
+    return Launch(kernel, (num_tokens,), (threads,), (*pointers, *numbers, scales))
 
 
 write_cache = at_once(bind_write_cache)
@@ -84,8 +92,8 @@ scatter_blocks = at_once(bind_scatter_blocks)
 
 
 def _check_pool(pool: Any) -> arrays.View:
-    view = arrays.check(arrays.view("pool", pool), (None,) * 5, HALF, align=16)
-    if np.prod(view.shape[2:]) % 8:
+    view = arrays.check(arrays.view("pool", pool), (None,) * 5, HALF + FP8, align=16)
+    if np.prod(view.shape[2:]) * view.itemsize % 16:
         raise ValueError(f"pool: a block of {view.shape[2:]} is no multiple of 16 bytes")
     arrays.check_range("pool: number of planes", view.shape[0], 1, MAX_GRID)
     return view
@@ -103,12 +111,12 @@ def _check_staging(staging: Any, pool: Any, ids: Any) -> tuple[arrays.View, int,
 
 
 def _bound(name: str, pointers: tuple[int, ...], view: arrays.View, count: int) -> Launch:
-    vectors = int(np.prod(view.shape[2:])) // 8
+    vectors = int(np.prod(view.shape[2:])) * view.itemsize // 16
     splits = max(1, min(8, vectors // 1024))
     arguments = (*pointers, np.int64(view.shape[1]), np.int32(vectors))
     return Launch(_kernel(name), (splits, count, view.shape[0]), (256,), arguments)
 
 
-def _kernel(name: str, head_size: int = 8, block_size: int = 1, paper_layout: bool = False) -> Any:
+def _kernel(name: str, head_size: int = 8, block_size: int = 1, paper_layout: bool = False, **more: int) -> Any:
     constants = {"HEAD_SIZE": head_size, "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
-    return load("cache_ops.cu", name, **constants)
+    return load("cache_ops.cu", name, **constants, **more)

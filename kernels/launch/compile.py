@@ -51,6 +51,12 @@ def multiprocessors(device: int) -> int:
     return int(require_gpu().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
+@cache
+def compute_capability() -> int:
+    """Of the current device, such as 90."""
+    return int(require_gpu().cuda.Device().compute_capability)
+
+
 def source_text(source: str) -> str:
     """A .cu file with its headers inlined, so that one hash covers all of it."""
     text = (SOURCES / source).read_text()

@@ -3,11 +3,12 @@
 The rules come from sweeps on an H200 over warps, residency and chunk length; kernels/results/ has the results.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TILE = 16  # tokens that a warp processes at once
 MAX_WAVE = 32  # most sequences of a launch whose chunk length is computed on the device, one per lane
 MAX_CHUNKS = 128  # of the second-stage reduction in decode.cu
+SMALL_CHUNKS = 64  # of few heads of 64
 CTAS_PER_SM = {64: 5, 80: 4, 96: 4, 128: 3, 256: 2}  # thread blocks of 4 warps whose registers fit without spilling
 
 
@@ -33,19 +34,40 @@ class DecodePlan:
         """The most chunks of a context of this length."""
         return max(1, -(-max_context_len // self.chunk_tokens))
 
+    def most_read(self, max_context_len: int, window: int) -> int:
+        """The most tokens of a sequence's tiles: a window (0: none) may begin inside one."""
+        return min(max_context_len, window + TILE - 1) if window else max_context_len
 
-def plan_decode(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int) -> DecodePlan:
+
+def plan_decode(
+    num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool = False, window: int = 0
+) -> DecodePlan:
+    """The plan for caches of a type and a window (0: none).
+
+    A window may begin inside a tile, so every chunk has a tile more, and the number of chunks stays.
+    """
+    longest = min(max_context_len, window or max_context_len)
+    plan = _plan(num_seqs, groups, head_size, longest, num_sms, fp8)
+    if window:
+        plan = replace(plan, chunk_tokens=plan.chunk_tokens + TILE)
+    return plan
+
+
+def _plan(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool) -> DecodePlan:
     """Split contexts only where sequences and heads alone do not fill the GPU, or one long context would end last.
 
     groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks where ragged lengths matter, and
-    enough to fill whole waves of resident thread blocks; one wave where two chunks each nearly fill it.
+    enough to fill whole waves of resident thread blocks; one wave where two chunks each nearly fill it. Tokens of e4m3
+    are read in half the time, so chunks of a full batch are longer. Thread blocks of 2 warps, where they nearly fill
+    two waves, end more evenly than twice as large ones.
     """
     rows = num_seqs * groups
     if head_size == 64 and rows <= 2 * num_sms:
         return _plan_small(rows, max_context_len, num_sms)
     ctas = CTAS_PER_SM[head_size]
     few = head_size <= 128 and (rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512))
-    many = rows >= 2 * ctas * num_sms and max_context_len <= 256
+    share = rows / (2 * ctas * num_sms)  # of a wave of thread blocks of 2 warps
+    many = share >= 1 and (max_context_len <= 256 or (max_context_len <= 1024 and 1.5 <= share <= 2 and not fp8))
     num_warps, ctas = (8, max(1, ctas // 2)) if few else (2, 2 * ctas) if many else (4, ctas)
     slots = num_sms * ctas
     wave = num_seqs <= MAX_WAVE and head_size == 128 and max_context_len > 1024 and num_sms * 0.9 <= rows * 2 <= num_sms
@@ -57,15 +79,19 @@ def plan_decode(num_seqs: int, groups: int, head_size: int, max_context_len: int
         chunk = 2048
     else:
         chunks = slots * -(-8 * rows // slots) // rows
-        chunk = max(512 if rows >= num_sms else 256, -(-max_context_len // chunks))
+        least = 256 if rows < num_sms else 2048 if fp8 else 512
+        chunk = max(least, -(-max_context_len // chunks))
     step = TILE * num_warps
     chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), step)
     return DecodePlan(num_warps, ctas, -(-chunk // step) * step, wave)
 
 
 def _plan_small(rows: int, max_context_len: int, num_sms: int) -> DecodePlan:
-    """Few heads of 64: one thread block of 8 warps reads up to 1,024 tokens faster than several with a reduction."""
+    """Few heads of 64: one thread block of 8 warps reads up to 1,024 tokens faster than several with a reduction.
+
+    More than SMALL_CHUNKS chunks take longer to join than to read.
+    """
     alone = max_context_len <= 1024 and rows * 3 >= num_sms
     chunk = max_context_len if alone else min(1024, -(-max_context_len // max(1, 2 * num_sms // rows)))
-    chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), 8 * TILE)
+    chunk = max(chunk, -(-max_context_len // SMALL_CHUNKS), 8 * TILE)
     return DecodePlan(8, 2, -(-chunk // (8 * TILE)) * 8 * TILE)

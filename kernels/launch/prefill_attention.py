@@ -1,7 +1,7 @@
 """Launch wrapper of ragged paged prefill, which chooses the fastest kernel that can run.
 
-tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of 8 to 256; wgmma: prefill_wgmma.cu, any block size; mma:
-prefill.cu, anywhere.
+tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of 8 to 256; wgmma: prefill_wgmma.cu, any block size, no
+window; mma: prefill.cu, anywhere, and the only one for caches of e4m3.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from testbed.kernels.launch import arrays
 from testbed.kernels.launch.attention import Shapes, check_attention, check_tables, log2_scale
-from testbed.kernels.launch.compile import load, require_gpu
+from testbed.kernels.launch.compile import compute_capability, load
 from testbed.kernels.launch.launch import Launch, at_once
 from testbed.kernels.launch.prefill_tma import L2_SHARE, bind_tma, takes
 
@@ -21,6 +21,7 @@ SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat lar
 def bind_paged_prefill(
     out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, query_starts: Any, context_lens: Any, *,
     max_query_len: int, scale: float | None = None, kind: str | None = None, pack: bool | None = None,
+    kv_scales: Any = None, window: int | None = None,
 ) -> Launch:  # fmt: skip
     """All new tokens of a batch, causal, against a paged cache that already contains them (FlashAttention-2 and 3).
 
@@ -30,7 +31,7 @@ def bind_paged_prefill(
     to choose by the length of the prompts.
     The caches' pointers may be replaced.
     """
-    s = check_attention(out, q, k_cache, v_cache)
+    s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     num_seqs = arrays.view("context_lens", context_lens).shape[0]
     tables = check_tables(block_tables, context_lens, num_seqs)
     arrays.check(arrays.view("query_starts", query_starts), (num_seqs + 1,), ("int32",))
@@ -39,6 +40,8 @@ def bind_paged_prefill(
     pointers = [arrays.view("", buffer).pointer for buffer in buffers]
     longest = max(max_query_len, tables.shape[1] * s.block_size)
     kind = kind or fastest(s, pointers[2:4], longest)
+    if (s.kv_scales and kind != "mma") or (s.window and kind == "wgmma"):
+        raise ValueError(f"kind={kind}: {'reads no e4m3' if s.kv_scales else 'knows no window'} (leave kind out)")
     if kind == "tma":
         pack = max_query_len <= SHORT_PROMPT if pack is None else pack
         return bind_tma(s, pointers, tables.shape[1], num_seqs, max_query_len, scale, pack)
@@ -51,11 +54,11 @@ paged_prefill = at_once(bind_paged_prefill)
 
 def fastest(s: Shapes, caches: list[int], longest: int) -> str:
     """The kind of kernel for contexts up to `longest` and caches at these addresses."""
-    if not has_wgmma(s.head_size):
+    if s.kv_scales or not has_wgmma(s.head_size):
         return "mma"
     if takes(s, caches):
         return "tma"
-    return "mma" if longest <= SHORT else "wgmma"
+    return "mma" if s.window or longest <= SHORT else "wgmma"
 
 
 def _bind_wgmma(
@@ -73,8 +76,8 @@ def _bind_mma(
 ) -> Launch:
     grid = (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs)
     numbers = (s.q_stride, s.num_kv_heads, max_blocks)
-    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
-    return _launch("prefill.cu", s, grid, 128, arguments, mma_shared_bytes(s.head_size))
+    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
+    return _launch("prefill.cu", s, grid, 128, arguments, mma_shared_bytes(s.head_size, s.kv_scales > 0))
 
 
 def _launch(
@@ -87,7 +90,7 @@ def _launch(
 
 def has_wgmma(head_size: int) -> bool:
     """Whether warpgroup products run on the current device for this head size."""
-    return head_size in (64, 128) and require_gpu().cuda.Device().compute_capability == "90"
+    return head_size in (64, 128) and compute_capability() == 90
 
 
 def mma_q_rows(head_size: int) -> int:
@@ -95,9 +98,10 @@ def mma_q_rows(head_size: int) -> int:
     return 64 if head_size > 128 else 128
 
 
-def mma_shared_bytes(head_size: int) -> int:
-    """Dynamic shared memory of prefill.cu: Q rows and two stages of 64 rows of K and of V, padded."""
-    return (mma_q_rows(head_size) + 4 * 64) * (head_size + 8) * 2
+def mma_shared_bytes(head_size: int, fp8: bool = False) -> int:
+    """Dynamic shared memory of prefill.cu: rows of Q, 64 of K and of V in two stages; e4m3: in one, and as bytes."""
+    rows = mma_q_rows(head_size) + (2 if fp8 else 4) * 64
+    return rows * (head_size + 8) * 2 + (2 * 64 * head_size if fp8 else 0)
 
 
 def wgmma_shared_bytes(head_size: int) -> int:

@@ -57,7 +57,7 @@ def bind_tma(
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
     capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
     group = evenly(pairs, max(-(-ITEMS // tiles), L2_SHARE // capacity))
-    numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group))
+    numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group, s.window))
     rows = rows_of_memory(device, origin, s.head_size, s.block_size)
     arguments = (*pointers, rows, origin, next_counter(device), log2_scale(scale, s.head_size), *numbers)
     grid = min(tiles * pairs, multiprocessors(device))

@@ -53,7 +53,7 @@ def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple
 def copies_of_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_host: bool) -> Copies:
     """One copy for each run of adjacent host blocks, from or to staged blocks in the order of host_ids."""
     staged, host = arrays.view("staging", staging).pointer, arrays.view("host_pool", host_pool)
-    piece = 2 * math.prod(host.shape[1:])
+    piece = host.itemsize * math.prod(host.shape[1:])
     ends = [(staged + at * piece, host.pointer + host_id * piece, n * piece) for at, host_id, n in runs(host_ids)]
     return [(on_host, on_device, size) if to_host else (on_device, on_host, size) for on_device, on_host, size in ends]
 
@@ -79,10 +79,10 @@ def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def _check_pools(pool: Any, host_pool: Any) -> tuple[arrays.View, arrays.View, int]:
     device, host = arrays.view("pool", pool), arrays.view("host_pool", host_pool)
-    arrays.check(device, (None,) * 5, arrays.HALF, align=16)
+    arrays.check(device, (None,) * 5, arrays.HALF + arrays.FP8, align=16)
     if host.on_gpu or host.shape[1:] != (device.shape[0], *device.shape[2:]) or host.dtype != device.dtype:
         raise ValueError(
             f"host_pool: expected pinned host memory [any, {device.shape[0]}, {device.shape[2:]}] of {device.dtype}, "
             f"got {host.shape} of {host.dtype}"
         )
-    return device, host, device.shape[2] * device.shape[3] * device.shape[4] * 2
+    return device, host, device.shape[2] * device.shape[3] * device.shape[4] * device.itemsize

@@ -8,19 +8,34 @@
 //                inverse for swap-in. Grid (splits, num_ids, num_planes).
 //
 // A pool is [num_planes, num_blocks, block bytes], with one plane for each layer's K and each layer's V.
-// Compile-time: HEAD_SIZE, BLOCK_SIZE, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them).
+// Compile-time: HEAD_SIZE, BLOCK_SIZE, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them); FP8 with BF16.
+#ifndef BF16
 #define BF16 0
+#endif
 #include "common.cuh"
 
 #define VECTORS (HEAD_SIZE / 8)
 
+#if FP8
+typedef uint2 cached;  // eight values in the cache
+DEVICE cached quantized(uint4 x, float scale) {
+  return make_uint2(narrow(x.x, scale) | narrow(x.y, scale) << 16, narrow(x.z, scale) | narrow(x.w, scale) << 16);
+}
+#define K_SCALE kv_scales[i / VECTORS]
+#define V_SCALE kv_scales[num_kv_heads + i / VECTORS]
+#else
+typedef uint4 cached;
+#define quantized(x, scale) (x)
+#endif
+
 extern "C" __global__ void __launch_bounds__(256)
-write_cache(uint4* k_cache,                 // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
-            uint4* v_cache,                 // as k_cache; PAPER_LAYOUT: HEAD_SIZE before BLOCK_SIZE
+write_cache(cached* k_cache,                // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+            cached* v_cache,                // as k_cache; PAPER_LAYOUT: HEAD_SIZE before BLOCK_SIZE
             const word16* k,                // [num_tokens, num_kv_heads, HEAD_SIZE], rows of k_stride values
             const word16* v,                // as k, rows of v_stride values
             const long long* slot_mapping,  // [num_tokens]: block id * BLOCK_SIZE + offset; negative: skip the token
-            int k_stride, int v_stride, int num_kv_heads) {
+            int k_stride, int v_stride, int num_kv_heads,
+            const float* kv_scales) {       // FP8: [2, num_kv_heads] of K, of V
   long long token = blockIdx.x, slot = slot_mapping[token];
   if (slot < 0) return;
   long long block = slot / BLOCK_SIZE;
@@ -31,9 +46,9 @@ write_cache(uint4* k_cache,                 // [num_blocks, num_kv_heads, BLOCK_
     long long head = block * num_kv_heads + i / VECTORS;
     int vector = i % VECTORS;
     long long at = (head * BLOCK_SIZE + offset) * VECTORS + vector;
-    k_cache[PAPER_LAYOUT ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = k_row[i];
+    k_cache[PAPER_LAYOUT ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = quantized(k_row[i], K_SCALE);
     if (!PAPER_LAYOUT) {
-      v_cache[at] = v_row[i];
+      v_cache[at] = quantized(v_row[i], V_SCALE);
       continue;
     }
     word16* column = (word16*)v_cache + (head * HEAD_SIZE + vector * 8) * BLOCK_SIZE + offset;

@@ -1,14 +1,28 @@
 // Shared by all kernels: 16-bit storage types, vector loads, tensor-core and asynchronous-copy primitives.
 // No CUDA header is included, so a variant compiles in a fraction of a second and needs nothing but NVRTC.
 // BF16 is 0 (fp16) or 1 (bf16); values are kept as raw 16-bit words and converted by PTX.
+// FP8: cached values are e4m3, one byte, to be multiplied by a scale for each kv head, one for K and one for V.
+// WINDOWED: a token reads the last `window` tokens only, itself included.
 #pragma once
 
 typedef unsigned short word16;        // one fp16 or bf16 value
 typedef unsigned long long address_t;  // byte address
 
+#ifndef FP8
+#define FP8 0
+#endif
+#ifndef WINDOWED
+#define WINDOWED 0
+#endif
+
 #define FULL_MASK 0xffffffffu
 #define NEG_INF __int_as_float(0xff800000)
 #define DEVICE static __device__ __forceinline__
+
+// Score of a hidden token. A row whose first tiles are outside its window has no score yet: a finite value keeps NaN
+// away, and what it adds is multiplied by 0 once a score arrives. A power of two: its product with the scale is exact,
+// so that it minus itself stays 0 in a fused multiply-add.
+#define MASKED (WINDOWED ? -0x1p100f : NEG_INF)
 
 #if BF16
 #define PTX_TYPE "bf16"
@@ -35,6 +49,28 @@ DEVICE unsigned pack(float low, float high) {
 
 DEVICE float low_float(unsigned pair) { return to_float((word16)(pair & 0xffff)); }
 DEVICE float high_float(unsigned pair) { return to_float((word16)(pair >> 16)); }
+
+#if FP8
+// Two e4m3 values, the low byte first, to two 16-bit values; exact.
+DEVICE unsigned widen(unsigned pair) {
+  unsigned y;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"((word16)pair));
+#if BF16
+  float low, high;
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}" : "=f"(low), "=f"(high) : "r"(y));
+  y = pack(low, high);
+#endif
+  return y;
+}
+
+// Two 16-bit values, divided by `scale`, to two bytes of e4m3: to the nearest, those beyond 448 to 448.
+DEVICE unsigned narrow(unsigned pair, float scale) {
+  word16 y;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(y) : "f"(high_float(pair) / scale), "f"(low_float(pair) / scale));
+  return y;
+}
+#endif
 
 DEVICE float fast_exp2(float x) {
   float y;

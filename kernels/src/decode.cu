@@ -15,13 +15,17 @@
 // The next K tile is loaded as soon as this one is consumed, likewise V: one to two tiles per warp are always in
 // flight. With several chunks, the last thread block of a (sequence, group) to finish reduces them.
 //
-// Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, WAVE, BF16.
+// Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, WAVE, BF16, FP8
+// (HEAD_SIZE 64, 128, 256), WINDOWED.
 //
 // History (H200, fp16, 40 heads of 128, block size 16; microseconds at 8x64 / 32x64 / 32x1024 tokens):
 //   4 warps, 4 thread blocks an SM in 128 registers, a few spilled         6.2 / 14.9 / 171.0
 //   3 thread blocks in 168 registers, nothing spilled                      5.9 / 14.8 / 161.6
 //   block id of the next tile fetched only if there is a next tile         5.6 /  -   / 158.1
 //   2 warps a thread block for many short contexts                          -  / 13.5 /   -
+//   2 warps a thread block of as long chunks                               -  /   -  / 155.2 (4 warps in that run: 160.0)
+// 32/8 heads, 32x4096 / 32x16384: 132 / 487; e4m3 68 / 256, of which chunks of 512 take 74 / 275, and 5 thread blocks an
+// SM, which spill, 82 / 287. 14/2 heads of 64, 1x16384: 128 chunks 11.5, 64 chunks 8.9.
 // 64/8 heads, 8x8192: 74.9; partial results of eight chunks loaded together 70.6; two long chunks in one WAVE 67.9.
 // Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower); in a WAVE two
 // tiles ahead in 225 registers (66.9, else 66.3); equal shares of all tiles, which may begin in one context and end in
@@ -33,7 +37,7 @@
 #define MERGED 8                      // chunks whose partial results are loaded together
 #define HEADS (GROUP < 8 ? GROUP : 8)
 #define HEAD_TILES ((GROUP + 7) / 8)
-#define ROW_BYTES (HEAD_SIZE * 2)
+#define ROW_BYTES (HEAD_SIZE * (FP8 ? 1 : 2))
 #define K_FULL (HEAD_SIZE / 32)       // steps of 32 dims: 16 bytes per lane
 #define K_REST (HEAD_SIZE % 32)       // 0 or 16 dims: 8 bytes per lane
 #define V_FULL (HEAD_SIZE / 64)       // steps of 64 dims: 16 bytes per lane
@@ -46,16 +50,20 @@
 #endif
 
 #include "decode_tiles.cuh"
+#include "decode_fp8.cuh"
 
 // Softmax state of heads 2t and 2t + 1: running maximum, this lane's share of the denominator, output.
 struct State {
   float top[2], sum[2], o[ACCUMULATORS][4];
 };
 
-// Scores become weights p; the state is rescaled when a maximum grew.
-DEVICE void soften(State& state, float (&s)[4], unsigned (&p)[2], int valid, float scale_log2, int lane) {
+// Scores become weights p, of tokens `hidden` to `valid` of the tile; the state is rescaled when a maximum grew.
+DEVICE void soften(State& state, float (&s)[4], unsigned (&p)[2], int hidden, int valid, float scale_log2, int lane) {
 #pragma unroll
-  for (int i = 0; i < 4; i++) s[i] = lane / 4 + i / 2 * 8 < valid ? s[i] * scale_log2 : NEG_INF;
+  for (int i = 0; i < 4; i++) {
+    int token = lane / 4 + i / 2 * 8;
+    s[i] = token < valid && (!WINDOWED || token >= hidden) ? s[i] * scale_log2 : NEG_INF;
+  }
   float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -85,13 +93,15 @@ DEVICE void soften(State& state, float (&s)[4], unsigned (&p)[2], int valid, flo
 
 struct Batch {
   word16* out;
-  const word16 *q, *k_cache, *v_cache;
+  const word16* q;
+  const void *k_cache, *v_cache;
   const int* places;
   float* part_o;
   float2* part_state;
   int* counters;
   float scale_log2;
   int q_stride, num_kv_heads, places_width, max_chunks;
+  const float* kv_scales;
 };
 
 // One group of heads over one chunk of a context.
@@ -119,14 +129,17 @@ DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
   commit_copies();
 
   int end = work.end, end_tile = (end + TILE - 1) / TILE;
+  int start = work.start;
+  float scale_log2 = b.scale_log2, v_scale = 1;
+  if (FP8) scale_log2 *= __ldg(b.kv_scales + kv_head), v_scale = __ldg(b.kv_scales + b.num_kv_heads + kv_head);
   address_t keys = (address_t)b.k_cache, values = (address_t)b.v_cache;
   State state = {{NEG_INF, NEG_INF}};
   KeyTile k;
   ValueTile v;
   if (tile < end_tile) {
     unsigned row = row_of_tile(place, block, tile, lane);
-    load_keys(k, keys, row, end - 1 - tile * TILE, lane);
-    load_values(v, values, row, end - 1 - tile * TILE, lane);
+    load_keys(k, keys, row, start - tile * TILE, end - 1 - tile * TILE, lane);
+    load_values(v, values, row, start - tile * TILE, end - 1 - tile * TILE, lane);
     if (tile + NUM_WARPS < end_tile) block = fetch_block(place, tile + NUM_WARPS, lane);
   }
   wait_copies<0>();
@@ -138,12 +151,12 @@ DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
     score(s, k, shared_address(shared.query), lane);
     if (next < end_tile) {
       row = row_of_tile(place, block, next, lane);
-      load_keys(k, keys, row, last, lane);
+      load_keys(k, keys, row, start - next * TILE, last, lane);
       block = fetch_block(place, next + NUM_WARPS, lane);
     }
-    soften(state, s, p, end - tile * TILE, b.scale_log2, lane);
+    soften(state, s, p, start - tile * TILE, end - tile * TILE, scale_log2, lane);
     weigh(state.o, v, p);
-    if (next < end_tile) load_values(v, values, row, last, lane);
+    if (next < end_tile) load_values(v, values, row, start - next * TILE, last, lane);
   }
   publish_state(shared, state, warp, lane);
   __syncthreads();
@@ -153,6 +166,7 @@ DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
     int h = e / (HEAD_SIZE / 2), dim = e % (HEAD_SIZE / 2) * 2;
     float top, sum;
     float2 o = merge_warps(shared, h, dim, top, sum);
+    if (FP8) o.x *= v_scale, o.y *= v_scale;
     if (work.num_chunks == 1) {
       float inverse = end ? 1 / sum : 0;
       if (!end) o = make_float2(0, 0);
@@ -178,8 +192,8 @@ DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
 extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
 decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
        const word16* q,         // [num_seqs, num_heads, HEAD_SIZE], rows of q_stride values
-       const word16* k_cache,   // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
-       const word16* v_cache,   // as k_cache
+       const void* k_cache,     // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
+       const void* v_cache,     // as k_cache
        const int* places,       // block table [num_seqs, places_width], or [num_seqs, 2]: first slot, capacity
        const int* context_lens, // [num_seqs]
        float* part_o,           // [num_seqs, num_heads, max_chunks, HEAD_SIZE], used with several chunks
@@ -189,14 +203,18 @@ decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
        int q_stride, int num_kv_heads, int places_width,
        int chunk_tokens,        // WAVE: at least
        int num_seqs, int max_chunks,
-       int resident) {          // WAVE: thread blocks that run at once, for each group
+       int resident,            // WAVE: thread blocks that run at once, for each group
+       const float* kv_scales,  // FP8: [2, num_kv_heads] of K, of V
+       int window) {            // WINDOWED
   __shared__ __align__(16) Shared shared;
   Batch b = {out, q, k_cache, v_cache, places, part_o, part_state, counters, scale_log2, q_stride, num_kv_heads,
-             places_width, max_chunks};
+             places_width, max_chunks, kv_scales};
 #if WAVE
-  Work work = work_of_wave(context_lens, num_seqs, num_kv_heads * HEAD_TILES, resident, chunk_tokens / TILE);
+  Work work = work_of_wave(context_lens, num_seqs, num_kv_heads * HEAD_TILES, resident, chunk_tokens / TILE,
+                            window);
 #else
-  Work work = work_of(blockIdx.x, blockIdx.y, blockIdx.z, __ldg(context_lens + blockIdx.y), chunk_tokens);
+  Work work = work_of(blockIdx.x, blockIdx.y, blockIdx.z, __ldg(context_lens + blockIdx.y), chunk_tokens,
+                      window);
 #endif
   attend(shared, b, work);
 }

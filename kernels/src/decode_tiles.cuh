@@ -1,4 +1,4 @@
-// Of decode.cu: where a tile's keys and values lie, how they get into A fragments, and the two products.
+// Of decode.cu: where a tile's keys and values lie; for 16-bit caches, how they get into A fragments, and the two products.
 #pragma once
 
 // Where one sequence's rows (HEAD_SIZE values each) of one kv head lie.
@@ -33,13 +33,15 @@ DEVICE unsigned row_of_tile(const Place& place, int block, int tile, int lane) {
 #endif
 }
 
-// Row of token `slot` of the tile; slots past the context (`last` is the final valid one) repeat the last token, so
-// memory that the sequence does not own is never read.
-DEVICE unsigned row_of_slot(unsigned row, int slot, int last) {
+// Row of token `slot` of the tile; slots past the context (`last` is the final valid one) repeat the last token, and
+// those before the window (`first`) its first, so memory that the sequence does not own is never read.
+DEVICE unsigned row_of_slot(unsigned row, int slot, int first, int last) {
   slot = min(slot, last);
+  if (WINDOWED) slot = max(slot, first);
   return ONE_BLOCK_PER_TILE ? row + slot : __shfl_sync(FULL_MASK, row, slot);
 }
 
+#if !FP8
 struct KeyTile {
   uint4 full[K_FULL][2];  // token g or g + 8 of the tile, dims 32 i + 8 t .. + 7
   uint2 rest[2];          // dims 32 K_FULL + 4 t .. + 3
@@ -50,21 +52,21 @@ struct ValueTile {
   uint2 rest[4];          // dims 64 V_FULL + 4 g .. + 3 (V_REST = 32) or + 2 g, + 1 (16)
 };
 
-DEVICE void load_keys(KeyTile& k, address_t cache, unsigned row, int last, int lane) {
+DEVICE void load_keys(KeyTile& k, address_t cache, unsigned row, int first, int last, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    address_t p = cache + (address_t)row_of_slot(row, lane / 4 + 8 * r, last) * ROW_BYTES;
+    address_t p = cache + (address_t)row_of_slot(row, lane / 4 + 8 * r, first, last) * ROW_BYTES;
 #pragma unroll
     for (int i = 0; i < K_FULL; i++) k.full[i][r] = stream16(p + i * 64 + lane % 4 * 16);
     if (K_REST) k.rest[r] = stream8(p + K_FULL * 64 + lane % 4 * 8);
   }
 }
 
-DEVICE void load_values(ValueTile& v, address_t cache, unsigned row, int last, int lane) {
+DEVICE void load_values(ValueTile& v, address_t cache, unsigned row, int first, int last, int lane) {
 #pragma unroll
   for (int u = 0; u < 4; u++) {
     int slot = lane % 4 * 2 + u % 2 + u / 2 * 8;
-    address_t p = cache + (address_t)row_of_slot(row, slot, last) * ROW_BYTES;
+    address_t p = cache + (address_t)row_of_slot(row, slot, first, last) * ROW_BYTES;
 #pragma unroll
     for (int i = 0; i < V_FULL; i++) v.full[i][u] = stream16(p + i * 128 + lane / 4 * 16);
     if (V_REST == 32) v.rest[u] = stream8(p + V_FULL * 128 + lane / 4 * 8);
@@ -118,3 +120,4 @@ DEVICE int dim_of_accumulator(int i, int g) {
   if (i < 4 * V_FULL) return i / 4 * 64 + g * 8 + i % 4 * 2;
   return V_FULL * 64 + (V_REST == 32 ? g * 4 + (i - 4 * V_FULL) * 2 : g * 2);
 }
+#endif

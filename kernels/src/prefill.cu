@@ -13,7 +13,10 @@
 // Runs where prefill_wgmma.cu cannot: GPUs other than Hopper, head sizes 80, 96 and 256; and for short contexts.
 // History (H200, fp16, 40 heads of 128; microseconds at 1x1024 / 1x4096 new tokens): 66 / 623.
 //
-// Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE, BF16. Shared memory: see `mma_shared_bytes` in prefill.py.
+// FP8: rows arrive as bytes in shared memory, and each thread widens what it copied; so K and V have one stage.
+// WINDOWED: tiles before the window of a thread block's first row are not read.
+//
+// Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE, BF16, FP8, WINDOWED. Shared memory: `mma_shared_bytes` of its launch.
 #include "common.cuh"
 
 #define NUM_WARPS 4
@@ -24,24 +27,55 @@
 #define VECTORS (HEAD_SIZE / 8)
 #define STAGE (K_ROWS * PITCH)  // values of one K or V tile
 #define CTAS_PER_SM (HEAD_SIZE > 128 ? 1 : 2)
+#if FP8
+typedef unsigned char cached;
+#define STAGES 1
+#define COPIED (HEAD_SIZE / 16)        // vectors of 16 bytes of a cached row
+#define COPY_BYTES HEAD_SIZE           // from a row that was copied to the next
+#define COPY_STAGE (K_ROWS * HEAD_SIZE)
+#else
+typedef word16 cached;
+#define STAGES 2
+#define COPIED VECTORS
+#define COPY_BYTES (PITCH * 2)
+#define COPY_STAGE (STAGE * 2)
+#endif
 
-// Row of token lane % 16 of this warp's 16 rows of a tile; tokens past the context repeat the last one.
-DEVICE int token_of_lane(int tile, int context_len) {
-  return min(tile * K_ROWS + (int)threadIdx.x % 16 + (int)threadIdx.x / 32 * 16, context_len - 1);
+// Row of token lane % 16 of this warp's 16 rows of a tile; tokens past the context repeat the last one, and those before
+// `start` that one.
+DEVICE int token_of_lane(int tile, int start, int context_len) {
+  int token = tile * K_ROWS + (int)threadIdx.x % 16 + (int)threadIdx.x / 32 * 16;
+  if (WINDOWED) token = max(token, start);
+  return min(token, context_len - 1);
 }
 
 // Starts the copy of this warp's 16 rows of K and of V.
-DEVICE void load_tile(unsigned k_shared, unsigned v_shared, const word16* k, const word16* v, unsigned row) {
+DEVICE void load_tile(unsigned k_shared, unsigned v_shared, const cached* k, const cached* v, unsigned row) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (int i = 0; i < VECTORS / 2; i++) {
-    int r = (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
-    long long from = (long long)__shfl_sync(FULL_MASK, row, r) * HEAD_SIZE + vector * 8;
-    int to = ((warp * 16 + r) * PITCH + vector * 8) * 2;
+  for (int i = 0; i < COPIED / 2; i++) {
+    int r = (i * 32 + lane) / COPIED, vector = (i * 32 + lane) % COPIED;
+    long long from = (long long)__shfl_sync(FULL_MASK, row, r) * HEAD_SIZE + vector * (16 / (int)sizeof(cached));
+    int to = (warp * 16 + r) * COPY_BYTES + vector * 16;
     copy_async(k_shared + to, k + from);
     copy_async(v_shared + to, v + from);
   }
 }
+
+#if FP8
+// The bytes that this thread copied, of K and of V, to the rows that products read.
+DEVICE void widen_tile(word16* kv, const char* bytes) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < COPIED; i++) {
+    int r = (i / 2 * 32 + lane) / COPIED + warp * 16, vector = (i / 2 * 32 + lane) % COPIED;
+    uint4 x = *(const uint4*)(bytes + i % 2 * COPY_STAGE + r * COPY_BYTES + vector * 16);
+    uint4* to = (uint4*)(kv + i % 2 * STAGE + r * PITCH + vector * 16);
+    to[0] = make_uint4(widen(x.x), widen(x.x >> 16), widen(x.y), widen(x.y >> 16));
+    to[1] = make_uint4(widen(x.z), widen(x.z >> 16), widen(x.w), widen(x.w >> 16));
+  }
+}
+#endif
 
 // s[m][n] = scores of 16 rows and 8 keys, unscaled.
 DEVICE void score(float (&s)[M_TILES][K_ROWS / 8][4], unsigned q, unsigned k, int lane) {
@@ -71,15 +105,18 @@ DEVICE void score(float (&s)[M_TILES][K_ROWS / 8][4], unsigned q, unsigned k, in
   }
 }
 
-// Keys after a row's own position get no weight. `position` is that of the warp's row 0, `key` the tile's first key.
-DEVICE void mask(float (&s)[M_TILES][K_ROWS / 8][4], int position, int key, int lane) {
+// Keys after a row's own position, or before its window, get no weight. `position` is that of the warp's row 0, `key`
+// the tile's first key.
+DEVICE void mask(float (&s)[M_TILES][K_ROWS / 8][4], int position, int key, int window, int lane) {
 #pragma unroll
   for (int m = 0; m < M_TILES; m++)
 #pragma unroll
     for (int n = 0; n < K_ROWS / 8; n++)
 #pragma unroll
-      for (int i = 0; i < 4; i++)
-        if (key + n * 8 + lane % 4 * 2 + i % 2 > position + m * 16 + lane / 4 + i / 2 * 8) s[m][n][i] = NEG_INF;
+      for (int i = 0; i < 4; i++) {
+        int here = key + n * 8 + lane % 4 * 2 + i % 2, own = position + m * 16 + lane / 4 + i / 2 * 8;
+        if (here > own || (WINDOWED && here <= own - window)) s[m][n][i] = MASKED;
+      }
 }
 
 struct State {
@@ -130,8 +167,10 @@ DEVICE void weigh(State& state, const float (&s)[M_TILES][K_ROWS / 8][4], unsign
   }
 }
 
-// Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes per lane.
-DEVICE void store(State& state, word16* staging, word16* out, long long out_stride, int num_rows, int lane) {
+// Divides by the denominators, multiplies by V's scale, and writes through this warp's own rows of shared memory, 16
+// bytes per lane.
+DEVICE void store(State& state, word16* staging, word16* out, long long out_stride, int num_rows, float v_scale,
+                  int lane) {
   __syncwarp();  // every lane has read its last query row
 #pragma unroll
   for (int m = 0; m < M_TILES; m++)
@@ -140,7 +179,7 @@ DEVICE void store(State& state, word16* staging, word16* out, long long out_stri
       float sum = state.sum[m][r];
       sum += __shfl_xor_sync(FULL_MASK, sum, 1);
       sum += __shfl_xor_sync(FULL_MASK, sum, 2);
-      sum = 1 / sum;
+      sum = v_scale / sum;
       unsigned* row = (unsigned*)(staging + (m * 16 + r * 8 + lane / 4) * PITCH) + lane % 4;
 #pragma unroll
       for (int d = 0; d < HEAD_SIZE / 8; d++)
@@ -157,22 +196,30 @@ DEVICE void store(State& state, word16* staging, word16* out, long long out_stri
 extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
 prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
         const word16* q,          // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
-        const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
-        const word16* v_cache,    // as k_cache
+        const cached* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+        const cached* v_cache,    // as k_cache
         const int* block_tables,  // [num_seqs, max_blocks]
         const int* query_starts,  // [num_seqs + 1] first new token of each sequence
         const int* context_lens,  // [num_seqs] cached tokens, the new ones included
         float scale_log2,         // softmax scale * log2(e)
-        int q_stride, int num_kv_heads, int max_blocks) {
-  extern __shared__ __align__(16) word16 shared[];  // Q_ROWS + 2 * 2 * K_ROWS rows of PITCH
+        int q_stride, int num_kv_heads, int max_blocks,
+        const float* kv_scales,   // FP8: [2, num_kv_heads] of K, of V
+        int window) {             // WINDOWED
+  extern __shared__ __align__(16) word16 shared[];  // Q_ROWS + STAGES * 2 * K_ROWS rows of PITCH; FP8: K and V as bytes
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y, seq = blockIdx.z;
   int start = query_starts[seq], num_new = query_starts[seq + 1] - start, context_len = context_lens[seq];
   int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * Q_ROWS, num_heads = gridDim.y;
   if (first >= num_new) return;
   int past = context_len - num_new, num_tiles = (past + min(first + Q_ROWS, num_new) + K_ROWS - 1) / K_ROWS;
+  int start_token = WINDOWED ? max(0, past + first + 1 - window) : 0, first_tile = start_token / K_ROWS;
   const int* table = block_tables + (long long)seq * max_blocks;
   unsigned block_rows = (unsigned)num_kv_heads * BLOCK_SIZE, head_row = (unsigned)(head / GROUP) * BLOCK_SIZE;
   word16* kv = shared + Q_ROWS * PITCH;
+  char* copies = (char*)(FP8 ? kv + 2 * STAGE : kv);
+  float v_scale = 1;
+#if FP8
+  scale_log2 *= kv_scales[head / GROUP], v_scale = kv_scales[num_kv_heads + head / GROUP];
+#endif
 
   const word16* q_first = q + (long long)(start + first) * q_stride + head * HEAD_SIZE;
   for (int i = threadIdx.x; i < Q_ROWS * VECTORS; i += NUM_WARPS * 32) {
@@ -181,39 +228,45 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     copy_async(shared_address(shared + r * PITCH + vector * 8),
                valid ? q_first + (long long)r * q_stride + vector * 8 : q, valid ? 16 : 0);
   }
-  int token = token_of_lane(0, context_len);
+  int token = token_of_lane(first_tile, start_token, context_len);
   unsigned row = table[token / BLOCK_SIZE] * block_rows + head_row + token % BLOCK_SIZE;
-  load_tile(shared_address(kv), shared_address(kv + STAGE), k_cache, v_cache, row);
+  load_tile(shared_address(copies), shared_address(copies + COPY_STAGE), k_cache, v_cache, row);
   commit_copies();
-  token = token_of_lane(1, context_len);
+  token = token_of_lane(first_tile + 1, start_token, context_len);
   int block = table[token / BLOCK_SIZE];
 
   State state = {};
   for (int m = 0; m < M_TILES; m++) state.top[m][0] = state.top[m][1] = NEG_INF;
   int warp_row = warp * M_TILES * 16, position = past + first + warp_row;
   unsigned q_warp = shared_address(shared + warp_row * PITCH);
-  for (int tile = 0; tile < num_tiles; tile++) {
-    unsigned k = shared_address(kv + tile % 2 * 2 * STAGE);
+  for (int tile = first_tile; tile < num_tiles; tile++) {
+    unsigned k = shared_address(kv + (tile - first_tile) % STAGES * 2 * STAGE);
     wait_copies<0>();
     __syncthreads();
+#if FP8
+    widen_tile(kv, copies);
+#endif
     if (tile + 1 < num_tiles) {
-      unsigned next = shared_address(kv + (tile + 1) % 2 * 2 * STAGE);
+      unsigned next = shared_address(copies + (tile + 1 - first_tile) % STAGES * 2 * COPY_STAGE);
       row = block * block_rows + head_row + token % BLOCK_SIZE;
-      load_tile(next, next + STAGE * 2, k_cache, v_cache, row);
+      load_tile(next, next + COPY_STAGE, k_cache, v_cache, row);
       commit_copies();
-      token = token_of_lane(tile + 2, context_len);
+      token = token_of_lane(tile + 2, start_token, context_len);
       block = table[token / BLOCK_SIZE];
     }
+    if (FP8) __syncthreads();
     int key = tile * K_ROWS;
     if (key > position + M_TILES * 16 - 1) continue;  // every key lies after every row of this warp
+    if (WINDOWED && key + K_ROWS <= position + 1 - window) continue;  // or before the window of every row
     float s[M_TILES][K_ROWS / 8][4];
     score(s, q_warp, k, lane);
-    if (key + K_ROWS - 1 > position) mask(s, position, key, lane);
+    if (key + K_ROWS - 1 > position || (WINDOWED && key <= position + M_TILES * 16 - 1 - window))
+      mask(s, position, key, window, lane);
 #pragma unroll
     for (int m = 0; m < M_TILES; m++) soften(s[m], state.top[m], state.sum[m], state.o[m], scale_log2);
     weigh(state, s, k + STAGE * 2, lane);
   }
   long long out_stride = (long long)num_heads * HEAD_SIZE;
   store(state, shared + warp_row * PITCH, out + (start + first + warp_row) * out_stride + head * HEAD_SIZE, out_stride,
-        num_new - first - warp_row, lane);
+        num_new - first - warp_row, v_scale, lane);
 }

@@ -1,10 +1,13 @@
 // Of prefill_tma.cu: the two warps that copy.
 #pragma once
 
-// First cache row of the box that this lane copies of a tile; boxes past the context repeat the first block.
+// First token of the first box that is read.
+DEVICE int first_box(const Item& item) { return item.low / BOX_ROWS * BOX_ROWS; }
+
+// First cache row of the box that this lane copies of a tile; boxes outside what is read repeat the first that is.
 DEVICE int row_of_box(const Batch& b, const Item& item, int tile, int lane) {
   int token = tile * K_ROWS + lane / SLABS * BOX_ROWS;
-  if (lane >= BOXES || token >= item.context_len) token = 0;
+  if (lane >= BOXES || token >= item.context_len || (WINDOWED && token < item.low)) token = first_box(item);
   int block = b.block_tables[(long long)item.seq * b.max_blocks + token / BLOCK_SIZE];
   return (block * b.num_kv_heads + item.head / GROUP) * BLOCK_SIZE + token % BLOCK_SIZE;
 }
@@ -22,23 +25,24 @@ DEVICE void copy_tile(unsigned tile, const TensorMap* map, int row, unsigned ful
 }
 
 // As copy_tile, for a tile of V of which only the first `filled` rows hold tokens. The box in which they end comes by
-// ordinary copies, with zeros behind the last token. `repeats`: boxes past it repeat one that is full of tokens; else
-// they are zeros too.
+// ordinary copies, with zeros behind the last token. `repeats`: boxes outside what is read repeat one that is full of
+// tokens; else they are zeros too.
 DEVICE void copy_last_values(unsigned tile, const Batch& b, int row, int filled, bool repeats, unsigned full, int lane) {
-  int first = filled / BOX_ROWS * BOX_ROWS, end = repeats ? (filled + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS : K_ROWS;
+  int first = filled / BOX_ROWS * BOX_ROWS, begin = WINDOWED && !repeats ? 0 : first;
+  int end = repeats ? (filled + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS : K_ROWS;
   const word16* box = b.v + (long long)__shfl_sync(FULL_MASK, row, first / BOX_ROWS * SLABS % 32) * HEAD_SIZE;
-  for (int i = first * VECTORS + lane; i < end * VECTORS; i += 32) {
+  for (int i = begin * VECTORS + lane; i < end * VECTORS; i += 32) {
     int r = i / VECTORS, vector = i % VECTORS;
-    bool valid = r < filled;
+    bool valid = r < filled && (!WINDOWED || r >= first);
     copy_async(tile + place(r, vector), valid ? box + (r - first) * HEAD_SIZE + vector * 8 : b.v, valid ? 16 : 0);
   }
   commit_copies();
   wait_copies<0>();
   publish_shared();
   __syncwarp();
-  if (lane == 0) expect_bytes(full, TILE_BYTES - (end - first) * SLABS * 128);
+  if (lane == 0) expect_bytes(full, TILE_BYTES - (end - begin) * SLABS * 128);
   __syncwarp();
-  if (lane < BOXES && (lane / SLABS < first / BOX_ROWS || lane / SLABS >= end / BOX_ROWS))
+  if (lane < BOXES && (lane / SLABS < begin / BOX_ROWS || lane / SLABS >= end / BOX_ROWS))
     copy_box_of(tile, b.rows, b.v_row + row, full, lane);
 }
 
@@ -51,9 +55,9 @@ DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) 
     Item item = item_of(b, index);
     int drawn = item.end_tile ? 0 : draw_item(counter, num_items, lane);
     if (item.end_tile) {
-      int row = row_of_box(b, item, 0, lane);
+      int first_tile = item.low / K_ROWS, row = row_of_box(b, item, first_tile, lane);
       publish_item(item_numbers, barriers, index, items++, lane);
-      for (int tile = 0; tile < item.end_tile; tile++, count++) {
+      for (int tile = first_tile; tile < item.end_tile; tile++, count++) {
         int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
         if (tile + 1 < item.end_tile)
           next = row_of_box(b, item, tile + 1, lane);
@@ -67,7 +71,7 @@ DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) 
         if (filled >= K_ROWS)
           copy_tile(values, b.rows, b.v_row + row, full, lane);
         else
-          copy_last_values(values, b, row, filled, item.context_len >= BOX_ROWS, full, lane);
+          copy_last_values(values, b, row, filled, item.context_len >= first_box(item) + BOX_ROWS, full, lane);
         row = next;
       }
     }

@@ -7,12 +7,13 @@ struct Batch {
   int k_row, v_row;       // the caches' first rows there
   int q_stride;
   const int *block_tables, *query_starts, *context_lens;
-  int num_kv_heads, max_blocks, num_seqs, num_tiles, group;
+  int num_kv_heads, max_blocks, num_seqs, num_tiles, group, window;
 };
 
-// Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there.
+// Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there. They read from
+// token `low` on.
 struct Item {
-  int seq, head, first, start, num_new, context_len, end_tile;
+  int seq, head, first, start, num_new, context_len, end_tile, low;
 };
 
 DEVICE int pairs_of(const Batch& b) { return b.num_seqs * b.num_kv_heads * (GROUP / HEADS); }
@@ -27,6 +28,7 @@ DEVICE Item item_of(const Batch& b, int index) {
   item.start = b.query_starts[item.seq], item.num_new = b.query_starts[item.seq + 1] - item.start;
   item.context_len = b.context_lens[item.seq];
   int end = item.context_len - item.num_new + min(item.first + Q_TOKENS, item.num_new);
+  item.low = WINDOWED ? max(0, item.context_len - item.num_new + item.first + 1 - b.window) : 0;
   item.end_tile = item.first < item.num_new ? (end + K_ROWS - 1) / K_ROWS : 0;
   return item;
 }

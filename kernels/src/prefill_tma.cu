@@ -31,7 +31,7 @@
 // that softmax and own values overlap (5 to 6% slower with pingpong, and without).
 // 32/8 heads, PACK off and on: 87 / 91 at 4x1024, 39 / 32 at 16x161; so short prompts only.
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PACK.
+// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PACK, WINDOWED.
 #if PACK
 #define HEADS GROUP  // of an item: its rows are tokens, and of each token its heads
 #else
@@ -63,7 +63,8 @@ enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_
 struct Place {
   unsigned base, barriers, q_rows;
   int lane, warpgroup, count;
-  int first_position, positions[2];  // of the warpgroup's first row, and of this lane's two
+  int first_position, last_position, positions[2];  // of the warpgroup's first and last row, and of this lane's two
+  int window;
 };
 
 // One tile: its scores, softmax and weights, and the values of the tile before unless it is the item's first.
@@ -88,7 +89,8 @@ DEVICE void step(Place& at, const Item& item, int tile, float (&o)[HEAD_SIZE / 2
     if (tile + 1 == item.end_tile) arrive(at.barriers + Q_FREE);
   }
   float shrink[2];
-  if (tile * K_ROWS + KEYS - 1 > at.first_position) mask<KEYS>(s, at.positions, tile * K_ROWS, at.lane);
+  if (tile * K_ROWS + KEYS - 1 > at.first_position || (WINDOWED && tile * K_ROWS <= at.last_position - at.window))
+    mask<KEYS>(s, at.positions, tile * K_ROWS, at.window, at.lane);
   bool grew = soften<KEYS>(s, top, sum, shrink, scale_log2);
   if (!FIRST) {
     wait_wgmma<0>();
@@ -105,7 +107,7 @@ DEVICE void step(Place& at, const Item& item, int tile, float (&o)[HEAD_SIZE / 2
 
 // The barriers of an item in which this warpgroup has no rows.
 DEVICE void pass(Place& at, const Item& item) {
-  for (int tile = 0; tile < item.end_tile; tile++, at.count++) {
+  for (int tile = item.low / K_ROWS; tile < item.end_tile; tile++, at.count++) {
     int stage = at.count % 2 * 8, parity = at.count / 2 % 2;
     sync_named(1 + at.warpgroup, 256);
     arrive_named(2 - at.warpgroup, 256);
@@ -121,6 +123,7 @@ DEVICE void pass(Place& at, const Item& item) {
 DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_log2, int warpgroup) {
   unsigned base = shared_address(shared);
   Place at = {base, base + BARRIERS_AT, base + warpgroup * 64 * 128, (int)threadIdx.x % 32, warpgroup, 0};
+  at.window = b.window;
   int own_row = warpgroup * 64;
   long long out_stride = (long long)b.num_kv_heads * GROUP * HEAD_SIZE;
   unsigned p[8][4];
@@ -135,19 +138,19 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
       continue;
     }
     int row = own_row + threadIdx.x / 32 % 4 * 16 + at.lane / 4;
-    at.first_position = position + own_row / HEADS;
+    at.first_position = position + own_row / HEADS, at.last_position = position + (own_row + 63) / HEADS;
     at.positions[0] = position + row / HEADS, at.positions[1] = position + (row + 8) / HEADS;
     top[0] = top[1] = NEG_INF, sum[0] = sum[1] = 0;
 #pragma unroll
     for (int i = 0; i < HEAD_SIZE / 2; i++) o[i] = 0;
     // The last tile, where the rows see at most half of it, is cut to that half.
-    int last_tile = item.end_tile - 1;
-    bool half = __any_sync(FULL_MASK, position + (own_row + 63) / HEADS < last_tile * K_ROWS + 64);
-    if (half && last_tile == 0) {
-      step<true, 64>(at, item, 0, o, p, top, sum, scale_log2);
+    int first_tile = item.low / K_ROWS, last_tile = item.end_tile - 1;
+    bool half = __any_sync(FULL_MASK, at.last_position < last_tile * K_ROWS + 64);
+    if (half && last_tile == first_tile) {
+      step<true, 64>(at, item, first_tile, o, p, top, sum, scale_log2);
     } else {
-      step<true, 128>(at, item, 0, o, p, top, sum, scale_log2);
-      for (int tile = 1; tile <= last_tile - half; tile++)
+      step<true, 128>(at, item, first_tile, o, p, top, sum, scale_log2);
+      for (int tile = first_tile + 1; tile <= last_tile - half; tile++)
         step<false, 128>(at, item, tile, o, p, top, sum, scale_log2);
       if (half) step<false, 64>(at, item, last_tile, o, p, top, sum, scale_log2);
     }
@@ -176,11 +179,12 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
         address_t origin,         // at or below both caches, whole rows away
         int* counter,             // [2], zero before and after, or none
         float scale_log2,         // softmax scale * log2(e)
-        int q_stride, int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group) {
+        int q_stride, int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group,
+        int window) {             // WINDOWED
   extern __shared__ __align__(1024) char shared[];
   Batch b = {q, v_cache, rows, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2)),
              (int)(((address_t)v_cache - origin) / (HEAD_SIZE * 2)), q_stride, block_tables, query_starts, context_lens,
-             num_kv_heads, max_blocks, num_seqs, num_tiles, group};
+             num_kv_heads, max_blocks, num_seqs, num_tiles, group, window};
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   if (threadIdx.x == 0) {
     init_barrier(barriers + Q_FULL, 1);

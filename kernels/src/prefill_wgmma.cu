@@ -124,7 +124,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
       wait_wgmma<0>();
     }
     pin(s);
-    if (tile * K_ROWS + K_ROWS - 1 > first_position) mask<K_ROWS>(s, positions, tile * K_ROWS, lane);
+    if (tile * K_ROWS + K_ROWS - 1 > first_position) mask<K_ROWS>(s, positions, tile * K_ROWS, 0, lane);
     soften(s, top, sum, shrink, scale_log2);
     wait_wgmma<0>();
     pin(o);

@@ -107,12 +107,15 @@ DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[KEYS / 2]) {
     for (int i = 0; i < 4; i++) p[n][i] = pack(s[8 * n + 2 * i], s[8 * n + 2 * i + 1]);
 }
 
-// Keys after a row's own position get no weight. `positions` are those of this lane's two rows, `key` the tile's first.
+// Keys after a row's own position, or before its window, get no weight. `positions` are those of this lane's two rows,
+// `key` the tile's first.
 template <int KEYS>
-DEVICE void mask(float (&s)[KEYS / 2], const int (&positions)[2], int key, int lane) {
+DEVICE void mask(float (&s)[KEYS / 2], const int (&positions)[2], int key, int window, int lane) {
 #pragma unroll
-  for (int i = 0; i < KEYS / 2; i++)
-    if (key + i / 4 * 8 + lane % 4 * 2 + i % 2 > positions[i % 4 / 2]) s[i] = NEG_INF;
+  for (int i = 0; i < KEYS / 2; i++) {
+    int here = key + i / 4 * 8 + lane % 4 * 2 + i % 2, own = positions[i % 4 / 2];
+    if (here > own || (WINDOWED && here <= own - window)) s[i] = MASKED;
+  }
 }
 
 // Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes a lane. `own_row` is

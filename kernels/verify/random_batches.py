@@ -1,13 +1,14 @@
 """Random ragged batches for checks and timings: caches, shuffled and shared block tables, NaN in unowned slots."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from testbed.kernels.verify import reference
+from testbed.kernels.verify.reference import NAN_E4M3
 
 UNUSED_ID = 1 << 29  # in table entries past a context: a kernel that reads it faults
 
@@ -24,8 +25,19 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How a cache is stored and read: as e4m3, and by a window."""
+
+    fp8: bool = False
+    window: int | None = None
+
+    def __str__(self) -> str:
+        return "".join([", fp8"] * self.fp8 + [", window"] * (self.window is not None))
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """One paged batch on the device; lens are Python ints, with a device copy."""
+    """One paged batch on the device; lens are Python ints, with a device copy. kv_scales: of caches of e4m3."""
 
     shape: Shape
     q: Tensor
@@ -34,6 +46,31 @@ class Batch:
     block_tables: Tensor
     context_lens: Tensor
     lens: list[int]
+    kv_scales: Tensor | None = None
+
+    @property
+    def values(self) -> tuple[Tensor, Tensor]:
+        """K and V as numbers."""
+        if self.kv_scales is None:
+            return self.k_cache, self.v_cache
+        pairs = zip((self.k_cache, self.v_cache), self.kv_scales, strict=True)
+        k, v = (reference.dequantized(x.transpose(1, 2), scale).transpose(1, 2) for x, scale in pairs)
+        return k, v
+
+    def quantized(self, rng: np.random.Generator) -> "Batch":
+        """The batch with caches of e4m3 by random scales, of which some values exceed the range."""
+        scales = torch.from_numpy(rng.uniform(0.005, 0.05, (2, self.shape.num_kv_heads)).astype(np.float32)).cuda()
+        pairs = zip((self.k_cache, self.v_cache), scales, strict=True)
+        k, v = (reference.quantized(x.transpose(1, 2), scale).transpose(1, 2).contiguous() for x, scale in pairs)
+        return replace(self, k_cache=k, v_cache=v, kv_scales=scales)
+
+    def without_unread(self, window: int | None, news: Sequence[int]) -> "Batch":
+        """The batch whose table entries before the windows of its new tokens name a block of NaN."""
+        tables, size = self.block_tables.clone(), self.shape.block_size
+        spare = (set(range(len(self.k_cache))) - set(tables.flatten().tolist())).pop()
+        for table, length, new in zip(tables, self.lens, news, strict=True):
+            table[: max(0, length - new + 1 - (window or length)) // size] = spare
+        return replace(self, block_tables=tables)
 
 
 def shuffled_tables(
@@ -87,9 +124,11 @@ def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     firsts = np.concatenate([[0], np.cumsum(capacities)])
     pools = []
     for cache in (batch.k_cache, batch.v_cache):
-        pool = torch.full(
-            (int(firsts[-1]), shape.num_kv_heads, shape.head_size), float("nan"), dtype=shape.dtype, device="cuda"
+        size, nothing = (
+            (int(firsts[-1]), shape.num_kv_heads, shape.head_size),
+            NAN_E4M3 if batch.kv_scales is not None else float("nan"),
         )
+        pool = torch.full(size, nothing, dtype=cache.dtype, device="cuda")
         for i, length in enumerate(batch.lens):
             rows = reference.gather(cache, batch.block_tables[i], length) if length else cache[:0, :, 0]
             extent = pool[firsts[i] : firsts[i + 1]].view(shape.num_kv_heads, capacities[i], shape.head_size)

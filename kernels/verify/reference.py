@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+NAN_E4M3 = 0x7F  # the byte
+
 
 def gather(cache: Tensor, table: Tensor, context_len: int) -> Tensor:
     """K or V of one sequence, [context_len, num_kv_heads, head_size], from [num_blocks, kv heads, block_size, size]."""
@@ -11,40 +13,57 @@ def gather(cache: Tensor, table: Tensor, context_len: int) -> Tensor:
     return blocks.transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:context_len]
 
 
-def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, window: int | None = None) -> Tensor:
     """Causal attention of the last q.shape[0] tokens of a sequence: two passes (maximum and sum, then values).
 
     q: [num_new, num_heads, head_size]; k, v: [context_len, num_kv_heads, head_size]; GQA by repeating K and V.
+    window: a token reads the last so many tokens, itself included.
     """
     group, past = q.shape[1] // k.shape[1], k.shape[0] - q.shape[0]
     scale = q.shape[2] ** -0.5 if scale is None else scale
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = torch.einsum("ihd,jhd->hij", q, k) * scale
     position = torch.arange(q.shape[0], device=q.device)[:, None] + past
-    hidden = torch.arange(k.shape[0], device=q.device) > position
+    tokens = torch.arange(k.shape[0], device=q.device)
+    hidden = tokens > position if window is None else (tokens > position) | (tokens <= position - window)
     scores = scores.masked_fill(hidden, -torch.inf)
     weights = torch.exp(scores - scores.amax(dim=2, keepdim=True))
     return torch.einsum("hij,jhd->ihd", weights / weights.sum(dim=2, keepdim=True), v)
 
 
-def paged_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: list[int]) -> Tensor:
+def quantized(x: Tensor, scale: Tensor) -> Tensor:
+    """x [..., heads, size] divided by its head's scale, as bytes of e4m3; values beyond 448 become 448."""
+    y = (x.float() / scale[:, None]).clamp(-448, 448)
+    return y.to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def dequantized(x: Tensor, scale: Tensor) -> Tensor:
+    """The values of bytes of e4m3 [..., heads, size] in float32."""
+    return x.view(torch.float8_e4m3fn).float() * scale[:, None]
+
+
+def paged_decode(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: list[int],
+    window: int | None = None,
+) -> Tensor:  # fmt: skip
     """float64 result of the decode kernels; a sequence without context gives zeros."""
     out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
     for i, length in enumerate(context_lens):
         if length:
             k, v = (gather(cache, block_tables[i], length).double() for cache in (k_cache, v_cache))
-            out[i] = full_attention(q[i : i + 1].double(), k, v)[0]
+            out[i] = full_attention(q[i : i + 1].double(), k, v, window=window)[0]
     return out
 
 
 def paged_prefill(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, query_lens: list[int], context_lens: list[int]
-) -> Tensor:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, query_lens: list[int], context_lens: list[int],
+    window: int | None = None,
+) -> Tensor:  # fmt: skip
     """float64 result of the prefill kernel."""
     out, start = torch.zeros(q.shape, dtype=torch.float64, device=q.device), 0
     for i, (num_new, length) in enumerate(zip(query_lens, context_lens, strict=True)):
         k, v = (gather(cache, block_tables[i], length).double() for cache in (k_cache, v_cache))
-        out[start : start + num_new] = full_attention(q[start : start + num_new].double(), k, v)
+        out[start : start + num_new] = full_attention(q[start : start + num_new].double(), k, v, window=window)
         start += num_new
     return out
 

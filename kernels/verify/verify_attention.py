@@ -2,7 +2,7 @@
 
 Tolerances: an output has 11 (fp16) or 8 (bf16) significant bits and weights are rounded to the same type before the
 tensor cores, so errors near 2^-11 and 2^-8 of the largest value are expected; 2e-3 and 1e-2 leave about a factor 4
-and 2.5.
+and 2.5. Caches of e4m3 are compared with the values that they contain, so that the same tolerances hold.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from testbed.kernels.launch.attention import contiguous_decode, paged_decode
+from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguous_decode, paged_decode
 from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.paper_attention import paper_decode
@@ -21,7 +21,7 @@ from testbed.kernels.launch.prefill_attention import has_wgmma, paged_prefill
 from testbed.kernels.launch.prefill_tma import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_tma import constants
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.random_batches import Batch, Shape, random_batch, to_extents
+from testbed.kernels.verify.random_batches import Batch, Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -29,6 +29,7 @@ HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
 Run = Callable[[torch.Tensor], None]  # fills an output
 PrefillKind = tuple[str, str, bool | None]  # name and kind of a prefill kernel, and whether it packs heads
+PLAIN = Form()
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
 
@@ -40,6 +41,13 @@ class Case:
     seed: int
     plan: DecodePlan
     longest: int = 16_384
+
+    @property
+    def forms(self) -> list[Form]:
+        """The plain cache, and one other form, which alternates with the seed; windows are log-uniform."""
+        window = int(np.exp(np.random.default_rng(self.seed).uniform(0, np.log(2 * min(self.longest, 4096)))))
+        other = [Form(True), Form(False, window), Form(True, window)][self.seed % 3]
+        return [PLAIN, other if self.shape.head_size in FP8_SIZES else Form(False, window)]
 
 
 SMALL_CASES = (
@@ -65,18 +73,19 @@ def cases(rounds: int) -> Iterator[Case]:
         yield Case(Shape(heads, kv_heads, head_size, block_size, dtype), number, plan)
 
 
-def variants(shape: Shape, plan: DecodePlan) -> list[tuple[str, dict[str, int]]]:
-    """All attention kernels of a shape, for parallel compilation."""
+def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[str, dict[str, int]]]:
+    """All attention kernels of a shape and form, for parallel compilation."""
     size, group = shape.block_size, shape.num_heads // shape.num_kv_heads
     base = {"HEAD_SIZE": shape.head_size, "GROUP": group, "BF16": int(shape.dtype == torch.bfloat16)}
+    base |= cache_defines(form.fp8, form.window is not None)
     found = [
         ("decode.cu", base | plan.constants | {"PAGED": 1, "BLOCK_SIZE": size}),
         ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
     ]
-    for _, kind, pack in prefill_kinds(shape):
+    for _, kind, pack in prefill_kinds(shape, form):
         source = {"mma": "prefill.cu", "wgmma": "prefill_wgmma.cu", "tma": "prefill_tma.cu"}[kind]
         found.append((source, base | ({"BLOCK_SIZE": size} if pack is None else constants(group, size, pack))))
-    if size & (size - 1) == 0:
+    if size & (size - 1) == 0 and form == PLAIN:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
     return found
 
@@ -89,21 +98,29 @@ def random_lens(rng: np.random.Generator, longest: int) -> list[int]:
     return [*lens, 0] if rng.random() < 0.1 else lens
 
 
-def check_decode(case: Case) -> dict[str, float]:
-    """Errors of the three decode kernels on one batch."""
+def check_forms(case: Case) -> dict[str, float]:
+    """Errors of all attention kernels on the case's batches."""
+    return {name: error for form in case.forms for run in (check_decode, check_prefill)
+            for name, error in run(case, form).items()}  # fmt: skip
+
+
+def check_decode(case: Case, form: Form) -> dict[str, float]:
+    """Errors of the decode kernels on one batch."""
     rng, s, plan = np.random.default_rng(case.seed), case.shape, case.plan
     lens = random_lens(rng, min(case.longest, plan.chunk_tokens * 128))
     batch = random_batch(rng, s, lens)
-    want = reference.paged_decode(batch.q, batch.k_cache, batch.v_cache, batch.block_tables, lens)
+    batch = batch.quantized(rng) if form.fp8 else batch
+    want = reference.paged_decode(batch.q, *batch.values, batch.block_tables, lens, form.window)
     k_pool, v_pool, extents = to_extents(batch)
-    options = {"max_context_len": max(lens), "plan": plan}
+    read = batch.without_unread(form.window, [1] * len(lens))
+    options = {"max_context_len": max(lens), "plan": plan, "kv_scales": batch.kv_scales, "window": form.window}
     runs: dict[str, Run] = {
-        "paged_decode": lambda out: paged_decode(out, *_tensors(batch), **options),
-        "contiguous_decode": lambda out: contiguous_decode(
+        f"paged_decode{form}": lambda out: paged_decode(out, *_tensors(read), **options),
+        f"contiguous_decode{form}": lambda out: contiguous_decode(
             out, batch.q, k_pool, v_pool, extents, batch.context_lens, **options
         ),
     }
-    if s.block_size & (s.block_size - 1) == 0:
+    if s.block_size & (s.block_size - 1) == 0 and form == PLAIN:
         keys, values = reference.interleave_keys(batch.k_cache), reference.transpose_values(batch.v_cache)
         runs["paper_decode"] = lambda out: paper_decode(
             out, batch.q, keys, values, batch.block_tables, batch.context_lens, max_context_len=max(lens)
@@ -111,29 +128,35 @@ def check_decode(case: Case) -> dict[str, float]:
     return errors(batch.q, want, runs)
 
 
-def check_prefill(case: Case) -> dict[str, float]:
+def check_prefill(case: Case, form: Form) -> dict[str, float]:
     """Errors of the prefill kernels with random cached prefixes, some new prompts without any."""
     rng = np.random.default_rng(case.seed + 1_000_000)
     lens = [max(1, length) for length in random_lens(rng, min(case.longest, 4096))]
     news = [int(rng.integers(1, min(length, 400) + 1)) if rng.random() < 0.6 else min(length, 700) for length in lens]
     batch = random_batch(rng, case.shape, lens, num_queries=sum(news))
+    batch = batch.quantized(rng) if form.fp8 else batch
     starts = torch.from_numpy(np.cumsum([0, *news]).astype(np.int32)).cuda()
-    caches = batch.k_cache, batch.v_cache, batch.block_tables
-    want = reference.paged_prefill(batch.q, *caches, news, lens)
+    want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, news, lens, form.window)
+    read = batch.without_unread(form.window, news)
 
     def run(kind: str, pack: bool | None, out: torch.Tensor) -> None:
         options = {"max_query_len": max(news), "kind": kind, "pack": pack}
-        paged_prefill(out, batch.q, *caches, starts, batch.context_lens, **options)
+        caches = read.k_cache, read.v_cache, read.block_tables
+        paged_prefill(out, batch.q, *caches, starts, batch.context_lens, **options, kv_scales=batch.kv_scales,
+                      window=form.window)  # fmt: skip
 
-    kinds = prefill_kinds(case.shape)
-    return errors(batch.q, want, {f"paged_prefill ({name})": partial(run, kind, pack) for name, kind, pack in kinds})
+    kinds = prefill_kinds(case.shape, form)
+    return errors(
+        batch.q, want, {f"paged_prefill ({name}){form}": partial(run, kind, pack) for name, kind, pack in kinds}
+    )
 
 
-def prefill_kinds(shape: Shape) -> list[PrefillKind]:
-    """Names and kinds of the prefill kernels that run here on this shape."""
+def prefill_kinds(shape: Shape, form: Form = PLAIN) -> list[PrefillKind]:
+    """Names and kinds of the prefill kernels that run here on this shape and form."""
     found: list[PrefillKind] = [("mma", "mma", None)]
-    if has_wgmma(shape.head_size):
-        found.append(("wgmma", "wgmma", None))
+    if has_wgmma(shape.head_size) and not form.fp8:
+        if form.window is None:
+            found.append(("wgmma", "wgmma", None))
         if shape.block_size in BLOCK_SIZES_OF_TMA:
             found += [("tma", "tma", False), ("tma, packed", "tma", True)]
     return found
@@ -155,11 +178,13 @@ def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> d
 def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
     """Run all checks, report the worst error of each kernel and type; returns whether all are within tolerance."""
     arch = architecture("{}{}".format(*torch.cuda.get_device_capability()))
-    precompile([variant for case in cases(rounds) for variant in variants(case.shape, case.plan)], arch)
+    all_cases = list(cases(rounds))
+    forms = [(case, form) for case in all_cases for form in case.forms]
+    precompile([variant for case, form in forms for variant in variants(case.shape, case.plan, form)], arch)
     worst: dict[tuple[str, torch.dtype], float] = {}
     count: dict[tuple[str, torch.dtype], int] = {}
-    for case in cases(rounds):
-        for name, error in (check_decode(case) | check_prefill(case)).items():
+    for case in all_cases:
+        for name, error in check_forms(case).items():
             key = (name, case.shape.dtype)
             if error > TOLERANCE[case.shape.dtype]:
                 report(f"  {name}: error {error:.2e} on {case}")
@@ -180,7 +205,7 @@ def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
 def run_each_kernel() -> None:
     """Run every kernel on a few tiny cases, for compute-sanitizer; exits if one is wrong."""
     for case in SMALL_CASES:
-        for name, error in (check_decode(case) | check_prefill(case)).items():
+        for name, error in check_forms(case).items():
             if error > TOLERANCE[case.shape.dtype]:
                 raise SystemExit(f"{name}: error {error:.2e} on {case}")
     for name, check in MOVE_CHECKS.items():

@@ -9,6 +9,7 @@ from torch import Tensor
 from testbed.kernels.launch.cache_ops import copy_blocks, write_cache
 from testbed.kernels.launch.swap import swap_fused, swap_per_block
 from testbed.kernels.verify import reference
+from testbed.kernels.verify.reference import NAN_E4M3
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -34,10 +35,24 @@ def check_write(rng: np.random.Generator) -> bool:
     reference.write_cache(want_v, qkv[:, 2], slots.tolist())
     write_cache(got_k, got_v, qkv[:, 1], qkv[:, 2], mapping)
     same = _same(got_k, want_k) and _same(got_v, want_v)
+    if head_size != 80:
+        same &= _quantized_equally(qkv[:, 1], qkv[:, 2], slots, size, rng)
     want = reference.interleave_keys(want_k), reference.transpose_values(want_v)
     got = torch.full_like(want[0], float("nan")), torch.full_like(want[1], float("nan"))
     write_cache(*got, qkv[:, 1], qkv[:, 2], mapping, paper_layout=True)
     return same and _same(got[0], want[0]) and _same(got[1], want[1])
+
+
+def _quantized_equally(
+    k: Tensor, v: Tensor, slots: np.ndarray, size: tuple[int, ...], rng: np.random.Generator
+) -> bool:
+    """The same write into caches of e4m3."""
+    scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, size[1])).astype(np.float32)).cuda()
+    want, got = (torch.full((2, *size), NAN_E4M3, dtype=torch.uint8, device="cuda") for _ in range(2))
+    for cache, new, scale in zip(want, (k, v), scales, strict=True):
+        reference.write_cache(cache, reference.quantized(new, scale), slots.tolist())
+    write_cache(*got, k, v, torch.from_numpy(slots.astype(np.int64)).cuda(), kv_scales=scales)
+    return torch.equal(got, want)
 
 
 def check_copy(rng: np.random.Generator) -> bool:
@@ -66,7 +81,7 @@ def check_swap(rng: np.random.Generator) -> bool:
     for fused_out in (True, False):
         for to_host in (True, False):
             if not to_host:
-                pool[:, device_ids.long()] = float("nan")
+                pool[:, device_ids.long()] = NAN_E4M3 if pool.dtype == torch.uint8 else float("nan")
             if fused_out == to_host:
                 swap_fused(pool, host, device_ids, pairs, staging, to_host)
             else:
@@ -80,6 +95,8 @@ def _random_pool(rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
     heads, block_size, head_size = _size(rng)
     planes, blocks = 2 * int(rng.integers(1, 5)), 30
     pool = torch.randn(planes, blocks, heads, block_size, head_size, device="cuda").half()
+    if rng.random() < 0.3:
+        pool = pool.to(torch.float8_e4m3fn).view(torch.uint8)
     return pool, rng.permutation(blocks)
 
 

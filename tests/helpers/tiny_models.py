@@ -1,15 +1,19 @@
 """Tiny models and schedulers for the engine's tests, and a forward pass that knows nothing of slots."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
+from testbed.core.layers import Window
 from testbed.core.request import Request
 from testbed.core.specs import ModelSpec
-from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.architecture import FAMILIES, Architecture
 from testbed.kernels.engine.assemble import Options, assemble
 from testbed.kernels.engine.clock import StepClock
 from testbed.kernels.engine.maths import rotary_table
 from testbed.kernels.engine.weights import random_weights
+from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.mixed import MixedPrefill
@@ -21,11 +25,15 @@ SHAPES = {
     "opt": ModelSpec("opt", 2, 32, 4, 4, 8, 64, 2, 61, 128, True),
     "llama": ModelSpec("llama", 2, 32, 4, 2, 8, 48, 3, 61, 128),
     "qwen2": ModelSpec("qwen2", 2, 32, 4, 1, 8, 48, 3, 61, 128, True),
+    "window": ModelSpec("window", 2, 32, 4, 2, 8, 48, 3, 61, 128, window=Window(9, 2)),
+    "hybrid": ModelSpec("hybrid", 6, 32, 4, 2, 8, 48, 3, 61, 128, window=Window(9, 4)),
+    "fp8": ModelSpec("fp8", 2, 32, 4, 2, 8, 48, 3, 61, 128, kv_dtype_bytes=1),
+    "fp8 hybrid": ModelSpec("fp8", 4, 32, 4, 2, 8, 48, 3, 61, 128, kv_dtype_bytes=1, window=Window(9, 3)),
 }
 
 
 def architecture(family):
-    return Architecture(SHAPES[family], family, qkv_bias=family == "qwen2")
+    return Architecture(SHAPES[family], family if family in FAMILIES else "llama", qkv_bias=family == "qwen2")
 
 
 def weights(arch, seed=0):
@@ -37,11 +45,11 @@ def dense_logits(arch, w, tokens):
     x = w.embedding[tokens]
     if w.positions is not None:
         x = x + w.positions[: len(tokens)]
-    for layer in w.layers:
+    for layer, window in zip(w.layers, arch.windows, strict=True):
         h = normed(x, layer.norm_1, arch.norm_eps)
         qkv = F.linear(h, layer.qkv.weight, layer.qkv.bias)
         q, k, v = qkv.split((arch.q_width, arch.kv_width, arch.kv_width), dim=1)
-        x = x + F.linear(attend(arch, q, k, v), layer.out.weight, layer.out.bias)
+        x = x + F.linear(attend(arch, q, k, v, window), layer.out.weight, layer.out.bias)
         h = normed(x, layer.norm_2, arch.norm_eps)
         up = F.linear(h, layer.up.weight, layer.up.bias)
         half = up.shape[1] // 2
@@ -56,18 +64,23 @@ def normed(x, norm, eps):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * norm.weight
 
 
-def attend(arch, q, k, v):
+def attend(arch, q, k, v, window):
     size, heads = arch.spec.head_size, arch.spec.num_heads
     q, k, v = (x.view(len(x), -1, size).transpose(0, 1) for x in (q, k, v))
     if not arch.is_opt:
         q, k = turned(arch, q), turned(arch, k)
+    if arch.spec.kv_dtype_bytes == 1:
+        k, v = (x.clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype) for x in (k, v))
     k, v = (x.repeat_interleave(heads // x.shape[0], dim=0) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1)
+    seen = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).tril()
+    if window is not None:
+        seen = seen.triu(1 - window)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(0, 1).flatten(1)
 
 
 def turned(arch, x):
     """RoPE by complex numbers."""
-    table = rotary_table(arch, "cpu")[: x.shape[1]]
+    table = rotary_table(arch, str(x.device))[: x.shape[1]]
     half = x.shape[2] // 2
     z = torch.complex(x[..., :half].contiguous(), x[..., half:].contiguous()) * torch.complex(table[:, 0], table[:, 1])
     return torch.cat([z.real, z.imag], dim=-1)
@@ -79,9 +92,11 @@ def pool(num_slots, host_slots=0):
 
 def engine(family="opt", policy=None, scheduler=None, spec=None, debug=True, **options):
     """A CPU engine; `policy` and `scheduler` are made with the pool and with the policy."""
-    spec = spec or pool(512, 512)
     arch = architecture(family)
-    built = (scheduler or mixed)((policy or Paged)(spec))
+    spec = replace(spec or pool(512, 512), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
+    made = (policy or Paged)(spec)
+    spec = made.pool if isinstance(made, Grouped) else spec
+    built = (scheduler or mixed)(made)
     chosen = Options(debug=debug, clock=StepClock(), **options)
     return assemble(built, spec, arch, weights(arch), chosen)
 

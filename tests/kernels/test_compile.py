@@ -37,6 +37,11 @@ def move(block_size: int, paper_layout: int) -> tuple[str, dict[str, int]]:
     return "cache_ops.cu", {"HEAD_SIZE": 128, "BLOCK_SIZE": block_size, "PAPER_LAYOUT": paper_layout}
 
 
+def formed(variant: tuple[str, dict[str, int]], fp8: int, windowed: int) -> tuple[str, dict[str, int]]:
+    """A variant for caches of e4m3 or for windows."""
+    return variant[0], {"BF16": 0, "PACK": 1, **variant[1], "FP8": fp8, "WINDOWED": windowed}
+
+
 def network(**constants: int) -> tuple[str, dict[str, int]]:
     """A variant of the small operations."""
     return "network.cu", {"BF16": 0, **constants}
@@ -49,6 +54,13 @@ COVERING = [
     decode(128, 1, 64, 0, 2),
     *(other("prefill.cu", size, 1, 16, size % 3 % 2) for size in HEAD_SIZES), other("prefill.cu", 128, 4, 1, 1),
     ("prefill_tma.cu", other("", 64, 7, 32, 1)[1] | {"PACK": 0}),
+    *(formed(*one) for one in (
+        (decode(64, 7, 3, 1, 8, 1), 1, 1), (decode(128, 4, 16, 0), 1, 0), (decode(256, 1, 0, 1), 1, 0),
+        (decode(80, 12, 1, 0), 0, 1), (other("prefill.cu", 128, 4, 16, 0), 1, 0),
+        (other("prefill.cu", 64, 4, 1, 1), 1, 1), (other("prefill.cu", 96, 4, 1, 1), 0, 1),
+        (other("prefill_tma.cu", 128, 4, 16, 0), 0, 1),
+        (move(16, 0), 1, 0),
+    )),
     other("prefill_wgmma.cu", 64, 7, 16, 0), other("prefill_wgmma.cu", 128, 1, 1, 1),
     *(other("paper_decode.cu", size, 2, block, 0) for size, block in zip(HEAD_SIZES, (1, 8, 16, 32, 256), strict=True)),
     move(16, 0), move(3, 1),

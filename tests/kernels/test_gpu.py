@@ -16,15 +16,14 @@ from testbed.kernels.verify.verify_attention import (  # noqa: E402
     TOLERANCE,
     Case,
     cases,
-    check_decode,
-    check_prefill,
+    check_forms,
 )
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 
 
 @pytest.mark.parametrize("case", [*SMALL_CASES, *list(cases(1))[::9]], ids=str)
 def test_attention_equals_its_reference(case: Case) -> None:
-    for name, error in (check_decode(case) | check_prefill(case)).items():
+    for name, error in check_forms(case).items():
         assert error <= TOLERANCE[case.shape.dtype], name
 
 

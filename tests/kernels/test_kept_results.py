@@ -11,6 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import testbed.kernels
 from testbed.kernels.measure import bench_kernels
 from testbed.kernels.measure.bench_report import COLUMNS, PROSE, Report, Time
+from testbed.kernels.measure.cache_forms import CASES
 from testbed.kernels.measure.timing import Timing
 from testbed.kernels.verify.random_batches import Shape
 
@@ -71,3 +72,16 @@ def test_benchmark_fills_the_number_columns(monkeypatch, tmp_path) -> None:
     assert [[row[name] for name in named] for row in written] == [[row[name] for name in named] for row in kept]
     assert all(row["median_us"] and row["low_us"] and row["high_us"] and row["num_heads"] for row in written)
     assert {row["kernel"] for row in written if row["block_size"]} == {"paged", "paper"}
+
+
+def test_kept_times_of_cache_forms_meet_their_goals() -> None:
+    rows = table(KEPT.with_name("h200-cache-forms.csv"))
+    cases = [(row["kind"], int(row["batch"]), int(row["tokens"]), row["cache"], row["window"]) for row in rows]
+    assert cases == [
+        (kind, batch, tokens, "e4m3" if form.fp8 else "fp16", str(form.window or ""))
+        for kind, _, batch, tokens, form, _, _ in CASES
+    ]
+    for row in rows:
+        assert float(row["ratio"]) == pytest.approx(float(row["median_us"]) / float(row["base_us"]), rel=2e-3)
+        assert not row["goal"] or float(row["ratio"]) <= float(row["goal"])
+    assert sorted(row["goal"] for row in rows if row["goal"]) == ["0.6", "0.6", "1.1", "1.1", "1.1", "1.1"]

@@ -10,8 +10,8 @@ from testbed.kernels.launch.prefill_tma import BLOCK_SIZES, constants, evenly, o
 BASE = 0x7F12 << 32  # an address such as allocators give
 
 
-def shapes(head_size: int = 128, block_size: int = 16, num_blocks: int = 1000) -> Shapes:
-    return Shapes(100, 8, 2, head_size, num_blocks, block_size, 8 * head_size, False)
+def shapes(head_size: int = 128, block_size: int = 16, scales: int = 0, window: int = 0) -> Shapes:
+    return Shapes(100, 8, 2, head_size, 1000, block_size, 8 * head_size, False, scales, window)
 
 
 @pytest.mark.parametrize("pack", [False, True])
@@ -56,6 +56,9 @@ def test_fastest_usable_kernel_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {fastest(shapes(block_size=size), caches, 4096) for size in BLOCK_SIZES} == {"tma"}
     assert {fastest(shapes(block_size=size), caches, 4096) for size in (1, 2, 3, 4, 24)} == {"wgmma"}
     assert fastest(shapes(block_size=1), caches, 100) == "mma"
+    assert fastest(shapes(window=64), caches, 4096) == "tma"
+    assert fastest(shapes(block_size=1, window=64), caches, 4096) == "mma"
+    assert fastest(shapes(scales=BASE), caches, 4096) == "mma"
     assert fastest(shapes(80), caches, 4096) == "mma"
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: False)
     assert fastest(shapes(), caches, 4096) == "mma"
@@ -64,8 +67,12 @@ def test_fastest_usable_kernel_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_checks_compile_packed_and_unpacked_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from testbed.kernels.verify import verify_attention
+    from testbed.kernels.verify.random_batches import Form
 
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: True)
     case = verify_attention.SMALL_CASES[5]
-    found = [defines for source, defines in verify_attention.variants(case.shape, case.plan) if "tma" in source]
-    assert [defines["PACK"] for defines in found] == [0, 1]
+    forms = (Form(), Form(False, 64), Form(True))
+    found = [verify_attention.variants(case.shape, case.plan, form) for form in forms]
+    packs = [[defines["PACK"] for source, defines in one if "tma" in source] for one in found]
+    assert packs == [[0, 1], [0, 1], []]
+    assert all(defines.get("FP8") == 1 for _, defines in found[2])

@@ -52,6 +52,22 @@ def test_chunked_prefill_equals_whole_prompt(rng: np.random.Generator) -> None:
     assert torch.allclose(torch.cat(parts), whole, atol=1e-12)
 
 
+def test_windows_hide_all_tokens_before(rng: np.random.Generator) -> None:
+    q, k, v = (torch.randn(20, 2, 8, dtype=torch.float64) for _ in range(3))
+    got = reference.full_attention(q, k, v, window=5)
+    for i in (0, 4, 5, 19):
+        low = max(0, i - 4)
+        assert torch.allclose(got[i], reference.full_attention(q[i : i + 1], k[low : i + 1], v[low : i + 1])[0])
+
+
+def test_e4m3_rounds_to_the_nearest_and_saturates() -> None:
+    x, scale = torch.tensor([[[1.0, 1.06, 0.0, -500.0], [3.0, 0.5, -0.5, 1e-9]]]), torch.tensor([1.0, 0.5])
+    stored = reference.quantized(x, scale)
+    assert stored.dtype == torch.uint8
+    assert reference.dequantized(stored, scale)[0, 0].tolist() == [1.0, 1.0, 0.0, -448.0]
+    assert reference.dequantized(stored, scale)[0, 1].tolist() == [3.0, 0.5, -0.5, 0.0]
+
+
 def test_interleaved_keys_are_a_permutation(rng: np.random.Generator) -> None:
     keys = torch.randn(3, 2, 16, 64)
     interleaved = reference.interleave_keys(keys)

@@ -104,6 +104,22 @@ def test_cache_write_refuses_wrong_arguments_by_name() -> None:
         write_cache(cache, cache, new, new, slots, paper_layout=True)
 
 
+def test_caches_of_e4m3_need_their_scales_and_sizes() -> None:
+    caches = {name: FakeArray((5, 2, 16, 64), "uint8") for name in ("k_cache", "v_cache")}
+    with pytest.raises(TypeError, match="k_cache: expected float16, got uint8"):
+        paged_decode(**decode_arguments(**caches))
+    with pytest.raises(TypeError, match="k_cache: expected float8_e4m3fn or uint8, got float16"):
+        paged_decode(**decode_arguments(kv_scales=FakeArray((2, 2), "float32")))
+    with pytest.raises(ValueError, match=r"kv_scales: expected shape \[2, 2\]"):
+        paged_decode(**decode_arguments(**caches, kv_scales=FakeArray((2, 8), "float32")))
+    narrow = {name: FakeArray((5, 2, 16, 80), "uint8") for name in ("k_cache", "v_cache")}
+    wide = {name: FakeArray((2, 8, 80)) for name in ("q", "out")}
+    with pytest.raises(ValueError, match="no kernel of e4m3 for head size 80"):
+        paged_decode(**decode_arguments(**narrow, **wide, kv_scales=FakeArray((2, 2), "float32")))
+    with pytest.raises(ValueError, match="window: expected 1 to"):
+        paged_decode(**decode_arguments(window=0))
+
+
 def test_block_copies_refuse_wrong_arguments_by_name() -> None:
     pool, ids = FakeArray((4, 9, 2, 16, 64)), FakeArray((3,), "int32")
     with pytest.raises(ValueError, match="pairs: expected shape"):

@@ -1,6 +1,10 @@
-"""The engine's logits against those of `transformers` in fp32: random models of every family, saved and read back."""
+"""The engine's logits against those of `transformers` in fp32: random models of every family, saved and read back.
+
+A model with kv_dtype_bytes=1 has a cache of e4m3 in the engine; the reference then rounds every K and V to e4m3.
+"""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
                                "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
     "tiny-qwen2": ("qwen2", {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
                              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}),
+    "tiny-mistral": ("mistral", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
+                                 "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+                                 "vocab_size": 1000, "sliding_window": 48}),
+    "tiny-qwen2-window": ("qwen2", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
+                                    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
+                                    "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 48}),
+    "tiny-llama-3-fp8": ("llama", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
+                                   "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000,
+                                   "kv_dtype_bytes": 1}),
+    "tiny-mistral-fp8": ("mistral", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
+                                     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
+                                     "vocab_size": 1000, "sliding_window": 48, "kv_dtype_bytes": 1}),
     "qwen2.5-0.5b": ("qwen2", {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
                                "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
                                "max_position_embeddings": 32768, "tie_word_embeddings": True,
@@ -41,9 +57,12 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             reference = make_model(name, Path(folder))
             arch = of_folder(Path(folder))
+            arch = replace(arch, spec=replace(arch.spec, kv_dtype_bytes=MODELS[name][1].get("kv_dtype_bytes")))
             weights = load_weights(arch, Path(folder), "cuda", torch.float16)
             for scenario in SCENARIOS:
-                for mode, graphs in (("debug", 0), ("graphs", 64)) if scenarios in scenario.name else ():
+                if scenarios not in scenario.name or (scenario.beam and reference.rounds):
+                    continue
+                for mode, graphs in (("debug", 0), ("graphs", 64)):
                     found = record(scenario, arch, weights, "cuda", torch.float16, graphs)
                     judged = judge(reference, found, scenario)
                     rows.append({"model": name, "scenario": scenario.name, "mode": mode, **judged})
@@ -60,13 +79,15 @@ def make_model(name: str, folder: Path) -> Any:
     import transformers
 
     family, changes = MODELS[name]
-    config = transformers.AutoConfig.for_model(family, **changes)
+    known = {key: value for key, value in changes.items() if key != "kv_dtype_bytes"}
+    config = transformers.AutoConfig.for_model(family, **known)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.eval()
     randomize(model)
     model = model.half()
     model.save_pretrained(folder)
+    model.rounds = "kv_dtype_bytes" in changes
     return model.float().cuda()
 
 
@@ -120,9 +141,24 @@ def pairs_of(reference: Any, found: Recording, batch_size: int = 8) -> Any:
 
 def forward(reference: Any, tokens: Tensor) -> Tensor:
     """The reference's logits at every position; later tokens do not influence them."""
+    cache: dict[str, Any] = {"past_key_values": rounding_cache()} if reference.rounds else {"use_cache": False}
     with torch.inference_mode():
-        logits: Tensor = reference(tokens, use_cache=False).logits
+        logits: Tensor = reference(tokens, **cache).logits
     return logits
+
+
+def rounding_cache() -> Any:
+    """A cache that returns K and V rounded to e4m3, by a scale of 1."""
+    import transformers
+
+    cache: Any = transformers.DynamicCache()
+    update = cache.update
+
+    def rounded(k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Any:
+        return update(*(x.clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype) for x in (k, v)), *rest, **more)
+
+    cache.update = rounded
+    return cache
 
 
 def judge_beams(reference: Any, found: Recording) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from testbed.kernels.engine.records import Records
 from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -85,6 +86,13 @@ SCENARIOS = [
     Scenario("fork and copy-on-write", Paged, num_seqs=4, num_requests=16, happened="copies"),
     Scenario("fork into extents", ContiguousPow2, num_seqs=4, num_requests=16, happened="copies"),
     Scenario("beams of 4", Paged, num_seqs=4, beam=True, num_requests=16, happened="copies"),
+    Scenario("pages of groups", partial(Grouped, block_size=16)),
+    Scenario(
+        "pages of groups, recompute",
+        partial(Grouped, block_size=8, page_rule="large_pages"),
+        TIGHT,
+        happened="recomputes",
+    ),
     Scenario("beams of 4, swapped", Paged, TIGHT, Swap, num_seqs=4, beam=True, num_requests=16, happened="swaps"),
 ]
 
@@ -102,14 +110,17 @@ class Recording:
 def record(
     scenario: Scenario, arch: Architecture, weights: Weights, device: str, dtype: torch.dtype, graphs: int = 0
 ) -> Recording:
-    """Serve the scenario's requests, in debug mode or, with graphs, without it.
+    """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it.
 
     Raises where the scenario did not cause the expected event.
     """
-    pool = scenario.pool()
     short = replace(arch, spec=replace(arch.spec, max_len=min(arch.spec.max_len, MAX_LEN)))
-    scheduler = scenario.scheduler(scenario.policy(pool))
-    options = Options(device, dtype, debug=not graphs, clock=StepClock(0.1), graphs=graphs)
+    pool = replace(scenario.pool(), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
+    policy = scenario.policy(pool)
+    pool = policy.pool if isinstance(policy, Grouped) else pool
+    scheduler = scenario.scheduler(policy)
+    debug = not graphs and not isinstance(policy, Grouped)
+    options = Options(device, dtype, debug=debug, clock=StepClock(0.1), graphs=graphs)
     engine = assemble(scheduler, pool, short, weights, options)
     found, requests = Recording(), scenario.requests(arch.spec.vocab_size)
     found.prompts = {r.request_id: engine.runner.token_buffers.prompt(r.incoming) for r in requests}

@@ -62,23 +62,23 @@ class Grouped(MemoryPolicy):
         self._block_size = block_size
         self.page_rule = page_rule
         options = {"window_share": window_share} if page_rule == FIXED else {}
-        self._pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
-        self.pool = replace(pool, num_slots=self._pages.total, num_layers=1, tiers=())
+        self.pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
+        self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
         self._max_len = pool.max_len
-        self._watermark = watermark * self._pages.total
+        self._watermark = watermark * self.pages.total
         self._tables: dict[int, PageTable] = {}
-        self._none: Pages = [[] for _ in self._pages.columns]
+        self._none: Pages = [[] for _ in self.pages.columns]
         self._longest = self._longest_of()
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         if len(seqs) > 1:
             raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
         needed = self._blocks(0, num_tokens, is_new=True)
-        units = sum(count * self._pages.used_units(i) for i, count in enumerate(needed))
-        spare = self._pages.free_units - units >= self._watermark or not self._tables
-        if not spare or not self._pages.fits(needed, self._none):
+        units = sum(count * self.pages.used_units(i) for i, count in enumerate(needed))
+        spare = self.pages.free_units - units >= self._watermark or not self._tables
+        if not spare or not self.pages.fits(needed, self._none):
             return Refusal.LATER if num_tokens <= self._longest else Refusal.NEVER
-        table = PageTable(seqs[0], [self._pages.take(i, count) for i, count in enumerate(needed)])
+        table = PageTable(seqs[0], [self.pages.take(i, count) for i, count in enumerate(needed)])
         self._tables[seqs[0].seq_id] = table
         return [GRANTED]
 
@@ -88,19 +88,19 @@ class Grouped(MemoryPolicy):
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 needed[i] += count
                 returned[i] += self._unread(seq, i)
-        if not self._pages.fits(needed, returned):
+        if not self.pages.fits(needed, returned):
             return Refusal.LATER
         for seq in batch:
             self._give_back(seq)
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
-                self._tables[seq.seq_id].pages[i] += self._pages.take(i, count)
+                self._tables[seq.seq_id].pages[i] += self.pages.take(i, count)
         return GRANTED
 
     def release(self, seq: Sequence) -> None:
         table = self._tables.pop(seq.seq_id)
         for i, pages in enumerate(table.pages):
-            self._pages.put(i, pages)
+            self.pages.put(i, pages)
 
     def table(self, seq: Sequence) -> list[Extent]:
         """The extents of all groups; `group_tables` lists them by group."""
@@ -111,28 +111,28 @@ class Grouped(MemoryPolicy):
         return [
             GroupTable(
                 one.group,
-                [Extent(page, self._pages.used_units(i)) for page in table.pages[i]],
+                [Extent(page, self.pages.used_units(i)) for page in table.pages[i]],
                 table.dropped[i] * self._block_size,
                 one.width,
             )
-            for i, one in enumerate(self._pages.columns)
+            for i, one in enumerate(self.pages.columns)
         ]
 
     def usage(self) -> Usage:
         held = live = 0
         for table in self._tables.values():
             for i, pages in enumerate(table.pages):
-                held += len(pages) * self._pages.used_units(i)
+                held += len(pages) * self.pages.used_units(i)
                 live += self._live(table, i)
-        total, free = self._pages.total, self._pages.free_units
+        total, free = self.pages.total, self.pages.free_units
         return Usage(total, live, held, total - free, 0, free, free)
 
     def usage_of(self, group: int) -> tuple[int, int]:
         """Live and held units of one KV group."""
-        columns = [i for i, one in enumerate(self._pages.columns) if one.group == group]
+        columns = [i for i, one in enumerate(self.pages.columns) if one.group == group]
         tables = self._tables.values()
         live = sum(self._live(table, i) for table in tables for i in columns)
-        return live, sum(len(table.pages[i]) * self._pages.used_units(i) for table in tables for i in columns)
+        return live, sum(len(table.pages[i]) * self.pages.used_units(i) for table in tables for i in columns)
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
@@ -146,10 +146,10 @@ class Grouped(MemoryPolicy):
         extents = sorted(extent for table in self._tables.values() for extent in self.table(table.seq))
         ends = [0, *(start + length for start, length in extents)]
         assert all(start >= end for (start, _), end in zip(extents, ends, strict=False)), "pages overlap"
-        assert ends[-1] <= self._pages.total, "a page lies beyond the pool"
+        assert ends[-1] <= self.pages.total, "a page lies beyond the pool"
         for table in self._tables.values():
             blocks = ceil_div(table.seq.num_slots, self._block_size)
-            for i, one in enumerate(self._pages.columns):
+            for i, one in enumerate(self.pages.columns):
                 expected = 1 if one.state else blocks - table.dropped[i]
                 assert len(table.pages[i]) == expected, f"{table.seq} has {len(table.pages[i])} pages of column {i}"
                 unread = max(table.seq.num_slots - (one.window or table.seq.num_slots), 0) // self._block_size
@@ -160,18 +160,18 @@ class Grouped(MemoryPolicy):
         low, high = 0, self._max_len
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self._pages.fits(self._blocks(0, middle, is_new=True), self._none)
+            fits = self.pages.fits(self._blocks(0, middle, is_new=True), self._none)
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
         """Pages by column that a sequence takes as it grows from `before` to `after` slots."""
         count = ceil_div(after, self._block_size) - ceil_div(before, self._block_size)
-        return [int(is_new) if one.state else count for one in self._pages.columns]
+        return [int(is_new) if one.state else count for one in self.pages.columns]
 
     def _unread(self, seq: Sequence, column: int) -> list[int]:
         """Pages that no token of the next chunk or step reads: it begins at token num_slots, which reads itself too."""
-        window, table = self._pages.columns[column].window, self._tables[seq.seq_id]
+        window, table = self.pages.columns[column].window, self._tables[seq.seq_id]
         if window is None:
             return []
         first_read = max(seq.num_slots + 1 - window, 0)
@@ -181,11 +181,11 @@ class Grouped(MemoryPolicy):
         table = self._tables[seq.seq_id]
         for i, pages in enumerate(table.pages):
             if unread := self._unread(seq, i):
-                self._pages.put(i, unread)
+                self.pages.put(i, unread)
                 del pages[: len(unread)]
                 table.dropped[i] += len(unread)
 
     def _live(self, table: PageTable, column: int) -> int:
         """Units of a column in which a token or a state is stored."""
-        one = self._pages.columns[column]
+        one = self.pages.columns[column]
         return one.state or (table.seq.num_slots - table.dropped[column] * self._block_size) * one.width

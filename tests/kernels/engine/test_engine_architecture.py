@@ -30,12 +30,22 @@ REFUSED = {
     "norms behind the blocks": ({**OPT, "do_layer_norm_before": False}, "do_layer_norm_before=False"),
     "OPT with another activation": ({**OPT, "activation_function": "gelu"}, "activation_function='gelu'"),
     "another activation": ({**LLAMA, "hidden_act": "gelu"}, "SwiGLU"),
-    "a sliding window": ({**QWEN2, "use_sliding_window": True}, "full attention only"),
     "biases in the MLP": ({**LLAMA, "mlp_bias": True}, "without biases"),
     "another RoPE": ({**LLAMA, "rope_scaling": {"rope_type": "yarn"}}, "RoPE of type 'yarn'"),
     "another RoPE by the old key": ({**LLAMA, "rope_scaling": {"type": "linear"}}, "RoPE of type 'linear'"),
-    "another family": ({**LLAMA, "model_type": "gpt2"}, "choose one of opt, llama, qwen2"),
+    "another family": ({**LLAMA, "model_type": "gpt2"}, "choose one of opt, llama, mistral, qwen2"),
 }
+
+
+WINDOWS = {
+    "Mistral": ({**GATED, "model_type": "mistral", "sliding_window": 16}, (16, 16)),
+    "Mistral without a window": ({**GATED, "model_type": "mistral", "sliding_window": None}, (None, None)),
+    "Qwen2 from some layer on": (
+        {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, (None, 16)),
+    "layers by name": (
+        {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1,
+         "layer_types": ["sliding_attention", "full_attention"]}, (16, None)),
+}  # fmt: skip
 
 
 def read(folder, config):
@@ -76,3 +86,8 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
 def test_shipped_models_have_the_options_of_their_family(name, family, bias, theta):
     found = of_spec(read_model(name))
     assert (found.spec, found.family, found.qkv_bias, found.rope_theta) == (read_model(name), family, bias, theta)
+
+
+@pytest.mark.parametrize(("config", "windows"), WINDOWS.values(), ids=WINDOWS)
+def test_windows_are_those_of_the_file(tmp_path, config, windows):
+    assert read(tmp_path, config).windows == windows

@@ -1,0 +1,102 @@
+"""Attention with caches of e4m3 and with sliding windows, beside fp16 caches and torch, in one run.
+
+Writes cache-forms.csv: microseconds, the ratio to the time of the fp16 kernel in the row's `base`, and the goal of it.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from testbed.command_line import Parser
+from testbed.kernels.launch.attention import paged_decode
+from testbed.kernels.launch.decode_plan import DecodePlan
+from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.fingerprint import fingerprint, in_short, write_rows
+from testbed.kernels.measure.timing import time_graph, warm_up
+from testbed.kernels.verify.random_batches import Form, Shape
+from testbed.kernels.verify.verify_attention import PLAIN, verify
+
+MHA, GQA, SMALL = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64)
+FP8 = Form(True)
+WINDOW = 1024
+Case = tuple[str, Shape, int, int, Form, tuple[int, Form], float | None]
+# (kind, shape, sequences, tokens, form, tokens and form of the base, goal of the ratio)
+CASES: list[Case] = [
+    *(("decode", GQA, n, length, FP8, (length, PLAIN), 0.60 if n == 32 and length > 1024 else None)
+      for n, length in ((32, 1024), (32, 4096), (32, 16384), (8, 8192), (1, 16384))),
+    ("decode", MHA, 32, 1024, FP8, (1024, PLAIN), None),
+    ("decode", SMALL, 32, 1024, FP8, (1024, PLAIN), None),
+    *(("decode", GQA, 32, length, Form(False, WINDOW), (WINDOW, PLAIN), 1.10) for length in (1024, 4096, 16384)),
+    ("decode", GQA, 32, 4096, Form(True, WINDOW), (WINDOW, FP8), 1.10),
+    *(("prefill", GQA, n, length, FP8, (length, PLAIN), None) for n, length in ((1, 4096), (4, 1024))),
+    *(("prefill", GQA, 1, length, Form(fp8, WINDOW), (length, Form(fp8)), None)
+      for length in (4096, 16384) for fp8 in (False, True)),
+]  # fmt: skip
+
+
+def main(argv: list[str]) -> None:
+    """Check all kernels, then time, print and write the cases."""
+    parser = Parser("measure cache-forms", __doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none")
+    options = parser.parse_args(argv)
+    if options.rounds and not verify(options.rounds):
+        raise SystemExit("a kernel disagrees with its reference: nothing was timed")
+    rows = measured(Pools(12 << 30))
+    if options.out:
+        write_rows(options.out / "cache-forms.csv", rows, in_short(fingerprint()))
+
+
+def measured(pools: Pools) -> list[dict[str, Any]]:
+    """A row for every case; base and torch's attention on as many tokens are timed right before it."""
+    warm_up()
+    rows: list[dict[str, Any]] = []
+    for kind, shape, batch, tokens, form, (base_tokens, base_form), goal in CASES:
+        base_inputs = inputs_of(pools, kind, shape, batch, base_tokens)
+        theirs, base = time_graph(base_inputs.sdpa()), time_graph(calls(base_inputs, base_form))
+        del base_inputs
+        own = time_graph(calls(inputs_of(pools, kind, shape, batch, tokens), form))
+        ratio = own.median_us / base.median_us
+        rows.append({
+            "kind": kind, "heads": f"{shape.num_heads}/{shape.num_kv_heads}", "head_size": shape.head_size,
+            "batch": batch, "tokens": tokens, "cache": "e4m3" if form.fp8 else "fp16", "window": form.window or "",
+            "median_us": round(own.median_us, 2), "low_us": round(own.low_us, 2), "high_us": round(own.high_us, 2),
+            "base": f"{'e4m3' if base_form.fp8 else 'fp16'} {batch}x{base_tokens}",
+            "base_us": round(base.median_us, 2), "torch_us": round(theirs.median_us, 2), "ratio": round(ratio, 4),
+            "goal": goal or "", "met": "" if goal is None else ratio <= goal,
+        })  # fmt: skip
+        print(*rows[-1].values(), sep="  ", flush=True)
+        torch.cuda.empty_cache()
+    return rows
+
+
+def inputs_of(pools: Pools, kind: str, shape: Shape, batch: int, tokens: int) -> DecodeInputs | PrefillInputs:
+    """Inputs of equal lengths."""
+    return (DecodeInputs if kind == "decode" else PrefillInputs)(pools, shape, [tokens] * batch)
+
+
+def calls(inputs: DecodeInputs | PrefillInputs, form: Form, plan: DecodePlan | None = None) -> Calls:
+    """Calls of the paged kernel of this form, one for each layer."""
+    caches: Sequence[Any] = (inputs.k_cache, inputs.v_cache)
+    options: dict[str, Any] = {"window": form.window}
+    if form.fp8:
+        caches = [as_e4m3(cache) for cache in caches]
+        options["kv_scales"] = torch.full((2, inputs.shape.num_kv_heads), 0.5, device="cuda")
+    layers = list(zip(*caches, strict=True))
+    if isinstance(inputs, DecodeInputs):
+        options |= {"max_context_len": inputs.longest, "workspace": inputs.workspace, "plan": plan}
+        rows = zip(inputs.out, inputs.q, layers, strict=True)
+        decode = partial(paged_decode, block_tables=inputs.tables, context_lens=inputs.context_lens, **options)
+        return [partial(decode, out, q, *kv) for out, q, kv in rows]
+    options |= {"query_starts": inputs.starts, "max_query_len": inputs.max_new}
+    prefill = partial(paged_prefill, block_tables=inputs.tables, context_lens=inputs.context_lens, **options)
+    return [partial(prefill, inputs.out, inputs.q, *kv) for kv in layers]
+
+
+def as_e4m3(cache: torch.Tensor) -> torch.Tensor:
+    """The values as bytes of e4m3, layer by layer."""
+    return torch.stack([layer.to(torch.float8_e4m3fn).view(torch.uint8) for layer in cache])
