@@ -102,11 +102,12 @@ def described(stem: str, rows: pd.DataFrame) -> str:
 def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
     """The rows of one figure, and what is known about some of them."""
     rows, others = card.to_dict("records"), [str(name) for name in card if name.startswith(ON)]
-    head = ["published", "simulated", "error", "tolerance", *others, "verdict"]
+    head = ["verdict", "published", "simulated", "error", "tolerance", *others]
     cells = [[what_of(row), *(_text(row.get(name, "")) for name in head)] for row in rows]
     stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
-    looks = ["", *[NUMBER] * 3, "", *[NUMBER] * len(others), VERDICT]
-    table = Table(f"{figure}: {title(stem)}", ["", *head], cells, looks, list(card["verdict"]))
+    looks = ["", VERDICT, *[NUMBER] * 3, "", *[NUMBER] * len(others)]
+    caption = title(stem) if stem == figure else f"{figure}: {title(stem)}"
+    table = Table(caption, ["", *head], cells, looks, list(card["verdict"]))
     return table, [f"{what_of(row)}: {row[name]}" for row in rows for name in ("note", "cause") if row.get(name)]
 
 
