@@ -40,7 +40,7 @@ def many(count):
     ]  # fmt: skip
 
 
-def test_two_schedulers_that_differ_are_told_apart_by_the_shortest_workload():
+def test_shortest_workload_distinguishes_two_schedulers():
     """One admits with slots for the first chunk, the other only where the whole prompt would fit."""
     requests = many(40)
     words = ("scheduler.scheduler_reserve_full_isl=true", "scheduler.scheduler_reserve_full_isl=false")
