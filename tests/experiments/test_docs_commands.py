@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from testbed.experiments.commands.cli import COMMANDS
+from testbed.experiments.commands.reproduce import chosen
+from testbed.experiments.commands.reproduce import parser as reproduce_parser
 from testbed.experiments.runs.compose import configured
 
 ROOT = Path(__file__).parents[2]
@@ -87,8 +89,9 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
             shutil.copy(*words[1:])
             continue
         assert words[0] == "testbed", line
-        if words[1] == "reproduce":
-            continue  # minutes; tests/experiments/test_reproduce_command.py runs it
+        if words[1] == "reproduce":  # takes minutes; tests/experiments/test_reproduce_command.py runs it
+            chosen(reproduce_parser().parse_args(words[2:]).figures)
+            continue
         if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
             continue  # an earlier page has it too
         code, _, error = testbed(*short(words[1:]))
@@ -106,6 +109,8 @@ def test_documented_commands_with_needs_are_valid(testbed, page, line):
     for word in words[2:]:
         if word.startswith("--"):
             assert word.partition("=")[0] in known, f"{line}: {word}"
+    if words[1] == "reproduce":
+        chosen(reproduce_parser().parse_args(words[2:]).figures)
     if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 
