@@ -13,6 +13,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.front_end import front_end
 from testbed.knee import sustained_rate
+from testbed.option_names import PolicyName, PreemptionName, SchedulerName
 from testbed.result import Result
 from testbed.run import run
 from testbed.tables import flat, merge_axes
@@ -28,7 +29,9 @@ Seen = Callable[[float, float], None]
 
 def simulate(
     *overrides: str,
-    policy: Any = None,
+    policy: PolicyName | object = None,
+    scheduler: SchedulerName | object = None,
+    preemption: PreemptionName | object = None,
     trace: Any = None,
     rate: float | None = None,
     duration_s: float | None = None,
@@ -42,14 +45,15 @@ def simulate(
     and output_len in tokens; its column arrival_s (s) is played back where no rate, duration or arrivals are given.
     rate: requests/s. duration_s: seconds in which requests arrive.
 
-    Further options are the groups of the command line (model, server, gpu, scheduler, preemption, cost, arrivals,
-    beams, system, protocol, eviction), each a name or an object of its kind, and its values: seed, num_seqs (sequences
-    a request), beam, max_len (tokens), swap_space_gib, window_s=(from, to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any
-    other by its key, as in **{"policy.block_size": 32}. `overrides` are words of the command line.
+    Further options are the groups of the command line (model, server, gpu, cost, arrivals, beams, system, protocol,
+    eviction), each a name or an object of its kind, and its values: seed, num_seqs (sequences a request), beam, max_len
+    (tokens), swap_space_gib, window_s=(from, to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by its key, as in
+    **{"policy.block_size": 32}. `overrides` are words of the command line.
 
     Raises InputError, in one line, for what makes no sense.
     """
-    options |= {"policy": policy, "trace": trace, "rate": rate, "duration_s": duration_s}
+    options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
+    options |= {"trace": trace, "rate": rate, "duration_s": duration_s}
     setup = _simulated(overrides, options)
     result = run(setup)
     return Result(result.summary, setup.pool.num_slots, result.recorder, setup)

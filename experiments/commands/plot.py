@@ -1,10 +1,6 @@
-"""`testbed plot`: a figure again, from the table that `testbed reproduce` has kept; it runs nothing.
-
-The module is a script too: `python -m testbed.experiments.commands.plot fig12 results --out fig12.pdf`.
-"""
+"""`testbed plot`: a figure again, from the table that `testbed reproduce` has kept; it runs nothing."""
 
 import re
-import sys
 from pathlib import Path
 
 from testbed.core.errors import InputError
@@ -49,9 +45,3 @@ def main(argv: list[str]) -> None:
         figure.set_size_inches(float(size[1]), float(size[2]))
     save(figure, out)
     print(f"figure: {out}")
-
-
-if __name__ == "__main__":
-    from testbed.experiments.commands.cli import dispatch
-
-    sys.exit(dispatch(["plot", *sys.argv[1:]]))

@@ -11,9 +11,9 @@ from testbed.experiments.pages.chart import Chart, Series
 from testbed.experiments.runs.plots import cdf_chart, over_time
 
 OVER_TIME = {
-    "Batched requests": (("running",), 1),
-    "Waiting requests": (("waiting",), 1),
-    "KV cache (1,000 tokens)": (("live", "reserved", "internal"), 1000),
+    "Batched requests": (("running",), 1.0),
+    "Waiting requests": (("waiting",), 1.0),
+    "KV cache (1,000 tokens)": (("live", "reserved", "internal"), 1e3),
 }
 DISTRIBUTIONS = {
     "ttft_s": ("TTFT (s)", 1.0),

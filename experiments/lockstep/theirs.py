@@ -97,7 +97,7 @@ class Theirs:
 
 
 class Tokens:
-    """Token ids: equal for equal contents, new for what nobody shares."""
+    """Token ids: equal for equal contents, new for contents that no other request has."""
 
     STOP = 1
 

@@ -14,6 +14,7 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 
 from testbed.build import build
 from testbed.config import RunConfig
@@ -69,7 +70,7 @@ def panel(figure: Figure, bottom_in: float, height_in: float) -> Axes:
 
 def show(axes: Axes, trace: MemoryTrace, num_slots: int, slots_of: Any) -> raster.Raster:
     """The raster of a pool, with block ids on the y axis."""
-    size = axes.get_position().size * axes.figure.get_size_inches() * DPI
+    size = size_in(axes) * DPI
     shown = raster.raster(trace, num_slots, partial(slots_of, trace), round(size[0]), round(size[1]))
     extent = (trace.start_ps / PS, trace.end_ps / PS, 0, num_slots / trace.block_size)
     axes.imshow(shown.image, extent=extent, origin="lower", aspect="auto", interpolation="nearest")
@@ -91,7 +92,7 @@ def name_blocks(axes: Axes, num_blocks: int, height_in: float) -> None:
 def write_labels(axes: Axes, trace: MemoryTrace) -> str:
     """Write requests, and for small pools their logical blocks, into the raster; returns a legend of the labels."""
     reading = ""
-    width_in, height_in = axes.get_position().size * axes.figure.get_size_inches()
+    width_in, height_in = size_in(axes)
     span_ps = trace.end_ps - trace.start_ps
     min_slots = LABEL_IN * trace.num_slots / height_in
     outline = [withStroke(linewidth=1.6, foreground="white")]
@@ -158,14 +159,25 @@ def add_legend(figure: Figure, kinds: set[int], shared: bool) -> None:
     )  # fmt: skip
 
 
+def tinted(color: str, kind: int) -> tuple[float, float, float]:
+    """A request's colour in the tint of a kind of slot."""
+    red, green, blue = raster.tint(raster.rgb(color), raster.TINTS[kind]).tolist()
+    return red, green, blue
+
+
+def size_in(axes: Axes) -> NDArray[np.float64]:
+    """Width and height in inches."""
+    return np.array([WIDTH_IN, HEIGHT_IN]) * axes.get_position().size
+
+
 def swatch(kind: int) -> Any:
     """The legend patch of a kind."""
     if kind == raster.LIVE:
         return tuple(Patch(color=color, linewidth=0) for color in raster.PALETTE[:4])
     if kind == raster.RESERVED:
-        return tuple(Patch(color=raster.tint(raster.rgb(c), raster.TINTS[kind])) for c in raster.PALETTE[:4])
+        return tuple(Patch(color=tinted(color, kind)) for color in raster.PALETTE[:4])
     if kind == raster.INTERNAL:
-        face = raster.tint(raster.rgb(raster.PALETTE[0]), raster.TINTS[kind])
+        face = tinted(raster.PALETTE[0], kind)
         return Patch(facecolor=face, edgecolor=raster.LINES[kind], hatch="/////", linewidth=0)
     hatch = {raster.ROUNDING: (raster.LINES[raster.ROUNDING], "\\\\\\\\\\"), raster.CACHED: ("white", "....")}.get(kind)
     if hatch:

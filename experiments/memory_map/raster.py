@@ -106,7 +106,8 @@ def first_logical(pieces: list[Piece], lengths: Ints) -> Ints:
     before = np.cumsum(lengths) - lengths
     counts = [len(piece.extents) for piece in pieces]
     heads = np.cumsum(counts) - counts
-    return before - np.repeat(before[heads] - [piece.position for piece in pieces], counts)
+    offsets: Ints = before[heads] - [piece.position for piece in pieces]
+    return before - np.repeat(offsets, counts)
 
 
 def inside(samples: Ints, extents: Iterable[Extent]) -> Ints:
@@ -155,12 +156,12 @@ def frame_at(trace: MemoryTrace, width: int) -> Ints:
     return np.searchsorted([frame.start_ps for frame in trace.frames], middles, side="right") - 1
 
 
-def rgb(color: str) -> NDArray[np.float32]:
+def rgb(color: str) -> Image:
     """Red, green and blue from 0 to 1."""
     return np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)], np.float32)
 
 
-def tint(color: NDArray[np.float32], share: float) -> NDArray[np.float32]:
+def tint(color: Image, share: float) -> Image:
     """`color` mixed with that share of white."""
     return color * (1 - share) + share
 
@@ -174,7 +175,7 @@ def color_of(owners: NDArray[np.int64]) -> Image:
 
 def colored(kind: NDArray[np.int64], owner: NDArray[np.int64], shared: NDArray[np.bool_]) -> Image:
     """The picture of rows x columns of slots, one pixel each, row 0 at the bottom."""
-    rows, columns = np.indices(kind.shape, sparse=True)
+    rows, columns = np.ogrid[: kind.shape[0], : kind.shape[1]]
     image = color_of(owner)
     for code, share in TINTS.items():
         image[kind == code] = tint(image[kind == code], share)

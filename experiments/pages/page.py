@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from testbed.experiments.pages.chart import svg
 
-NUMBER, VERDICT, LONG = "number", "verdict", "long"  # classes of columns
+NUMBER, VERDICT = "number", "verdict"  # classes of columns
 
 
 class Table(NamedTuple):

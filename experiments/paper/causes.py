@@ -1,4 +1,4 @@
-"""Why a row misses: what is known of it, with the command that tests it; else that nobody knows."""
+"""Why a row misses: what is known of it, with the command that tests it; else that it is unexplained."""
 
 from functools import cache
 from pathlib import Path

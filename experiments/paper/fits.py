@@ -1,9 +1,9 @@
-"""Fits the constants that nobody measured to the `calibrate` rows of paper/reference.csv; nothing else is fitted.
+"""Fits the unmeasured constants to the `calibrate` rows of paper/reference.csv; nothing else is fitted.
 
 Two of the 2023 system, the software time of an iteration and of a plain request, are moved until vLLM's two bars of
 Figure 13 come out: ShareGPT at 2 req/s from a file of lengths, Alpaca at 30 req/s from the embedded model. The result
 stands in conf/software/sosp23.yaml, which the figures use; sampler_fit.py says what of the second goes by sequence.
-Beside them stand the elasticities, by how many percent a bar moves with one percent of a constant, and standard
+Printed with them: the elasticities, by how many percent a bar moves with one percent of a constant, and standard
 errors: what the bars' spread over NUM_SEEDS seeds leaves open, for the paper's bars are of one trace.
 
 How sure the synthetic beam model is of its next token is fitted to the beams of 2 of Figure 15b, and stands as

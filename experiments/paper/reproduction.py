@@ -79,7 +79,7 @@ def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -
 
 
 def nothing(*_: Any) -> None:
-    """What is done where nobody wants to know."""
+    """Ignores progress."""
 
 
 def perform(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from testbed.experiments.paper.causes import cause_of
@@ -20,7 +21,7 @@ ON = "simulated on "
 KEY = ["figure", "setting", "system", "quantity"]
 COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "verdict", "before"]
 COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
-NUMBERS = ("published", "simulated", "error", "margin")
+READ = ("published", "simulated", "error", "verdict")  # in the terminal; the CSV has all columns
 JUDGED = ("predict", "compare")
 SHOWN = (*JUDGED, "goal", "derived")  # the last two have a verdict in brackets, which counts for nothing
 PARTS = {"arithmetic": "arithmetic only", "memory": "memory and trace", "cost": "cost model and load"}
@@ -130,16 +131,24 @@ def beside_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataFr
 
 
 def card_table(card: pd.DataFrame) -> Table:
-    """The scorecard for the terminal."""
+    """The scorecard for the terminal, figure by figure; scorecard.csv has every column."""
     title = f"Scorecard: {counted(card)}\nby the list before: {counted(card, 'before')}"
-    table = Table(title=title, title_justify="left")
-    names = [*COLUMNS, *(name for name in card if name.startswith(ON))]
+    table = Table("", title=title, title_justify="left", box=SIMPLE_HEAD)
+    names = [*READ, *(name for name in card if name.startswith(ON))]
     for name in names:
-        table.add_column(name, overflow="fold", justify="right" if name in NUMBERS else "left")
-    for row in card.to_dict("records"):
-        style = {"miss": "red", "pass": "green"}.get(str(row["verdict"]), "dim")
-        table.add_row(*(short(row[name]) for name in names), style=style)
+        table.add_column(name, overflow="fold", justify="left" if name == "verdict" else "right")
+    for (figure, setting), rows in card.groupby(["figure", "setting"], sort=False):
+        table.add_row(f"{figure} {setting}", style="bold")
+        for row in rows.to_dict("records"):
+            style = {"miss": "red", "pass": "green"}.get(str(row["verdict"]), "dim")
+            table.add_row(what_of({**row, "setting": ""}), *(short(row[name]) for name in names), style=style)
     return table
+
+
+def what_of(row: Mapping[Any, Any]) -> str:
+    """What a row's number is, within its figure."""
+    where = " ".join(filter(None, (row["setting"], row["system"])))
+    return f"{where}: {row['quantity'].replace('_', ' ')}".removeprefix(": ")
 
 
 def counted(card: pd.DataFrame, column: str = "verdict") -> str:

@@ -13,18 +13,14 @@ from markupsafe import Markup
 
 from testbed.core.errors import InputError
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
-from testbed.experiments.pages.page import LONG, NUMBER, VERDICT, Picture, Table, render
-from testbed.experiments.paper.scorecard import COLUMNS, COMPARED_WITH, ON, counted, short
+from testbed.experiments.pages.page import NUMBER, VERDICT, Picture, Table, render
+from testbed.experiments.paper.scorecard import ON, counted, short, what_of
 from testbed.experiments.report.run_parts import many_runs, one_run
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.summary_table import costs_of
 from testbed.experiments.runs.whole_files import SUMMARY
 
 CARD = "scorecard.csv"
-NUMBERS = {"published", "error", "margin"}
-LONG_ONES = {"tolerance", "note"}
-FIRST = [*COLUMNS[: COLUMNS.index("error") + 1], "verdict"]  # what to read without scrolling
-WITH_PUBLISHED = ("fig2", "fig13")
 
 
 def folder_page(folders: Sequence[Path]) -> str:
@@ -73,11 +69,8 @@ def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) 
         "report/reproduction.html",
         folder=folder.name,
         figures=zip([title(path.stem) for path in drawn], pictures, strict=True),
-        beside=[
-            _published_rows(path.stem, of_figure(card, path.stem)) for path in drawn if path.stem in WITH_PUBLISHED
-        ],
         counted=counted(card),
-        card=_card(card),
+        scored=[_scored(str(figure), rows) for figure, rows in card.groupby("figure", sort=False)],
         runs=runs,
     )
 
@@ -100,30 +93,22 @@ def of_figure(card: pd.DataFrame, stem: str) -> pd.DataFrame:
 def described(stem: str, rows: pd.DataFrame) -> str:
     """The figure's text alternative: its numbers, published and simulated."""
     sentences = [
-        f"{' '.join(filter(None, (row['setting'], row['system'])))}, {row['quantity'].replace('_', ' ')}: "
-        f"{_text(row['simulated'])}" + (f" (published {row['published']})" if row["published"] else "")
+        f"{what_of(row)}: {_text(row['simulated'])}" + (f" (published {row['published']})" if row["published"] else "")
         for row in rows.to_dict("records")
     ]
     return f"{title(stem)}. {'; '.join(sentences)}".rstrip(". ") + "."
 
 
-def _published_rows(stem: str, rows: pd.DataFrame) -> Table:
-    """Published and simulated numbers as a table."""
-    cells = [
-        [f"{row['setting']}, {row['system']}: {row['quantity'].replace('_', ' ')}", row["published"] or "-",
-         _text(row["simulated"]), row["error"] or "-"]
-        for row in rows.to_dict("records")
-    ]  # fmt: skip
-    head = ["quantity", "published", "simulated", "difference"]
-    return Table(f"{title(stem)}: published and simulated", head, cells, ["", NUMBER, NUMBER, NUMBER])
-
-
-def _card(card: pd.DataFrame) -> Table:
-    others = [name for name in card if name.startswith(ON)]
-    names = list(dict.fromkeys([*FIRST, *others, *COLUMNS, *(name for name in COMPARED_WITH if name in card)]))
-    looks = {**dict.fromkeys(NUMBERS, NUMBER), **dict.fromkeys(LONG_ONES, LONG), "verdict": VERDICT, "setting": "words"}
-    rows = [[_text(row.get(name, "")) for name in names] for row in card.to_dict("records")]
-    return Table("every published number", names, rows, [looks.get(name, "") for name in names], list(card["verdict"]))
+def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
+    """The rows of one figure, and what is known about some of them."""
+    rows, others = card.to_dict("records"), [str(name) for name in card if name.startswith(ON)]
+    head = ["verdict", "published", "simulated", "error", "tolerance", *others]
+    cells = [[what_of(row), *(_text(row.get(name, "")) for name in head)] for row in rows]
+    stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
+    looks = ["", VERDICT, *[NUMBER] * 3, "", *[NUMBER] * len(others)]
+    caption = title(stem) if stem == figure else f"{figure}: {title(stem)}"
+    table = Table(caption, ["", *head], cells, looks, list(card["verdict"]))
+    return table, [f"{what_of(row)}: {row[name]}" for row in rows for name in ("note", "cause") if row.get(name)]
 
 
 def _text(text: str) -> str:

@@ -114,7 +114,7 @@ def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
     found = [_short(quantities(run)) for run in runs]
     known = [name for name in SHOWN if any(row[name] is not None for row in found)]
     rows = [
-        [*values, *(number(row[name]) for name in known), run.name]
+        [*("-" if value == "null" else value for value in values), *(number(row[name]) for name in known), run.name]
         for run, row, values in zip(runs, found, different.to_numpy().tolist(), strict=True)
     ]
     head = [*map(str, different.columns), *known, "run"]

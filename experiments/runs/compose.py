@@ -69,6 +69,7 @@ def _composed(name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, by
         return _compose(name, [*words, *_search_path(flags)])
 
 
+@cache
 def register_models() -> None:
     """Register every shipped shape in Hydra's store as the group `model`; launchers pass the store to workers."""
     for name in model_names():

@@ -1,1 +1,1 @@
-"""Memory policies: may these sequences have room, and where?"""
+"""Memory policies: whether these sequences get slots, and which."""

@@ -17,7 +17,7 @@ UNWATCHED = (
 
 
 class Held(NamedTuple):
-    """What a sequence holds: room for num_tokens tokens on the device, behind that on the host while it is there."""
+    """The slots of a sequence for num_tokens tokens: on the device, then on the host while it is swapped out."""
 
     request_id: int
     num_tokens: int

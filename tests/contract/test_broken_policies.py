@@ -47,7 +47,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("policy", SAID)
-def test_what_is_broken_is_said_in_its_own_words(policy):
+def test_message_of_a_broken_clause(policy):
     found = check_policy(lambda pool: policy(pool, block_size=8), POOLS, max_examples=300, shrink=False)
     assert re.search(SAID[policy], str(found)), str(found)
 

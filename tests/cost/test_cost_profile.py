@@ -107,7 +107,7 @@ def test_span_cost_includes_all_overheads():
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2])
-def test_all_reduces_that_nobody_measured_are_said_of_several_gpus_only(num_gpus):
+def test_unmeasured_all_reduces_are_reported_for_several_gpus_only(num_gpus):
     sections = {name: part for name, part in PROFILE["sections"].items() if name != "all_reduce"}
     bare = {**PROFILE, "num_gpus": num_gpus, "sections": sections}
     fingerprint = ProfileCost(OPT_13B, ServerSpec("few", H200, num_gpus), bare).fingerprint

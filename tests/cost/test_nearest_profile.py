@@ -80,7 +80,7 @@ def test_a_profile_of_one_s_own_comes_before_the_shipped_ones(tmp_path):
         assert found.software is None  # its own times, not those of a system by name
 
 
-def test_a_block_size_that_nobody_measured_takes_the_next_larger_one():
+def test_an_unmeasured_block_size_takes_the_next_larger_one():
     work = Work(64, 64 * 1024, 1024)
     found = [auto_cost(LLAMA, server(), H200, Choices(block_size=size), Efficiencies()) for size in (24, 32, 512, 256)]
     assert found[0].iteration(work) == found[1].iteration(work)

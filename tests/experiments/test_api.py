@@ -4,15 +4,18 @@ import json
 import subprocess
 import sys
 from functools import partial
+from typing import get_args
 
 import pandas as pd
 import pytest
 from tiny_run import without_id
 
 import testbed as front
+from testbed import option_names
 from testbed.core.request import PS, Request
 from testbed.core.shapes import shipped
 from testbed.core.specs import ModelSpec
+from testbed.experiments.runs.choice_names import CUSTOM, names_of
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
@@ -141,6 +144,12 @@ def test_sweep_with_a_folder_reuses_finished_runs(tmp_path):
     assert len(times) == 2
     pd.testing.assert_frame_equal(front.sweep(rate=[1, 2], duration_s=10, folder=tmp_path, jobs=1), first)
     assert times == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
+
+
+@pytest.mark.parametrize("group", ["policy", "scheduler", "preemption"])
+def test_names_that_an_editor_completes_are_those_that_ship(group):
+    names = get_args(getattr(option_names, f"{group.capitalize()}Name"))
+    assert set(names) == {*names_of(group)} - {CUSTOM}
 
 
 def test_import_loads_no_slow_package():

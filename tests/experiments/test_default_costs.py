@@ -47,7 +47,7 @@ def test_a_run_is_charged_the_software_time_of_its_own_system(system):
     assert software.name == SOFTWARE.get(system, "engine")
     bare = config.cost.updated(choices=config.cost.parameters["choices"].updated(**NO_TIME))
     each = software.overhead_per_request_s + software.overhead_per_sequence_s + software.overhead_per_token_s
-    for model, server in list(servers())[SYSTEMS.index(system) :: len(SYSTEMS)]:
+    for model, server in list(servers())[SYSTEMS.index(system) :: 2 * len(SYSTEMS)]:
         cost, kernels = (make_cost(part, model, server, software) for part in (config.cost, bare))
         assert cost.software == software.name
         charged = (cost.iteration(DECODES) - kernels.iteration(DECODES)) / 1e12

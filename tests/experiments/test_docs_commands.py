@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from testbed.experiments.commands.cli import COMMANDS
+from testbed.experiments.commands.reproduce import chosen
+from testbed.experiments.commands.reproduce import parser as reproduce_parser
 from testbed.experiments.runs.compose import configured
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +22,8 @@ PAGES = ["README.md", ".github/CONTRIBUTING.md", *sorted(
     if not path.is_relative_to(ROOT / "kernels" / "results")
 )]  # fmt: skip
 NEEDS = re.compile(r"\s+# (needs|takes) ")
-RATES = re.compile(r"arrivals.rate=.*,")  # of several rates the quick test takes two
+SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.]+)+")  # of several values the quick test takes two
+ALONE = ("check", "capacity")  # commands that neither need other lines nor are needed by them
 LONG = "arrivals.duration_s="  # the option by which the quick test makes simulations short
 INPUTS_LISTED = "experiments/REPRODUCING.md"  # its table of inputs says where the files are had
 SKIPPED = ("python -c ", "pip ", "pytest", "python3 -m venv", "git ", "vllm ")  # not the testbed's
@@ -59,14 +62,22 @@ def short(words):
     command, *options = words
     options = [word for word in options if word != "hydra/launcher=joblib"]
     if command == "check":
-        return [*words, "--examples", "5"]
+        return [*words, "--examples", "5", "--slots", "200", "--max-len", "64"]  # one pool
     if "-m" in options:
-        options = [",".join(word.split(",")[:2]) if RATES.match(word) else word for word in options]
+        options = [",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options]
     timed = not any(word in ("arrivals=replay", "arrivals=sessions") for word in options)
     if command in ("run", "capacity") and timed:
-        seconds = 120 if any(word.startswith("hydra.run.dir") for word in options) else 5  # other lines read named runs
+        seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
-    return [command, *options]
+    return [command, *options, *(["outputs=summary"] if command == "run" and not is_named(options) else [])]
+
+
+def is_named(options):
+    """Whether a run has a folder of its own, which other lines read."""
+    return any(word.startswith("hydra.run.dir") for word in options)
+
+
+FIRST = {tuple(short(shlex.split(line)[1:])): page for page, lines in reversed(RUN) for line in lines}
 
 
 @pytest.mark.parametrize(("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls])
@@ -78,8 +89,11 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
             shutil.copy(*words[1:])
             continue
         assert words[0] == "testbed", line
-        if words[1] == "reproduce":
-            continue  # minutes; tests/experiments/test_reproduce_command.py runs it
+        if words[1] == "reproduce":  # takes minutes; tests/experiments/test_reproduce_command.py runs it
+            chosen(reproduce_parser().parse_args(words[2:]).figures)
+            continue
+        if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
+            continue  # an earlier page has it too
         code, _, error = testbed(*short(words[1:]))
         assert code == 0, f"{page}: {line}\n{error}"
 
@@ -95,6 +109,8 @@ def test_documented_commands_with_needs_are_valid(testbed, page, line):
     for word in words[2:]:
         if word.startswith("--"):
             assert word.partition("=")[0] in known, f"{line}: {word}"
+    if words[1] == "reproduce":
+        chosen(reproduce_parser().parse_args(words[2:]).figures)
     if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 

@@ -47,7 +47,7 @@ def test_a_link_becomes_all_reduces(tmp_path, from_bench):
     assert whole - shard == pytest.approx(4 * (20e6 + 128 / 16e9 * 1e12), rel=1e-4)  # two layers, two each
 
 
-def test_what_nobody_measured_is_told_and_what_is_wrong_refused(tmp_path, capsys):
+def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, capsys):
     profile = imported(tmp_path)
     assert "say --link GB/S --all-reduce-us US, or --nccl FOLDER" in capsys.readouterr().out
     pair = ServerSpec("pair", GpuSpec(**{**profile["gpu"], "link_bandwidth": 1e10}), 2)

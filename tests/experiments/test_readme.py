@@ -6,8 +6,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-LINES = [line for block in BLOCKS for line in block.splitlines()]
-INLINE = [code.replace("\n", " ") for code in re.findall(r"`(testbed [^`]*)`", README)]
 
 
 def test_first_two_readme_commands_install_and_test():
@@ -19,17 +17,6 @@ def test_first_two_readme_commands_install_and_test():
 
 def test_ci_runs_the_test_command_of_the_readme():
     assert BLOCKS[1] in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-
-
-def test_readme_names_only_existing_commands_and_figures(testbed):
-    commands = testbed("completion", "--of", "testbed ")[1].split()
-    figures = testbed("completion", "--of", "testbed reproduce ")[1].split()
-    for line in [*LINES, *INLINE]:
-        for words in re.findall(r"testbed ([a-z].*?)(?: --?[a-z].*)?(?:$| [&|#])", line):
-            command, *names = words.split()
-            assert command in commands, line
-            assert command != "reproduce" or set(names) <= {*figures, "all"}, line
-    assert "`testbed bench`" in README
 
 
 def test_readme_names_only_existing_files():

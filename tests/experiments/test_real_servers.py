@@ -36,6 +36,7 @@ def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
     assert abs(found["tokens_per_s"]) < 2.1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
 def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
     arguments = ("--workload", str(RTX / "workload_token_ids.jsonl.gz"), "+system=vllm-v1", "--out", "mine.json")

@@ -10,8 +10,50 @@ import shlex
 import sys
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from testbed.build import build
+from testbed.core.errors import InputError
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.one_line import one_line
 
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
+VALUES = {  # of keys
+    "a model without layers": ("model.num_layers=0", "model.num_layers is 0"),
+    "a rate of zero": ("arrivals.rate=0", "arrivals.rate is 0"),
+    "a word for a rate": ("arrivals.rate=abc", "arrivals.rate is 'abc'"),
+    "a rate of more than a float holds": ("arrivals.rate=1e400", "arrivals.rate is inf"),
+    "an infinite duration": ("arrivals.duration_s=inf", "arrivals.duration_s is inf"),
+    "a duration that 64 bits of picoseconds do not hold": (
+        "arrivals.duration_s=1e8 arrivals.rate=1e-7", "arrivals.duration_s"),
+    "a block too large": ("policy.block_size=300", "block_size=300: must be"),
+    "a fraction of a token": ("policy.block_size=1.5", "policy.block_size is 1.5"),
+    "a word for a share": ("policy.watermark=x", "watermark is 'x'"),
+    "a word for a seed": ("seed=x", "seed is 'x'"),
+    "a number for a window": ("window_s=3", "window_s is 3"),
+    "a window that ends before it begins": ("window_s=[5,1]", "window_s is [5, 1]"),
+    "no sequences": ("workload.num_seqs=0", "num_seqs is 0"),
+    "a word for a switch": ("workload.beam=maybe", "beam is 'maybe'"),
+    "negative swap space": ("swap_space_gib=-1", "swap_space_gib is -1"),
+    "half a GPU": ("server.num_gpus=0.5", "num_gpus is 0.5"),
+    "one pool for all models": ("server.kv_memory_gib=3", "server.kv_memory_gib"),
+    "a pool given twice": ("server.num_blocks=900", "server.num_blocks is 900", "983 blocks", "~server.kv_memory_gib"),
+    "a share of memory beside a pool that is given": (
+        "server.memory_utilization=0.5", "server.memory_utilization is 0.5", "~server.kv_memory_gib"),
+    "another shape under the name of a model that ships": (
+        "model.num_layers=80", "model.num_layers is 80", "opt-13b has 40", "model.name"),
+    "more than all of the peak": ("cost.roofline.linear_flops=72", "linear_flops is 72", "a share, at most 1"),
+    "more than all of the bandwidth": ("cost.roofline.attention_bandwidth=56.9", "attention_bandwidth is 56.9"),
+    "a bandwidth in GB/s": ("server.gpu.memory_bandwidth=1555", "server.gpu.memory_bandwidth is 1555", "bytes/s"),
+    "memory without end": ("swap_space_gib=1e300", "swap_space_gib is 1e+300", "GiB"),
+    "a window beyond time": ("window_s=[1e300,1e301]", "window_s is 1e+300", "9,000,000 s"),
+    "a window of less than a picosecond": ("window_s=[0,1e-15]", "window_s is [0, 1e-15]"),
+    "products that reach nothing of the peak": ("cost.roofline.linear_flops=0", "linear_flops is 0"),
+    "software time beyond time": ("cost.roofline.layer_s=1e9", "layer_s is 1000000000.0", "9,000,000 s"),
+    "half a block": ("server.num_blocks=9.5", "server.num_blocks is 9.5"),
+    "the pool of fewer GPUs": ("server.num_gpus=2", "opt-13b", "2 a100-40gb", "server.kv_memory_of.num_gpus=2"),
+    "a budget below nothing": ("scheduler.max_num_batched_tokens=-1", "max_num_batched_tokens is -1"),
+}  # fmt: skip
 RUN = {
     "an override without an equals sign": ("foo", "foo"),
     "two equals signs": ("policy==paged", "policy==paged"),
@@ -25,71 +67,37 @@ RUN = {
         "trace=csv trace.path=lengths.csv trace.prompt_ids_column=typo", "no column 'typo'"),
     "a model without most numbers": ("--config-dir=mine model=short", "num_layers"),
     "a model that is no YAML": ("--config-dir=mine model=odd", "while parsing"),
-    "a model without layers": ("model.num_layers=0", "model.num_layers is 0"),
     "a model larger than its server": ("model=opt-175b server=a100-40gb-x1", "opt-175b"),
     "a choice that is almost there": ("policy=pagd", "policy/pagd", "did you mean paged"),
     "a model that is almost there": ("model=opt13b", "model/opt13b", "did you mean opt-13b"),
     "a group in the wrong place": ("policy=prefix_caching eviction=arc", "eviction@policy.eviction"),
-    "a rate of zero": ("arrivals.rate=0", "arrivals.rate is 0"),
-    "a word for a rate": ("arrivals.rate=abc", "arrivals.rate is 'abc'"),
-    "a rate of more than a float holds": ("arrivals.rate=1e400", "arrivals.rate is inf"),
-    "an infinite duration": ("arrivals.duration_s=inf", "arrivals.duration_s is inf"),
-    "a duration that 64 bits of picoseconds do not hold": (
-        "arrivals.duration_s=1e8 arrivals.rate=1e-7", "arrivals.duration_s"),
     "more slots than 64 bits number": ("arrivals=slotted arrivals.slot_s=1e-9", "arrivals.slot_s"),
     "a time stamp that 64 bits do not hold": ("trace=csv trace.path=late.csv arrivals=replay", "1e+07 s"),
     "time stamps made late by slow motion": (
         "trace=csv trace.path=timed.csv arrivals=replay arrivals.speedup=1e-6", "arrivals.speedup"),
-    "a block too large": ("policy.block_size=300", "block_size=300: must be"),
-    "a fraction of a token": ("policy.block_size=1.5", "policy.block_size is 1.5"),
-    "a word for a share": ("policy.watermark=x", "watermark is 'x'"),
-    "a word for a seed": ("seed=x", "seed is 'x'"),
-    "a number for a window": ("window_s=3", "window_s is 3"),
-    "a window that ends before it begins": ("window_s=[5,1]", "window_s is [5, 1]"),
-    "no sequences": ("workload.num_seqs=0", "num_seqs is 0"),
-    "a word for a switch": ("workload.beam=maybe", "beam is 'maybe'"),
     "beams without their record": ("beams=recorded workload.beam=true", "beams.path: has no value"),
-    "negative swap space": ("swap_space_gib=-1", "swap_space_gib is -1"),
-    "half a GPU": ("server.num_gpus=0.5", "num_gpus is 0.5"),
-    "one pool for all models": ("server.kv_memory_gib=3", "server.kv_memory_gib"),
-    "a pool given twice": ("server.num_blocks=900", "server.num_blocks is 900", "983 blocks", "~server.kv_memory_gib"),
     "a pool larger than its GPU": (
         "'server.kv_memory_gib={opt-13b: 500}'", "server.kv_memory_gib.opt-13b", "500 GiB", "1 a100-40gb"),
     "more blocks than a GPU holds": (
         "~server.kv_memory_gib server.num_blocks=999999", "server.num_blocks", "1 a100-40gb"),
-    "a share of memory beside a pool that is given": (
-        "server.memory_utilization=0.5", "server.memory_utilization is 0.5", "~server.kv_memory_gib"),
     "a workspace beside blocks that are given": (
         "~server.kv_memory_gib server.num_blocks=9 server.workspace_gib=2", "server.workspace_gib is 2"),
-    "another shape under the name of a model that ships": (
-        "model.num_layers=80", "model.num_layers is 80", "opt-13b has 40", "model.name"),
     "heads that do not share K and V": ("model=llama-3-8b model.num_kv_heads=3", "num_kv_heads"),
-    "more than all of the peak": ("cost.roofline.linear_flops=72", "linear_flops is 72", "a share, at most 1"),
-    "more than all of the bandwidth": ("cost.roofline.attention_bandwidth=56.9", "attention_bandwidth is 56.9"),
-    "a bandwidth in GB/s": ("server.gpu.memory_bandwidth=1555", "server.gpu.memory_bandwidth is 1555", "bytes/s"),
-    "memory without end": ("swap_space_gib=1e300", "swap_space_gib is 1e+300", "GiB"),
-    "a window beyond time": ("window_s=[1e300,1e301]", "window_s is 1e+300", "9,000,000 s"),
-    "a window of less than a picosecond": ("window_s=[0,1e-15]", "window_s is [0, 1e-15]"),
-    "products that reach nothing of the peak": ("cost.roofline.linear_flops=0", "linear_flops is 0"),
-    "software time beyond time": ("cost.roofline.layer_s=1e9", "layer_s is 1000000000.0", "9,000,000 s"),
     "swaps that nobody measured": (f"server=h200 {PROFILE} cost.choices.swap=foo", "swap: foo is not one of fused"),
     "lengths that nobody measured": (f"server=h200 {PROFILE} cost.choices.spread=foo", "spread: foo is not one of"),
     "graphs of no requests": (f"server=h200 {PROFILE} cost.choices.cuda_graph_sizes=[0]", "cuda_graph_sizes: [0]"),
     "graphs of half a request": (f"server=h200 {PROFILE} cost.choices.cuda_graph_sizes=[1.5]", "sizes: [1.5]"),
     "a number of graphs": (f"server=h200 {PROFILE} cost.choices.cuda_graph_sizes=5", "cuda_graph_sizes: 5"),
-    "half a block": ("server.num_blocks=9.5", "server.num_blocks is 9.5"),
     "blocks of no size": ("server.num_blocks=9 ~policy.block_size", "block_size"),
     "nothing but null blocks": ("server.num_blocks=1 ~server.kv_memory_gib null_blocks=1", "null_blocks is 1"),
     "the pool of another GPU": (
         "gpu@server.gpu=h200", "1 a100-40gb", "1 h200", "~server.kv_memory_gib", "server.kv_memory_of.gpu=h200"),
-    "the pool of fewer GPUs": ("server.num_gpus=2", "opt-13b", "2 a100-40gb", "server.kv_memory_of.num_gpus=2"),
     "prices of another GPU": ("cost=profile cost.path=h200-opt-13b-tp1",
                               "NVIDIA H200", "a100-40gb (NVIDIA A100-SXM4-40GB)", "testbed derive-profile"),
     "prices carried from another GPU than theirs": (
         "cost=sosp23 gpu@cost.source=h100-80gb cost.path=h200-opt-13b-tp1", "NVIDIA H200", "cost.source", "h100-80gb"),
     "a profile that is nowhere": ("cost=profile cost.path=nope", "no profile nope"),
     "a profile that is no JSON": ("cost=profile cost.path=lengths.csv", "lengths.csv: not a profile"),
-    "a budget below nothing": ("scheduler.max_num_batched_tokens=-1", "max_num_batched_tokens is -1"),
     "outputs that nobody knows": ("outputs=nothing", "outputs is 'nothing'"),
     "a file in place of the run folder": ("hydra.run.dir=lengths.csv", "lengths.csv"),
     "a trace without its file": ("trace=csv", "trace.path"),
@@ -322,6 +330,16 @@ def check_one_line(code, error):
 @pytest.mark.parametrize(("line", "words"), [(row[0], row[1:]) for row in RUN.values()], ids=RUN)
 def test_run_refuses_wrong_options(refused, line, words):
     error = refused(f"run {line}")
+    assert all(part in error for word in words for part in word.split(" is ")), error
+
+
+@pytest.mark.parametrize(("line", "words"), [(row[0], row[1:]) for row in VALUES.values()], ids=VALUES)
+def test_values_are_refused(line, words):
+    """`testbed run` reports such errors as it does those above."""
+    values = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(line.split())}
+    with pytest.raises(InputError) as caught:
+        build(configured((), values))
+    error = one_line(caught.value)
     assert all(part in error for word in words for part in word.split(" is ")), error
 
 

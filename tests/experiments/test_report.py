@@ -18,7 +18,7 @@ def test_report_of_a_reproduction_is_self_contained(testbed, tmp_path):
     code, output, _ = testbed("report", "out", "run", "--out", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert (code, output) == (0, "report: page.html\n")
-    assert "kv_slots" in page
+    assert "opt-13b a100-40gb x1: kv slots" in page
     assert "NVIDIA H200" in page
     assert "_target_: testbed.cost.profile.ProfileCost" in page
     assert page.count("data:image/png;base64,") == 1
@@ -113,7 +113,7 @@ def test_report_lists_published_values_as_text(testbed, tmp_path):
     (folder / "fig1.png").write_bytes(b"another")
     assert testbed("report", "results", "--out", "page.html")[0] == 0
     page = (tmp_path / "page.html").read_text()
-    reported = "opt-13b sharegpt 2 req/s vllm, mean batched requests: 30.52 (published 30.42)."
+    reported = "opt-13b sharegpt 2 req/s vllm: mean batched requests: 30.52 (published 30.42)."
     assert f'alt="Figure 13: average number of batched requests, the published bar and ours. {reported}"' in page
     assert page.index("Figure 1:") < page.index("Figure 13:") < page.index("<table>")
 

@@ -78,7 +78,7 @@ def test_remarks_separate_expected_and_unexpected_misses():
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
 
 
-def test_figures_on_the_gpu_of_a_profile_stand_beside_the_paper_s(testbed, tmp_path):
+def test_scorecard_has_a_column_of_the_gpu_of_a_profile(testbed, tmp_path):
     code, output, error = testbed(
         "reproduce", "table1", "fig2", "--profile", "h200-llama-13b-tp1", "--out", "out", "--jobs", "1"
     )

@@ -12,6 +12,9 @@ import yaml
 
 import testbed as front
 from testbed.core.shapes import read_model
+from testbed.experiments.commands.working_folder import prepare_working_folder
+from testbed.experiments.runs.compose import configured
+from testbed.identity import run_id
 
 HERE = Path(__file__).parent
 CONF = HERE.parents[1] / "experiments" / "conf"
@@ -124,40 +127,43 @@ def test_constructors_and_configs_have_equal_defaults(path):
 
 
 @pytest.fixture
-def runs_of(testbed, tmp_path, monkeypatch):
-    """Run a class of a plug-in's; the names of all runs so far."""
+def id_of(testbed, tmp_path, monkeypatch):
+    """The id of a run with a class of a plug-in's, which `testbed run` has carried out once."""
     for name, (text, _) in IMPORTED.items():
         write(tmp_path, name, text)
     monkeypatch.syspath_prepend(tmp_path / "site-packages")
     importlib.invalidate_caches()
+    words = ("policy=custom", "policy._target_=mine.policy.Slabs", "arrivals.duration_s=1", "outputs=summary")
+    assert testbed("run", *words)[0] == 0
+    assert [path.name for path in tmp_path.glob("runs/*")] == [run_id(configured(words))]
 
     def call(target, folder=tmp_path):
         monkeypatch.chdir(folder)
-        words = ("policy=custom", f"policy._target_={target}", "arrivals.duration_s=1", "outputs=summary")
-        assert testbed("run", *words)[0] == 0
-        return {path.parent.name for path in folder.glob("runs/*/summary.json")}
+        prepare_working_folder()
+        return run_id(configured(("policy=custom", f"policy._target_={target}")))
 
     return call
 
 
-def test_run_id_depends_on_every_imported_plug_in_file(runs_of, tmp_path):
-    expected = len(runs_of("mine.policy.Slabs"))
+def test_run_id_depends_on_every_imported_plug_in_file(id_of, tmp_path):
+    before = id_of("mine.policy.Slabs")
     for name, (text, counts) in IMPORTED.items():
         write(tmp_path, name, f"{text} " if name.endswith("json") else f"{text}# changed\n")
-        expected += counts
-        assert len(runs_of("mine.policy.Slabs")) == expected, name
+        after = id_of("mine.policy.Slabs")
+        assert (after != before) == counts, name
+        before = after
 
 
-def test_moved_plug_in_folder_gives_the_same_run_id(runs_of, tmp_path):
+def test_moved_plug_in_folder_gives_the_same_run_id(id_of, tmp_path):
     for name in IMPORTED:
         write(tmp_path / "moved", name, (tmp_path / name).read_text())
-    assert runs_of("mine.policy.Slabs") == runs_of("mine.policy.Slabs", tmp_path / "moved")
+    assert id_of("mine.policy.Slabs") == id_of("mine.policy.Slabs", tmp_path / "moved")
 
 
-def test_run_id_depends_on_installed_plug_in_files(runs_of, tmp_path):
-    runs_of("bought.policy.Slabs")
+def test_run_id_depends_on_installed_plug_in_files(id_of, tmp_path):
+    before = id_of("bought.policy.Slabs")
     write(tmp_path, "site-packages/bought/table.json", "[]")
-    assert len(runs_of("bought.policy.Slabs")) == 2
+    assert id_of("bought.policy.Slabs") != before
 
 
 # ---- an installed plug-in

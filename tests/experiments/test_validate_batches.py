@@ -138,7 +138,7 @@ def test_two_beams_decode_twice_the_sequences(kernels):
     assert beams.steps_ms == plain.steps_ms
 
 
-def test_what_is_left_over_is_told_by_batch_token_and_step():
+def test_remaining_error_is_reported_by_batch_token_and_step():
     batches = [Batch("m", 1, size, *lens) for size in (1, 8, 32) for lens in ((20, 8), (60, 40), (128, 20), (80, 200))]
     took = {b: 100 + 80 + 0.01 * b.batch_size * b.input_len + 2 * (b.output_len - 1) for b in batches}
     (line,) = left_over(took, dict.fromkeys(batches, Predicted(60.0, 40.0)))

@@ -86,7 +86,7 @@ def test_fits_says_what_admit_would_and_changes_nothing(num_tokens):
     assert fits == (not isinstance(policy.admit([other], num_tokens), Refusal))
 
 
-def test_what_a_step_evicts_is_told():
+def test_evictions_of_a_step_are_reported():
     policy = cache(3)
     cached, _ = admitted(policy, 0, 1, 2)
     grower, _ = admitted(policy, 1, 3)

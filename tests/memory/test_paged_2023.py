@@ -74,7 +74,7 @@ def test_last_group_sees_fewest_free_blocks_in_even_batches(width, lengths, num_
 )  # fmt: skip
 @example([(4, 4), (2, 4)], 3, 3)  # of 9 blocks of 4 six are held: the first step takes 6 of 3
 @example([(4, 4), (2, 4)], 8, 3)  # six are taken, and then the four ask for four more though 2 are left
-def test_so_many_steps_at_once_have_room_where_they_have_it_one_by_one(groups, spare, num_steps):
+def test_many_steps_at_once_are_granted_exactly_where_single_steps_are(groups, spare, num_steps):
     needed = sum(width * -(-num_tokens // 4) for width, num_tokens in groups)
     policies = [Paged2023(PoolSpec(4 * (needed + spare), 64), block_size=4, watermark=0.0) for _ in range(2)]
     batches = [Batch(), Batch()]

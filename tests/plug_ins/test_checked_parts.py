@@ -228,7 +228,7 @@ def test_what_a_cost_model_breaks_is_named(kind, clause, reported):
     assert broken.calls
 
 
-def test_a_price_that_depends_on_what_was_asked_before_is_named():
+def test_a_cost_that_depends_on_earlier_calls_is_named():
     class Remembering(Priced):
         known = None
         decode = CostModel.decode

@@ -110,7 +110,7 @@ def test_fast_forward_skips_iterations(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_plug_in_policies_keep_the_contract(name):
-    assert check_policy(POLICIES[name], max_examples=20) is None
+    assert check_policy(POLICIES[name], max_examples=12) is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -193,7 +193,7 @@ any_run = given(
     st.sampled_from([Swap, Recompute, RecomputeSingleSwapGroup]),
     st.booleans(),
 )
-some = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @some

@@ -134,7 +134,7 @@ def larger(**pool):
         (larger(tiers=host(128)), "Larger moves slots up to [0-9]+ of the host; 8 were given"),
     ],
 )
-def test_nobody_has_more_slots_than_were_given(kind, reported):
+def test_more_slots_than_the_pool_has_are_reported(kind, reported):
     given = PoolSpec(64, 64, host(8))
     scheduler = scheduler_of(SeparatePrefill, kind(given, block_size=4), Swap())
     requests = [Request(i, 0, 10, 40) for i in range(2)]

@@ -95,7 +95,7 @@ def serve(policy, cost=None, **options):
 
 
 @pytest.mark.parametrize("policy", CHANNELS)
-def test_no_answer_of_a_policy_hears_how_long_an_output_will_be(policy):
+def test_no_answer_of_a_policy_receives_an_output_length(policy):
     HEARD.clear()
     if is_compiled() and policy in (Horizon, Cached, Grown):
         serve(policy)  # the compiler has made a plain int of the number
@@ -120,7 +120,7 @@ class OwnAffine(Affine):
 
 
 @pytest.mark.parametrize("kind", [OwnAffine, lambda first, growth, steps: Affine(first, growth, Ear(steps))])
-def test_no_price_hears_when_an_output_ends_or_a_request_comes(kind):
+def test_no_cost_receives_when_an_output_ends_or_a_request_arrives(kind):
     class Odd(FastMillisecond):
         def decode(self, work):
             return kind(*super().decode(work))

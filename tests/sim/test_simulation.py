@@ -61,7 +61,7 @@ def test_run_stops_at_the_end_of_an_iteration(cost):
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_a_run_that_is_idle_stops_on_time_and_sees_nobody_who_comes_later(cost):
+def test_an_idle_run_stops_on_time_before_later_arrivals(cost):
     """The first request ends at 10 ms; the next would come at 90."""
     recorder = run([Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)], cost, marks_ps=[30 * MS], stop_ps=50 * MS)
     assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.finished) == (50 * MS, 1, 1)
@@ -91,7 +91,7 @@ def test_time_goes_on_to_the_last_arrival_and_past_it(kind):
 
 
 @pytest.mark.parametrize("stop_ps", [LAST_MS * MS + 5 * MS, None])
-def test_a_stop_near_the_end_of_time_holds(stop_ps):
+def test_a_run_stops_near_the_end_of_time(stop_ps):
     options = {} if stop_ps is None else {"stop_ps": stop_ps}
     recorder = run([Request(0, LAST_MS * MS, 4, 10)], FastMillisecond(), **options)
     assert recorder.end_ps == (stop_ps or LAST_MS * MS + 10 * MS)

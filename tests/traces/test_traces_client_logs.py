@@ -61,7 +61,7 @@ def test_what_is_wrong_is_named(tmp_path, whole, message):
         VllmLog(write(tmp_path, whole)).read()
 
 
-def test_hashes_go_beside_a_csv(tmp_path):
+def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
     log, workload = tmp_path / "log.csv", tmp_path / "w.jsonl"
     log.write_text("input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n33,2,1,2,3\n16,2,0,2,3\n")
     workload.write_text('{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 16}\n')

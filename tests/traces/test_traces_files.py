@@ -53,7 +53,7 @@ def test_bad_file_is_refused_in_one_line(tmp_path, name, content, culprit):
 
 
 @pytest.mark.parametrize("name", ["arrival_column", "prompt_ids_column"])
-def test_a_column_that_is_asked_for_must_be_there(tmp_path, name):
+def test_a_configured_column_must_exist(tmp_path, name):
     (tmp_path / "a.csv").write_text(HEADER + "1,2\n")
     with pytest.raises(InputError, match="no column 'typo'; it has input_tokens, output_tokens"):
         CsvLengths(str(tmp_path / "a.csv"), **{name: "typo"}).rows(None, 0)

@@ -19,7 +19,7 @@ function chip(app, request, text) {
 
 function blockDetails(app) {
   const {replay, slots, chosen: {block}} = app, size = replay.data.block_size;
-  if (block === null) return [element("p", {className: "hint"}, "Click a block to see who holds it.")];
+  if (block === null) return [element("p", {className: "hint"}, "Click a block to see its owners.")];
   const count = referenceCount(replay, slots, block);
   const kinds = [...slots.kind.slice(block * size, (block + 1) * size)];
   const filled = kinds.filter(kind => kind === LIVE).length;
@@ -78,7 +78,7 @@ function hostDetails(app) {
   }
   const items = [...blocks].map(([request, held]) => element("li", {}, chip(app, request, `request ${request}`),
     ` host ${held.size === 1 ? "block" : "blocks"} ${ranges([...held].sort((a, b) => a - b))}`));
-  return items.length ? [element("ul", {}, ...items)] : [element("p", {className: "hint"}, "Nobody.")];
+  return items.length ? [element("ul", {}, ...items)] : [element("p", {className: "hint"}, "No request.")];
 }
 
 function ranges(numbers) {

@@ -31,7 +31,7 @@ function sayBlock(app) {
 }
 
 function owners() {
-  return $("owners").children.length ? "" : "nobody holds it";
+  return $("owners").children.length ? "" : "no owner";
 }
 
 // A button is made anew at each redrawing; it is found again by where it lies and what it names.

@@ -1,4 +1,4 @@
-// Beside a short list of physical blocks: the logical blocks of the chosen request, each joined to where it lies.
+// To the right of a short list of physical blocks: the logical blocks of the chosen request, joined to their places.
 
 class Mapping {
   constructor(grid, pen, slots) {
@@ -6,11 +6,11 @@ class Mapping {
     this.pitch = grid.cellWidth + 64;
   }
 
-  // As many sequences side by side as there is room for; those on the host lie nowhere here.
+  // As many sequences side by side as fit; those on the host are left out.
   draw(seqs) {
-    const first = GUTTER + this.grid.cellWidth + this.grid.gap, room = this.grid.canvas.clientWidth - first;
+    const first = GUTTER + this.grid.cellWidth + this.grid.gap, width = this.grid.canvas.clientWidth - first;
     const here = seqs.filter(seq => !seq.host.length);
-    const shown = here.slice(0, Math.max(1, Math.floor(room / this.pitch)));
+    const shown = here.slice(0, Math.max(1, Math.floor(width / this.pitch)));
     for (const draw of ["join", "table"]) shown.forEach((seq, i) => this[draw](seq, first + i * this.pitch));
   }
 

@@ -10,7 +10,7 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 
 class CachingPool(BlockPool):
-    """Every block is free, held, or parked: held by nobody, but indexed."""
+    """Every block is free, referenced, or parked: unreferenced, but indexed."""
 
     __slots__ = ("evictions", "index", "num_parked", "order")
 

@@ -11,7 +11,7 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, HashOf, Node
 
 
 class LastUsePool(CachingPool):
-    """Blocks that nobody holds stand in one queue, cached or not; the first is taken, and what it stores is forgotten.
+    """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is then not findable.
 
     A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does one that holds no
     full block of known content; without it (0.19) such a block waits for its turn like the cached ones.

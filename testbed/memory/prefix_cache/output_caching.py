@@ -17,10 +17,11 @@ from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
 class OutputCaching(PrefixCaching):
     """Prefix caching whose blocks with generated tokens, and prompts without ids, are findable by their own sequence.
 
-    A preempted sequence finds again what was not evicted meanwhile; what is left by one that has ended is asked for by
-    nobody, since simulated tokens are unique, but takes its turn among the blocks to be evicted. These blocks are
-    published when the sequence gives its room back, not when they fill up. That is the same: until then nobody could
-    ask for them, and an eviction order hears of a block when it is found or nobody holds it any more.
+    A preempted sequence finds those of its blocks that were not evicted meanwhile. Generated blocks of a finished
+    sequence are never found, since simulated tokens are unique, but they are in the eviction order like all others.
+    Generated blocks are published when the sequence releases its slots, not when they fill up. The result is the same:
+    until then no request could find them, and an eviction order is notified of a block when the block is found or its
+    reference count becomes 0.
 
     With the order `lru` blocks leave as in vLLM, see LastUsePool; uncached_first is for that order alone. With another
     one, free blocks are taken before cached ones are evicted, and the cache keeps one copy of equal contents.
@@ -77,6 +78,6 @@ class OutputCaching(PrefixCaching):
 
 
 def output_contents(seq: Seq, first: int) -> Iterator[Content]:
-    """What the blocks of a sequence from the given one on store, as nobody else's do."""
+    """The contents of a sequence's blocks from `first` on; no other sequence's blocks are equal to them."""
     for block in count(first):  # not an expression in brackets, of which the compiler would make an endless list
         yield (seq.seq_id,), block

@@ -1,4 +1,4 @@
-"""Prefix caching: a prompt's full blocks are shared by content, with whoever asks and as long as they last."""
+"""Prefix caching: prompts with equal beginnings share full blocks until these are evicted."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -41,7 +41,7 @@ class CachedPrompt:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What first admissions asked for and found; a sequence that comes back after preemption is not counted again."""
+    """What first admissions looked up and found; a sequence that returns after preemption is not counted again."""
 
     prompts: int = 0
     blocks: int = 0
@@ -51,14 +51,15 @@ class CacheCounts:
 
 
 class PrefixCaching(Paged):
-    """Paged memory whose full prompt blocks are findable by content, also when nobody holds them, until evicted.
+    """Paged memory whose full prompt blocks are findable by content until evicted, also with a reference count of 0.
 
     A prompt finds all its full blocks up to the first that is missing, even beyond the chunk it is admitted for, as
-    far as there is room to pin them. The block with the last prompt token is left out unless generated tokens follow,
-    for that token is always computed again and must not be written where others read. Only prompts are published:
-    generated tokens have no ids that anybody could ask for. A sequence with a registered prefix shares that alone.
+    far as the pool's size allows to pin them. The block with the last prompt token is left out unless generated tokens
+    follow, for that token is always computed again and must not be written where others read. Only prompts are
+    published: generated tokens have no ids by which a prompt could find them. A sequence with a registered prefix
+    shares that alone.
 
-    A block is findable as soon as `computed` has said that its tokens are stored once the iteration has run. Sequences
+    A block is findable as soon as `publish` was called, before the iteration that stores its tokens has run. Sequences
     admitted in the same iteration share too: K and V of a layer are written before they are read.
     """
 
@@ -177,7 +178,7 @@ class PrefixCaching(Paged):
         return block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
-        """The leading blocks of these contents that are there, for a sequence that asks for num_tokens tokens."""
+        """The leading blocks of these contents that are cached, for a sequence of num_tokens tokens."""
         return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
 
     def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
@@ -192,7 +193,7 @@ class PrefixCaching(Paged):
         return self._cache.num_free + self._cache.num_parked
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
-        """The most of the found nodes that can be held together with all the blocks asked for.
+        """The most of the found nodes that can be referenced together with all the requested blocks.
 
         What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction could end a refusal.
         """

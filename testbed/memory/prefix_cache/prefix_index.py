@@ -36,10 +36,10 @@ def block_contents(ids: Sequence[int], tokens_per_id: int, num_tokens: int, bloc
 class Node:
     """A full block of prompt content behind its predecessor `parent`.
 
-    block is HOLE where the content was dropped while later blocks of it are still there. parked: nobody holds the
-    block, so it may be evicted. children: blocks indexed right behind it. code: the chained hash of its content and all
-    before it, by which eviction orders know again what has left. hits, ticket and memo are for these orders; memo is
-    None until one sets it.
+    block is HOLE where the content was dropped while later blocks of it are still there. parked: the block's reference
+    count is 0, so it may be evicted. children: blocks indexed right behind it. code: the chained hash of its content
+    and all before it, by which eviction orders recognize what was evicted. hits, ticket and memo are for these orders;
+    memo is None until one sets it.
     """
 
     __slots__ = ("block", "children", "code", "content", "depth", "hits", "memo", "parent", "parked", "ticket")

@@ -1,14 +1,15 @@
 """Untimed replay: what a prefix cache of a given size and eviction order finds, without scheduler and clock.
 
-Requests come one by one, in order of the trace. Each looks up its prompt, holds what it finds, takes a block for every
-other full block of its prompt, evicting where none is free, publishes them, and gives all back. Generated tokens and
-the partial last block take no room. A prompt of more full blocks than the cache has leaves out its end.
+Requests come one by one, in order of the trace. Each request looks up its prompt, references the blocks that it finds,
+allocates a block for every other full block of its prompt (an eviction provides one where none is free), publishes the
+new blocks, and releases all. Generated tokens and the partial last block are not stored. Of a prompt with more full
+blocks than the cache has, only the beginning is stored.
 
 Here Belady's order is a bound for all. Blocks are of one size and every request needs all of its blocks at once, so
 this is paging with sets of pages, where evicting what is needed last loses the fewest hits even if a hit did not need
-its predecessors. That it does need them can only lower the hits of other orders. It does not lower Belady's: whoever
-asks for a block asks for its predecessors too, so their next use is never later, and among equals the end of a chain
-goes first; the cache always holds whole chains from the root.
+its predecessors. That it does need them can only lower the hits of other orders. It does not lower Belady's: a
+request that looks up a block looks up its predecessors too, so their next use is never later, and among equals the end
+of a chain is evicted first; the cache always contains whole chains from the root.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

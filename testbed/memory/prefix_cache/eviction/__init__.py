@@ -1,1 +1,1 @@
-"""Eviction orders: which findable block that nobody holds goes first."""
+"""Eviction orders: which unreferenced cached block is evicted first."""

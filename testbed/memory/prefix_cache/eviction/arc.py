@@ -14,8 +14,8 @@ Ghosts: TypeAlias = OrderedDict[int, None]
 class Arc(EvictionOrder):
     """Two LRU queues, of nodes found once and more often, whose balance follows hits on what each has evicted.
 
-    `target` is the wanted length of `recent`. The cache's size is the length of both queues, because a victim is asked
-    for only when there is no free block. A held node that comes up leaves its queue, and returns to its end when it is
+    `target` is the wanted length of `recent`. The cache's size is the length of both queues, because a victim is chosen
+    only when there is no free block. A held node that comes up leaves its queue, and returns to its end when it is
     parked again; its memo says whether that is `frequent`. Ghosts are known by their chained hash; a collision there
     moves only the target.
     """

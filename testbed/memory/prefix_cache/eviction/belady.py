@@ -12,9 +12,9 @@ NEVER = float("-inf")
 
 
 class Belady(Ranked):
-    """Evicts what will be asked for last, or never again.
+    """Evicts the block whose next use is last, or that is never used again.
 
-    It must be fed: foresee() gives it every prompt's hash chain, and asked() moves its clock. Every use of a block is a
+    foresee() must give it every prompt's hash chain, and requested() moves its clock. Every use of a block is a
     use of its predecessors too, so it never leaves a block without them, and is a bound for every order where whole
     requests come and go one by one (testbed.memory.prefix_cache.replay says why). In a timed run it is one more
     heuristic.

@@ -8,7 +8,7 @@ from testbed.memory.prefix_cache.prefix_index import Node
 
 
 class EvictionOrder(ABC):
-    """Chooses among parked nodes: findable blocks that nobody holds.
+    """Chooses among parked nodes: cached blocks whose reference count is 0.
 
     An order sees that nodes are parked and hit, and names victims; it has no clock and no random numbers. What it must
     remember of a node it may keep in node.memo, which is None whenever the node is new to the cache. node.hits counts
@@ -19,7 +19,7 @@ class EvictionOrder(ABC):
 
     @abstractmethod
     def park(self, nodes: Sequence[Node]) -> None:
-        """Nobody holds these nodes any more; the end of a sequence comes before its beginning."""
+        """These nodes' reference counts are now 0; the end of a sequence comes before its beginning."""
 
     @abstractmethod
     def hit(self, nodes: Sequence[Node]) -> None:
@@ -30,7 +30,7 @@ class EvictionOrder(ABC):
         """The parked node to evict, of which there is at least one; it leaves the order."""
 
     def victims(self, count: int) -> Iterator[Node]:
-        """So many victims; each is evicted before the next is asked for."""
+        """So many victims; each is evicted before the next is chosen."""
         for _ in range(count):
             yield self.victim()
 
@@ -39,9 +39,9 @@ class EvictionOrder(ABC):
         """Parked nodes."""
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
-        """The future, for an order that declares reads_future: the hash chain of every prompt, in order of asking."""
+        """The future, for an order that declares reads_future: the hash chain of every prompt, in order of look-up."""
         raise TypeError(f"{type(self).__name__} does not read the future")
 
     def requested(self, chain: Sequence[int]) -> None:
-        """The next prompt of the future is being asked for now."""
+        """The next prompt of the future is looked up now."""
         raise TypeError(f"{type(self).__name__} does not read the future")
