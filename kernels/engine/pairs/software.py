@@ -7,13 +7,11 @@ import csv
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from testbed.core.request import Request
 from testbed.kernels.engine.bench import SETTLING, median_us, undisturbed
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.plan import Stage
-from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.run_folder import write_csv
 
 CONTEXT, NUM_STEPS = 256, 48
@@ -28,16 +26,12 @@ def measure_software(engine: Callable[[], Engine], path: Path, stage: Stage) -> 
         with undisturbed():
             works = engine().serve(requests).iterations
         whole = [one for one in works if one.work.decode_seqs == num_requests * num_seqs and not one.work.prefill]
-        rows.append(summary(num_requests, num_seqs, whole[SETTLING:]))
+        plain = whole[SETTLING:]
+        beyond = statistics.median(one.duration_s - one.gpu_s for one in plain) * 1e6
+        times = (*(median_us(plain, name) for name in ("duration_s", "gpu_s", "host_s")), beyond)
+        rows.append([num_requests, num_seqs, len(plain), *(round(x, 1) for x in times)])
         print("software", *rows[-1], flush=True)
     write_csv(path, FIELDS, rows)
-
-
-def summary(num_requests: int, num_seqs: int, plain: list[Iteration]) -> list[Any]:
-    """Medians in microseconds of the iterations in which the whole batch decodes."""
-    times = [median_us(plain, name) for name in ("duration_s", "gpu_s", "host_s")]
-    beyond = statistics.median(one.duration_s - one.gpu_s for one in plain) * 1e6
-    return [num_requests, num_seqs, len(plain), *(round(x, 1) for x in (*times, beyond))]
 
 
 def read_software(path: Path, num_seqs: int = 1) -> tuple[float, float]:
