@@ -27,8 +27,6 @@ ROWS = Rows(np.array([1]), np.array([1]))
 LENGTHS = {"prompt_len": [1], "output_len": [1]}
 BUILT = ChunkedPrefill(Paged(POOL), Swap(), max_num_batched_tokens=64, max_num_seqs=4)
 SIMULATE = {
-    "a policy that is almost there": ({"policy": "pagd"}, "did you mean paged"),
-    "a GPU that is almost there": ({"gpu": "h100-80g"}, "did you mean h100-80gb"),
     "an eviction order without a cache": ({"eviction": "arc"}, "eviction"),
     "a system that is nowhere": ({"system": "vllm-v9"}, "vllm"),
     "a class that a module has not": ({"policy": "json:Policy"}, "json.Policy"),
@@ -95,7 +93,6 @@ SIMULATE = {
 }  # fmt: skip
 SWEEP = {
     "an axis without values": ({"policy": []}, "policy is an empty list"),
-    "one wrong value of an axis": ({"policy": ["paged", "pagd"]}, "did you mean paged"),
     "one wrong number": ({"rate": [1, -1]}, "arrivals.rate is -1"),
     "no process": ({"rate": [1], "jobs": -1}, "jobs is -1"),
     "half a process": ({"rate": [1], "jobs": 0.5}, "jobs is 0.5"),
@@ -108,7 +105,6 @@ CAPACITY = {
     "a rate by its key": ({"ttft_s": 1, "arrivals.rate": 3}, "rate is what capacity looks for"),
     "a word for an objective": ({"ttft_s": "fast"}, "slo.ttft_s is 'fast'"),
     "out of reach": ({"ttft_s": 1e-9, "duration_s": 5}, "out of reach"),
-    "a misspelt option": ({"ttft_s": 1, "polcy": "paged"}, "did you mean policy?"),
     "a list of requests": ({"tpot_s": 1, "trace": [ONE]}, "does not apply to a list"),
 }
 PARTS = {
@@ -141,7 +137,6 @@ PARTS = {
     "a negative number of rows": (lambda: Fitted("sharegpt").rows(-1, 0), "num_rows=-1"),
     "a negative seed": (lambda: Fitted("sharegpt").rows(1, -1), "seed=-1"),
     "a GPU's run": (lambda: front.simulate("engine=gpu", duration_s=1), "testbed run engine=gpu"),
-    "a rate among the words": (lambda: front.capacity("arrivals.rate=3", ttft_s=1), "rate is what capacity looks for"),
     "a limit that no row keeps": (lambda: Fitted("sharegpt").rows(9, 0, 2), "hardly any row"),
 }
 
