@@ -13,7 +13,7 @@ from testbed.kernels.launch.cache_ops import copy_blocks, gather_blocks, scatter
 from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.kernels.launch.paper_attention import paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
-from testbed.kernels.launch.swap import runs, swap_fused
+from testbed.kernels.launch.swap import copies_of_runs, runs, swap_fused
 
 WRONG_DECODE = [
     ("q", FakeArray((2, 8)), "expected shape"),
@@ -151,6 +151,15 @@ def test_missing_gpu_is_reported_in_one_line() -> None:
         assert "\n" not in str(error.value)
     else:
         pytest.skip("this machine has a GPU")
+
+
+def test_swaps_move_the_bytes_of_the_cache() -> None:
+    for dtype, size in (("float16", 2), ("uint8", 1)):
+        staging, host = (FakeArray((n, 4, 2, 16, 64), dtype, pointer=p) for n, p in ((3, 1 << 20), (9, 1 << 30)))
+        piece = 4 * 2 * 16 * 64 * size
+        copies = copies_of_runs(staging, host, [5, 6, 2], True)
+        assert copies == [((1 << 30) + 5 * piece, 1 << 20, 2 * piece),
+                          ((1 << 30) + 2 * piece, (1 << 20) + 2 * piece, piece)]  # fmt: skip
 
 
 def test_adjacent_block_ids_are_merged_into_runs() -> None:

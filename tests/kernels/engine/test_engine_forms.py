@@ -6,9 +6,12 @@ from functools import partial
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from test_engine_config import setup  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
+from test_engine_folder import OneSecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.layers import Window  # noqa: E402
@@ -16,12 +19,14 @@ from testbed.core.shapes import read_model  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture, of_spec  # noqa: E402
 from testbed.kernels.engine.assemble import assemble  # noqa: E402
 from testbed.kernels.engine.layout import Pages  # noqa: E402
+from testbed.kernels.engine.serve import serve_into  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousPow2  # noqa: E402
 from testbed.memory.groups.grouped import Grouped  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
+from testbed.sim.simulation import simulate  # noqa: E402
 
 FORMS = ("window", "hybrid", "fp8", "fp8 hybrid")
 
@@ -52,6 +57,26 @@ def test_preempted_sequences_of_groups_are_computed_again():
     requests = tiny.requests([(9, 27), (8, 28), (10, 26), (7, 29)])
     records = check(tiny.engine("hybrid", policy, spec=small, debug=False), requests, "hybrid")
     assert sum(r.num_recomputes for r in records.requests) > 0
+
+
+def test_engine_and_simulator_agree_on_the_same_policy():
+    policy = partial(Grouped, block_size=4, page_rule="large_pages")
+    requests = tiny.requests([(9, 27), (8, 28), (10, 26), (7, 29)])
+    ours = tiny.engine("hybrid", policy, spec=tiny.pool(40), debug=False).serve(requests).recorder
+    spec = replace(tiny.pool(40), groups=tiny.SHAPES["hybrid"].groups, num_layers=6)
+    theirs = simulate(requests, tiny.mixed(policy(spec)), OneSecond(), 128, fast_forward=False)
+    for name in ("requests", "spans"):
+        got, want = getattr(ours, name).columns(), getattr(theirs, name).columns()
+        assert {key: column.tolist() for key, column in got.items()} == {k: c.tolist() for k, c in want.items()}
+
+
+@pytest.mark.parametrize("policy", ["testbed.memory.groups.grouped.Grouped", "testbed.memory.paged.paged.Paged"])
+def test_config_of_a_windowed_model_in_e4m3_is_run(tmp_path, policy):
+    spec = replace(tiny.SHAPES["fp8 hybrid"], name="opt")
+    model = {"_target_": "testbed.core.specs.ModelSpec", **{name: getattr(spec, name) for name in spec.__slots__}}
+    engine = {"device": "cpu", "dtype": "float32"}
+    built = setup(tmp_path, model=model, policy={"_target_": policy, "block_size": 4}, engine=engine)
+    assert serve_into(tmp_path / "out", built)["requests"] == {"arrived": 3, "finished": 3, "rejected": 0}
 
 
 def test_bytes_of_e4m3_swap_as_they_are():
