@@ -64,10 +64,7 @@ def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> N
     """Take slots back from the rule's victim, or from the last that was admitted if it has ended."""
     if state.ended and state.end_early(plan):
         return
-    running = state.running
-    if state.ended:
-        running = {key: group for key, group in running.items() if group not in state.ended}
-    group = rule.victim(running, state.batch)
+    group = rule.victim(state.preemptible(), state.batch)
     if not isinstance(group, SequenceGroup) or state.running.get(group.request.request_id) is not group:
         raise wrong_answer(rule, group, "victim() gives a running group")
     preempt_group(state, rule, group, plan)

@@ -197,6 +197,16 @@ class SchedulerState:
         if ops != NO_OPS:
             plan.ops.append(ops)
 
+    def returns_first(self) -> bool:
+        """Whether the first swapped group, which there is, comes back before a waiting one is admitted."""
+        return True
+
+    def preemptible(self) -> dict[int, SequenceGroup]:
+        """The running groups among which a preemption rule chooses its victim, by request id."""
+        if not self.ended:
+            return self.running
+        return {key: group for key, group in self.running.items() if group not in self.ended}
+
     def memory_released(self) -> None:
         """Memory was released, moved out or published, or a transfer has landed: a refused request may be retried."""
         self.refused, self.swap_in_refused = None, False
