@@ -126,6 +126,8 @@ class Scheduler(Foresight, ABC):
             group = state.swapped[0]
             answer = one_answer(policy, policy.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
+                if state.take_kept():
+                    continue
                 state.swap_in_refused = True
                 return
             state.swapped.popleft()

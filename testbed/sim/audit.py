@@ -59,7 +59,7 @@ def check_moves(policy: MemoryPolicy, ops: Ops, pool: PoolSpec) -> None:
 
 def check_tables(state: SchedulerState, used: Usage) -> None:
     """Clauses 4 and 11 of the contract, in a run: usage(), tables and footprints go together."""
-    policy, seqs = state.policy, [seq for group in state.running.values() for seq in group.resident]
+    policy, seqs = state.policy, [seq for group in state.with_slots() for seq in group.resident]
     tables = [policy.table(seq) for seq in seqs]
     pinned = policy.non_sequence_slots().pinned
     try:

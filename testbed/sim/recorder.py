@@ -124,7 +124,10 @@ class Recorder:
         self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
-        prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
+        prefill = 0
+        if plan.chunks:
+            prefill = sum([chunk.new for chunk in plan.chunks])
+            self.totals.recomputed += sum([chunk.new for chunk in plan.chunks if chunk.group.num_recomputes])
         shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), waiting, swapped
         shapes = self._shapes
         shapes.append(shape)
