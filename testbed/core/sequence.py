@@ -16,8 +16,7 @@ class Sequence:
 
     num_slots: slots that the sequence may write; `admit`, `extend` and `fork` change it. num_stored: its tokens whose K
     and V are in the cache; an iteration that has run changes it, and a grant that found cached tokens. Both are kept as
-    offsets from the batch's counters while the sequence is in a batch. num_preemptions counts its preemptions. session
-    and priority are those of its request.
+    offsets from the batch's counters while the sequence is in a batch. num_preemptions counts its preemptions.
     """
 
     __slots__ = (
@@ -202,8 +201,8 @@ class SequenceGroup:
 
     `resident` lists the sequences with allocated slots: where memory is shared only the first, until the fork at the
     end of prefill. Each sequence has num_generated output tokens; a decoding one stores one token fewer than it has,
-    because the next iteration writes the newest token's K and V. `todo` lists the prefill work that remains. `rank` is
-    its place in the order of service of a scheduler that has another order than that of arrival, the smallest first.
+    because the next iteration writes the newest token's K and V. `todo` lists the prefill work that remains. Where the
+    scheduler orders by `rank`, the smallest is served first.
     """
 
     __slots__ = (
