@@ -89,6 +89,7 @@ def summarize(
         "memory_free": free_shares(averaged, num_slots, elapsed_ps),
         "memory_saving": saving(averaged),
         "preemptions": {"swap": totals.swaps, "recompute": totals.recomputes},
+        "recomputed_tokens": totals.recomputed,
         "copies": totals.copies,
         "iterations": totals.iterations,
         "simulated_s": seconds,

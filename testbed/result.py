@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from testbed.build import Setup
 from testbed.core.errors import InputError
 from testbed.front_end import front_end
-from testbed.sim.arrivals import SessionWorkload
 from testbed.sim.recorder import Recorder
 from testbed.tables import requests, sessions, spans
 
@@ -31,7 +30,7 @@ class Result:
     @cached_property
     def requests(self) -> "pd.DataFrame":
         """One row a request, in order of arrival: times and latencies in s, lengths in tokens."""
-        return requests(self.recorder)
+        return requests(self.recorder, self.setup.workload.rows)
 
     @cached_property
     def iterations(self) -> "pd.DataFrame":
@@ -44,10 +43,10 @@ class Result:
 
         Raises InputError for a workload whose requests belong to no sessions.
         """
-        workload = self.setup.workload
-        if not isinstance(workload, SessionWorkload):
-            raise InputError("sessions: this workload has none (arrivals=sessions replays a file that has them)")
-        return sessions(self.requests, workload.turns.session)
+        session = self.setup.workload.rows.sessions
+        if session is None:
+            raise InputError("sessions: this workload has none (a CSV may have a column session; trace=agent_sessions)")
+        return sessions(self.requests, session)
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder that `testbed run` would write; returns its path.

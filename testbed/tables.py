@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from testbed.core.request import Rows
 from testbed.description import RUN
-from testbed.sim.recorder import Columns, Recorder, request_columns, span_columns
+from testbed.sim.recorder import Columns, Recorder, request_columns, span_columns, with_identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
 LEFT_OUT = ("cost_profile",)  # not in a summary's row: a nested description without numbers
 
 
-def requests(recorder: Recorder) -> "pd.DataFrame":
+def requests(recorder: Recorder, rows: Rows) -> "pd.DataFrame":
     """One row per request that has ended, in order of arrival; a rejected one has a reason and no times."""
-    return _frame(request_columns(recorder))
+    return _frame(with_identity(request_columns(recorder), rows))
 
 
 def spans(recorder: Recorder) -> "pd.DataFrame":

@@ -1,7 +1,7 @@
 """Multi-round chat (section 6.5): each request is one turn, its prompt the tail of the conversation so far."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -86,14 +86,14 @@ class Chat(Trace):
         """Conversations with num_turns turns in total, in the order of their start; the last may lose turns."""
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows turns in order of arrival."""
+        """num_rows turns in order of arrival; a conversation is a session."""
         if num_rows is None:
             raise InputError("chat: turns are drawn per arrival, without an end (give the number of rows)")
         self.check_limit(max_len)
         talks = self.conversations(checked_count(num_rows), stream(seed, "conversations"))
-        return self.cut(
-            talks.answers_scaled(self.answer_scale), interleave(talks.starts, self.new_probability, Random(seed))
-        )
+        turns = interleave(talks.starts, self.new_probability, Random(seed))
+        rows = self.cut(talks.answers_scaled(self.answer_scale), turns)
+        return replace(rows, session=np.searchsorted(talks.starts, turns, "right") - 1)
 
     def check_limit(self, max_len: int | None) -> None:
         """Raise InputError unless cut rows are shorter than max_len; a row is cut, never left out."""

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
-from testbed.traces.files import flags, lengths, read_table, seconds
+from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace
 
 # The columns that a file need not have. A column of another name must be there.
-DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam")
+IDENTITY = ("session", "priority")
+DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", *IDENTITY)
 
 
 class CsvLengths(FileTrace):
     """Prompt and output lengths in tokens, from a CSV with a header; with arrival times in seconds, with the content of
-    prompts and with how requests sample (number of sequences; whether a beam) where the file has these columns.
+    prompts, with how requests sample (number of sequences; whether a beam), with the name of their session and with
+    their priority (a whole number, the smallest is the most urgent) where the file has these columns.
 
     Content is a list of whole numbers separated by spaces, one for each tokens_per_id tokens; the last may cover fewer.
     A number identifies its tokens and, as in Mooncake's traces, all before them; with tokens_per_id 1 it is a token id.
@@ -31,27 +33,33 @@ class CsvLengths(FileTrace):
         tokens_per_id: int = 16,
         num_seqs_column: str = DEFAULTS[2],
         beam_column: str = DEFAULTS[3],
+        session_column: str = DEFAULTS[4],
+        priority_column: str = DEFAULTS[5],
     ) -> None:
         super().__init__(path)
         self.input_column, self.output_column, self.arrival_column = input_column, output_column, arrival_column
         self.prompt_ids_column, self.tokens_per_id = prompt_ids_column, tokens_per_id
         self.num_seqs_column, self.beam_column = num_seqs_column, beam_column
+        self.session_column, self.priority_column = session_column, priority_column
         if tokens_per_id < 1:
             raise InputError(f"trace.tokens_per_id={tokens_per_id}: must be at least 1")
 
     def read(self) -> Rows:
         """All rows in file order; what only some files have is set where this one has the columns."""
         optional = [self.arrival_column, self.prompt_ids_column, self.num_seqs_column, self.beam_column]
+        optional += [self.session_column, self.priority_column]
         requested = [name for name in optional if name not in DEFAULTS]
         table = read_table(self.path, [self.input_column, self.output_column, *requested], optional=DEFAULTS)
         prompts, outputs = (lengths(self.path, name, table[name]) for name in (self.input_column, self.output_column))
-        times, content, num_seqs, beam = (table.get(name) for name in optional)
+        times, content, num_seqs, beam, session, priority = (table.get(name) for name in optional)
         arrival_s = None if times is None else seconds(self.path, self.arrival_column, times)
         ids, tokens_per_id = (None, 1) if content is None else (self._ids(content, prompts), self.tokens_per_id)
         return Rows(
             prompts, outputs, arrival_s, ids, tokens_per_id,
             num_seqs=None if num_seqs is None else lengths(self.path, self.num_seqs_column, num_seqs),
             beam=None if beam is None else flags(self.path, self.beam_column, beam),
+            session=None if session is None else numbered(session),
+            priority=None if priority is None else whole_numbers(self.path, self.priority_column, priority),
         )  # fmt: skip
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
@@ -82,6 +90,7 @@ def write_lengths(path: str, rows: Rows) -> None:
         columns["arrival_s"] = rows.arrival_s.tolist()
     if rows.prompt_ids is not None:
         columns["prompt_ids"] = [" ".join(map(str, ids)) for ids in rows.prompt_ids]
+    columns |= {name: column.tolist() for name in IDENTITY if (column := getattr(rows, name)) is not None}
     lines = [columns, *zip(*columns.values(), strict=True)]
     content = "".join(",".join(map(str, line)) + "\n" for line in lines).encode()
     Path(path).write_bytes(gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content)

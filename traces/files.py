@@ -91,6 +91,19 @@ def seconds(path: str, column: str, texts: Sequence[str]) -> NDArray[np.float64]
     return values
 
 
+def whole_numbers(path: str, column: str, texts: Sequence[str]) -> Column:
+    """A column of whole numbers."""
+    values = numbers(texts)
+    require(path, column, texts, (values == np.rint(values)) & (abs(values) <= MAX_LEN), "a whole number")
+    return values.astype(np.int64)
+
+
+def numbered(names: Sequence[object]) -> Column:
+    """The number of each name, from 0 on in order of first appearance."""
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+
+
 def flags(path: str, column: str, texts: Sequence[str]) -> NDArray[np.bool_]:
     """A column of yes and no, written as 1 or true and 0 or false."""
     values = np.array([{"1": 1, "true": 1, "0": 0, "false": 0}.get(text.strip().lower(), -1) for text in texts])

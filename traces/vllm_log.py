@@ -13,6 +13,7 @@ from testbed.traces.client_logs import read_client_log
 from testbed.traces.files import (
     json_lines,
     lengths,
+    numbered,
     plain_or_packed,
     read_table,
     require,
@@ -24,6 +25,7 @@ from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
+SESSION = "session_id"
 TOKENS_PER_HASH = 512  # of a workload's hash_ids without tokens_per_id (Mooncake's)
 
 
@@ -66,8 +68,8 @@ class VllmLog(FileTrace):
 
     `workload` is the file with the prompts' contents, for a log that has none: line by line as in the log,
     input_tok_ids or hash_ids. In a log of the engine a request arrives when the engine receives it: at `queued_ts`,
-    since `arrival_time` is of another clock. In any other log it arrives when the client sends it. `remarks` are for
-    the reader.
+    since `arrival_time` is of another clock; lines may have a `priority`, and a `session_id` if all have one. In any
+    other log it arrives when the client sends it. `remarks` are for the reader.
     """
 
     def __init__(self, path: str, workload: str | None = None) -> None:
@@ -110,7 +112,14 @@ class VllmLog(FileTrace):
 def _vllm(path: str) -> tuple[Rows, Floats]:
     items = [item for _, item in json_lines(path, _problem)]
     prompts, outputs = columns([(item["input_toks"], item["output_toks"]) for item in items])
-    return Rows(prompts, outputs), np.array([[float(item[name]) for name in TIMES] for item in items])
+    named = all(SESSION in item for item in items)
+    rows = Rows(
+        prompts,
+        outputs,
+        session=numbered([item[SESSION] for item in items]) if named else None,
+        priority=np.array([item.get("priority", 0) for item in items], dtype=np.int64),
+    )
+    return rows, np.array([[float(item[name]) for name in TIMES] for item in items])
 
 
 def _csv(path: str) -> tuple[Rows, Floats]:
@@ -127,6 +136,8 @@ def _problem(item: Any) -> str | None:
     """The error in one line, or None."""
     times = (wrong_time(item, key, least=-float("inf")) for key in TIMES)
     wrong = wrong_count(item, "input_toks") or wrong_count(item, "output_toks") or next(filter(None, times), None)
+    if type(item.get("priority", 0)) is not int or type(item.get(SESSION, "")) not in (str, int):
+        return f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole number and a name"
     if wrong or item["queued_ts"] <= item["first_token_ts"] <= item["last_token_ts"]:
         return wrong
     return f"its times are not in order ({', '.join(TIMES)})"

@@ -19,7 +19,7 @@ from testbed.experiments.runs.progress import watched
 from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_json, write_text
 from testbed.identity import run_id
 from testbed.run import Run, keys_of_every_summary, run
-from testbed.sim.recorder import request_columns, span_columns
+from testbed.sim.recorder import request_columns, span_columns, with_identity
 
 COLUMNS = Path(__file__).with_name("COLUMNS.md")
 CONFIG = "config.yaml"
@@ -107,7 +107,8 @@ def write_everything(folder: Path, setup: Setup, result: Run) -> None:
     from testbed.experiments.runs import plots
     from testbed.experiments.runs.whole_files import write_csv
 
-    requests, spans = request_columns(result.recorder), span_columns(result.recorder)
+    requests = with_identity(request_columns(result.recorder), setup.workload.rows)
+    spans = span_columns(result.recorder)
     write_csv(folder / "requests.csv", requests)
     write_csv(folder / "iterations.csv", spans)
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))

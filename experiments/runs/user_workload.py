@@ -10,11 +10,12 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.schema import LAST_S
+from testbed.traces.files import numbered
 from testbed.traces.reader import FileTrace, Trace
 
 PROMPTS = ("prompt_len", "input_tokens", "prompt_tokens")
 OUTPUTS = ("output_len", "output_tokens")
-TIMES, NUM_SEQS, BEAM = "arrival_s", "n", "beam"
+TIMES, NUM_SEQS, BEAM, SESSION, PRIORITY = "arrival_s", "n", "beam", "session", "priority"
 TIMING = ("arrivals", "rate", "duration_s")
 OF_REQUESTS = (*TIMING, "workload", "num_seqs", "beam", "max_len")
 LEAST = {
@@ -35,7 +36,7 @@ class UserRequests(Workload):
 
 class FrameTrace(FileTrace):
     """Rows of a data frame: prompt and output lengths in tokens; with arrival_s in seconds, and with the sampling of
-    each request (n sequences, whether they are a beam), where these are columns."""
+    each request (n sequences, whether they are a beam), its session and its priority, where these are columns."""
 
     def __init__(self, frame: Any) -> None:
         super().__init__("the data frame")
@@ -45,18 +46,20 @@ class FrameTrace(FileTrace):
     def read(self) -> Rows:
         """All rows in their order."""
         prompts, outputs = (self._lengths(names) for names in (PROMPTS, OUTPUTS))
-        sampling: dict[str, Any] = {
+        more: dict[str, Any] = {
             "num_seqs": self._lengths((NUM_SEQS,)) if NUM_SEQS in self._frame else None,
             "beam": self._flags() if BEAM in self._frame else None,
+            "session": numbered(list(self._frame[SESSION])) if SESSION in self._frame else None,
+            "priority": self._lengths((PRIORITY,)) if PRIORITY in self._frame else None,
         }
         if TIMES not in self._frame:
-            return Rows(prompts, outputs, **sampling)
+            return Rows(prompts, outputs, **more)
         times = np.asarray(self._frame[TIMES])
         if times.dtype.kind not in "iuf":  # of dates, NumPy would take the clock's ticks for seconds
             raise InputError(f"trace: column {TIMES} of the data frame has {times.dtype}; times are numbers of seconds")
         if not np.isfinite(times).all():
             raise InputError(f"trace: row {int(np.argmin(np.isfinite(times)))} of {TIMES} is not a finite number")
-        return Rows(prompts, outputs, times.astype(np.float64), **sampling)
+        return Rows(prompts, outputs, times.astype(np.float64), **more)
 
     def _flags(self) -> np.ndarray:
         column = np.asarray(self._frame[BEAM])
@@ -125,7 +128,8 @@ def plain_request(given: Request) -> Request:
     values: dict[str, Any] = {
         field: whole(f"{name}: {field}", getattr(given, field), least) for field, least in LEAST.items()
     }
-    request = given._replace(**values)
+    session = None if given.session is None else whole(f"{name}: session", given.session, None)
+    request = given._replace(**values, session=session, priority=whole(f"{name}: priority", given.priority, None))
     if type(given.beam).__name__ not in ("bool", "bool_"):
         raise InputError(f"{name}: beam is {given.beam!r}; it must be True or False")
     if request.arrival_ps > LAST_S * PS:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
-from testbed.cost.model import Affine, Work
+from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.kernels.engine.clock import Clock, HostTimer
 from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Runner
@@ -54,13 +54,14 @@ class Engine:
         while (start_s := self.clock.now()) < self.stop_s:
             self._pass_marks(start_s)
             self.timer.start()
+            self.scheduler.now_ps = round(start_s * PS)
             plan = self.scheduler.plan()
             for group in plan.rejected:
                 request = self.outputs.removed(group.request.request_id)
                 self.records.recorder.rejected(request, "the memory policy can never hold it")
             if plan:
                 self._carry_out(plan, start_s)
-            elif not plan.rejected and not self._wait(upcoming):
+            elif not plan.rejected and not self._wait(plan, upcoming):
                 break
             upcoming = self._submit_arrived(arrivals, upcoming)
         self.records.recorder.end_ps = round(start_s * PS)
@@ -117,16 +118,18 @@ class Engine:
         self.outputs.arrived(request)
         self.runner.token_buffers.start(self.scheduler.add(request.incoming))
 
-    def _wait(self, upcoming: Request | None) -> bool:
-        """Wait for the next request; False if there is none."""
+    def _wait(self, plan: Plan, upcoming: Request | None) -> bool:
+        """Wait for the next request, or until the scheduler plans again; False if neither will happen."""
         state = self.scheduler.state
-        if state.waiting or state.swapped:
+        stuck = bool(state.waiting or state.swapped)
+        if stuck and plan.wake_ps == UNBOUNDED:
             group = (state.swapped or state.waiting)[0]
             name = type(self.scheduler.policy).__name__
             raise PlugInError(f"{name}: refuses request {group.request.request_id} although nothing runs")
-        if upcoming is None:
+        if upcoming is None and not stuck:
             return False
-        self.clock.sleep_until(min(upcoming.arrival_ps / PS, self.stop_s))
+        next_ps = min(plan.wake_ps, UNBOUNDED if upcoming is None else upcoming.arrival_ps)
+        self.clock.sleep_until(min(next_ps / PS, self.stop_s))
         return True
 
     def _pass_marks(self, now_s: float) -> None:

@@ -128,7 +128,7 @@ class SlotChecker(NoSlotChecker):
 
     def _holders(self) -> Iterable[tuple[int, Ints, int]]:
         """Every sequence on the device: its id, the slots of its table in order, and its num_slots."""
-        for group in self.state.running.values():
+        for group in self.state.with_slots():
             for seq in group.resident:
                 yield seq.seq_id, slots_of(self.state.policy.table(seq)), seq.num_slots
 
@@ -136,7 +136,7 @@ class SlotChecker(NoSlotChecker):
         """An id for every token of every sequence together with all tokens before it, by sequence id."""
         tokens = self.token_buffers.tokens
         seq_ids = [part.seq.seq_id for part in batch.parts]
-        seq_ids += [seq.seq_id for group in self.state.running.values() for seq in group.resident]
+        seq_ids += [seq.seq_id for group in self.state.with_slots() for seq in group.resident]
         return {i: np.array([*accumulate(tokens[i], _chain, initial=0)][1:], np.int64) for i in set(seq_ids)}
 
     def _check_owners(self, contents: dict[int, Ints]) -> None:
@@ -187,7 +187,7 @@ class SlotChecker(NoSlotChecker):
         """A written slot is in no other table, except where this write is the other sequence's cached token."""
         if not writers:
             return
-        num_stored = {seq.seq_id: seq.num_stored for g in self.state.running.values() for seq in g.resident}
+        num_stored = {seq.seq_id: seq.num_stored for g in self.state.with_slots() for seq in g.resident}
         who, where = (np.full(len(self._owned), EMPTY, np.int64) for _ in range(2))
         slots = np.array(list(writers), np.int64)
         who[slots], where[slots] = np.array(list(writers.values()), np.int64).T

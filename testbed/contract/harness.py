@@ -19,6 +19,7 @@ ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], obj
     "refork": (lambda group: group.decodes and len(group.sequences) > 1, Moves.refork),
     "move": (lambda group: group.tier == HOST or group.decodes, lambda moves, group, _: moves.move(group)),
     "preempt": (lambda group: group.tier == DEVICE, lambda moves, group, _: moves.preempt(group)),
+    "shrink": (lambda group: group.tier == DEVICE and len(group.sequences) == 1, Moves.shrink),
     "return": (lambda group: group.tier is None, Moves.admit),
     "release": (lambda group: True, lambda moves, group, _: moves.release(group)),
 }

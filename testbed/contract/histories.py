@@ -69,12 +69,13 @@ class Act:
 
     extend: `number` tokens more while it is not in the batch, of its prompt or generated. join: it joins the lockstep
     batch, or leaves it if it is a member. refork: a candidate of a beam continues with those of candidate `number`.
-    move: it goes to the host, or back. preempt: it loses its slots and will compute all again. return: preempted, it
+    move: it goes to the host, or back. shrink: a single sequence loses its last `number` slots and will compute what
+    they stored again. preempt: it loses its slots and will compute all again. return: preempted, it
     requests slots for prompt and generated tokens, a single sequence for a chunk of `number` first, if not 0.
     release: it ends, wherever it is.
     """
 
-    verb: Literal["extend", "join", "refork", "move", "preempt", "return", "release"]
+    verb: Literal["extend", "join", "refork", "move", "shrink", "preempt", "return", "release"]
     pick: int
     number: int = 0
 
@@ -92,6 +93,7 @@ class Histories:
         swaps = [self.swapped, self.brought_back] if policy.moves_tiers else []
         cached = [self.in_turn] if policy.caches_prefixes else []
         always = [self.few, self.decode, self.again, self.preempted]
+        self._cuts = Random(0)
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
     def draw(self, max_calls: int) -> list[Call]:
@@ -105,7 +107,7 @@ class Histories:
             calls += self.random.choice(self._scenes)()
             if self.policy.moves_in_background:
                 calls += [Land(self.pick()) for _ in range(self.random.randint(0, 3))]
-        return calls
+        return calls + self.cut() if self.policy.shrinks else calls
 
     def single(self) -> Call:
         """Any one call, but those that only make sense in a scene."""
@@ -148,6 +150,18 @@ class Histories:
         pick = self.pick()
         trip = [Act("move", pick), *self.meanwhile(), Act("move", pick)]
         return [Run(), *trip, Act("extend", pick, 1), Run(), *trip]
+
+    def cut(self) -> list[Call]:
+        """A group loses its end once or twice, others admit and decode, and it computes its end again.
+
+        The scene ends a history and has random numbers of its own, so that it takes nothing away from other scenes.
+        """
+        random, most = self._cuts, self.max_len // 2
+        pick = random.randint(0, MAX_PICK)
+        shrink = [Act("shrink", pick, random.randint(1, most)) for _ in range(random.randint(1, 2))]
+        others = Admit(random.randint(1, most), 1), Step(random.randint(1, 20))
+        meanwhile = others[: random.randint(0, 2)]
+        return [Run(), *shrink, *meanwhile, Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)), Run()]
 
     def brought_back(self) -> list[Call]:
         """The newest group is swapped out and in, and a new request looks for what it brings back."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from testbed.contract.clauses import check_ops
+from testbed.contract.clauses import check_answer, check_ops
 from testbed.contract.questions import PolicyFactory, Questions
 from testbed.contract.witness import Write
 from testbed.core.request import Incoming
@@ -209,6 +209,19 @@ class Moves:
                 self.witness.publish(seq, seq.num_stored)
         if tier == DEVICE:
             self._published()
+
+    def shrink(self, group: Group, num_tokens: int) -> None:
+        """It gives its last slots back, but for the first, and will compute what they stored again."""
+        self._leave(group)
+        seq, left = group.first, max(group.first.num_slots - num_tokens, 1)
+        self.questions.log.append(f"shrink({seq}, {seq.num_slots - left})")
+        check_answer("shrink()", self.policy.shrink(seq, seq.num_slots - left))
+        if group.decodes:
+            group.num_tokens = seq.num_stored
+        seq.num_slots = group.placed = left
+        seq.num_stored = min(seq.num_stored, left)
+        group.is_forked = group.differs
+        self.questions.refused = None
 
     def preempt(self, group: Group) -> None:
         """It releases its slots, and will compute prompt and generated tokens again."""

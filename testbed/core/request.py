@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ class Incoming(NamedTuple):
     The request generates num_seqs sequences, as a beam or as parallel samples. prompt_ids names the prompt's content,
     one id for each tokens_per_id tokens (1: token ids; 512: the hash ids of Mooncake traces); None means content that
     no other request has. registered_prefix is the number of leading prompt tokens in a registered prefix, 0 for none.
+    session numbers the conversation or job to which the request belongs, None where it is unknown. priority is the
+    request's class; a smaller number is more urgent, as in vLLM.
     """
 
     request_id: int
@@ -30,6 +33,8 @@ class Incoming(NamedTuple):
     registered_prefix: int = 0
     prompt_ids: tuple[int, ...] | None = None
     tokens_per_id: int = 1
+    session: int | None = None
+    priority: int = 0
 
 
 class Request(NamedTuple):
@@ -47,6 +52,8 @@ class Request(NamedTuple):
     registered_prefix: int = 0
     prompt_ids: tuple[int, ...] | None = None
     tokens_per_id: int = 1
+    session: int | None = None
+    priority: int = 0
 
     @property
     def incoming(self) -> Incoming:
@@ -61,6 +68,8 @@ class Request(NamedTuple):
             r.registered_prefix,
             r.prompt_ids,
             r.tokens_per_id,
+            r.session,
+            r.priority,
         )
 
     @property
@@ -143,7 +152,8 @@ class Rows:
 
     arrival_s are the trace's time stamps in seconds from the first request, or None where it has none. turns lists
     which rows wait for the answers to others, where the trace records it; `take` and `at_most` drop turns. num_seqs
-    and beam are the sampling of each row, or None where the run's config determines it.
+    and beam are the sampling of each row, or None where the run's config determines it. session and priority: see
+    Incoming; None where the trace has none.
     """
 
     prompt_len: Column
@@ -155,6 +165,8 @@ class Rows:
     turns: Turns | None = None
     num_seqs: Column | None = None
     beam: NDArray[np.bool_] | None = None
+    session: Column | None = None
+    priority: Column | None = None
 
     def __post_init__(self) -> None:
         counts = {"prompt_len": self.prompt_len, "output_len": self.output_len, "num_seqs": self.num_seqs}
@@ -166,6 +178,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.prompt_len)
 
+    @property
+    def sessions(self) -> Column | None:
+        """The session of each row, by the trace's turns or by its column."""
+        return self.session if self.turns is None else self.turns.session
+
     def prompts(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """The content ids, tokens per id and length of every prompt."""
         if self.prompt_ids is None:
@@ -175,13 +192,12 @@ class Rows:
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """The rows at `index`, in that order."""
-        arrival_s = None if self.arrival_s is None else self.arrival_s[index]
+        names = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam", "session", "priority"
+        chosen: dict[str, Any] = {
+            name: None if (column := getattr(self, name)) is None else column[index] for name in names
+        }
         prompt_ids = None if self.prompt_ids is None else [self.prompt_ids[i] for i in index]
-        prompt_len, output_len = self.prompt_len[index], self.output_len[index]
-        num_seqs = None if self.num_seqs is None else self.num_seqs[index]
-        beam = None if self.beam is None else self.beam[index]
-        content = prompt_ids, self.tokens_per_id, self.registered_prefix
-        return Rows(prompt_len, output_len, arrival_s, *content, num_seqs=num_seqs, beam=beam)
+        return replace(self, prompt_ids=prompt_ids, turns=None, **chosen)
 
     def at_most(self, max_len: int) -> "Rows":
         """The rows whose prompt and output sum to less than max_len tokens (the artifact's filter)."""
@@ -208,9 +224,10 @@ class Workload:
         num_seqs = [self.num_seqs] * len(rows) if rows.num_seqs is None else rows.num_seqs.tolist()
         beam = [self.beam] * len(rows) if rows.beam is None else rows.beam.tolist()
         lengths = rows.prompt_len.tolist(), rows.output_len.tolist()
-        columns = zip(self.arrival_ps.tolist(), *lengths, num_seqs, beam, strict=True)
-        for i, (arrival_ps, prompt_len, output_len, n, is_beam) in enumerate(columns):
+        session = repeat(None, len(rows)) if rows.sessions is None else rows.sessions.tolist()
+        priority = repeat(0, len(rows)) if rows.priority is None else rows.priority.tolist()
+        columns = zip(self.arrival_ps.tolist(), *lengths, num_seqs, beam, session, priority, strict=True)
+        for i, (arrival_ps, prompt_len, output_len, n, is_beam, *identity) in enumerate(columns):
             ids = None if rows.prompt_ids is None else rows.prompt_ids[i]
-            yield Request(
-                i, arrival_ps, prompt_len, output_len, n, is_beam, rows.registered_prefix, ids, rows.tokens_per_id
-            )
+            content = rows.registered_prefix, ids, rows.tokens_per_id
+            yield Request(i, arrival_ps, prompt_len, output_len, n, is_beam, *content, *identity)

@@ -22,11 +22,13 @@ class Sequence:
     __slots__ = (
         "batch",
         "num_preemptions",
+        "priority",
         "prompt_ids",
         "prompt_len",
         "registered_prefix",
         "request_id",
         "seq_id",
+        "session",
         "slots_offset",
         "stored_offset",
         "tokens_per_id",
@@ -39,6 +41,8 @@ class Sequence:
         self.prompt_ids = request.prompt_ids
         self.tokens_per_id = request.tokens_per_id
         self.registered_prefix = request.registered_prefix
+        self.session = request.session
+        self.priority = request.priority
         self.num_preemptions = 0
         self.batch: Batch | None = None
         self.slots_offset = 0
@@ -197,7 +201,8 @@ class SequenceGroup:
 
     `resident` lists the sequences with allocated slots: where memory is shared only the first, until the fork at the
     end of prefill. Each sequence has num_generated output tokens; a decoding one stores one token fewer than it has,
-    because the next iteration writes the newest token's K and V. `todo` lists the prefill work that remains.
+    because the next iteration writes the newest token's K and V. `todo` lists the prefill work that remains. Where the
+    scheduler orders by `rank`, the smallest is served first.
     """
 
     __slots__ = (
@@ -205,6 +210,7 @@ class SequenceGroup:
         "generated_offset",
         "num_recomputes",
         "num_swaps",
+        "rank",
         "request",
         "resident",
         "sequences",
@@ -220,6 +226,7 @@ class SequenceGroup:
         self.todo: list[Item] = []
         self.num_swaps = 0
         self.num_recomputes = 0
+        self.rank: tuple[int, int] = (0, 0)
         self.batch: Batch | None = None
         self.generated_offset = 0
 

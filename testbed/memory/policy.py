@@ -17,6 +17,7 @@ from testbed.core.slots import (
     Answers,
     Extent,
     Footprint,
+    Grant,
     GroupTable,
     NonSequenceSlots,
     Ops,
@@ -85,6 +86,7 @@ class MemoryPolicy(Foresight, ABC):
     moves_in_background: ClassVar[bool] = False
     drops_tokens: ClassVar[bool] = False
     returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
+    shrinks: ClassVar[bool] = False
 
     @abstractmethod
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
@@ -128,8 +130,16 @@ class MemoryPolicy(Foresight, ABC):
         """Whether `seq` would be admitted for num_tokens tokens now; changes nothing. False also where nobody knows.
 
         A scheduler that admits with less than it has looked for asks this; where the answer is False it asks `admit`.
+        A sequence that `shrink` has left slots keeps them: the question is then whether it would get what it lacks.
         """
         return False
+
+    def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
+        """`seq`, which is in no batch, gives back the slots of its last num_tokens tokens; it keeps at least one.
+
+        What becomes free ends refusals. An `extend` brings slots back, in which the tokens are computed again.
+        """
+        raise UnsupportedError(f"{type(self).__name__} takes no slots back but all of a sequence's")
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """Once this iteration has run, the first num_tokens tokens of `seq` are stored: others may find them.

@@ -9,7 +9,7 @@ from testbed.memory.policy import MemoryPolicy
 
 TRAITS = (
     "reads_output_len", "shares", "caches_prefixes", "moves_tiers", "moves_in_background", "drops_tokens",
-    "returns_slots",
+    "returns_slots", "shrinks",
 )  # fmt: skip
 UNWATCHED = (
     "find", "group_tables", "fits", "max_seq_len", "num_stored", "counters", "non_sequence_slots", "check", "foresee",
@@ -81,6 +81,11 @@ class Traced(MemoryPolicy):
         self.policy.release(seq)
         del self._sequences[seq.seq_id]
         self._swapped.pop(seq.seq_id, None)
+
+    def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
+        """Pass on."""
+        self._before_change()
+        return self.policy.shrink(seq, num_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """Pass on, and note who is there."""

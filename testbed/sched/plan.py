@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, Grant, Ops, record
-from testbed.cost.model import Moved, Work, counted
+from testbed.cost.model import UNBOUNDED, Moved, Work, counted
 from testbed.sched.beams import Replacement
 
 Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]
@@ -33,7 +33,8 @@ class Plan:
     included. Sequences of swapped_in groups are among them where they have a slot for the next token.
     guaranteed_steps: how many further identical steps the policy has promised; ends_on_arrival: an arrival ends them.
     rejected: groups that could never run. forks: sequences forked from others since the plan before. ended_early:
-    groups that have ended, and were preempted before their results were in.
+    groups that have ended, and were preempted before their results were in. wake_ps: the scheduler wants to plan again
+    at the first iteration boundary at or after this time, and then if nothing runs; UNBOUNDED: for no such reason.
     """
 
     __slots__ = (
@@ -49,11 +50,13 @@ class Plan:
         "preempted",
         "rejected",
         "swapped_in",
+        "wake_ps",
     )
 
     def __init__(self) -> None:
         self.decode_seqs = self.decode_context = self.decode_max_context = self.guaranteed_steps = self.forks = 0
         self.ends_on_arrival = False
+        self.wake_ps = UNBOUNDED
         self.ended_early: list[SequenceGroup] = []
         self.chunks: list[Chunk] = []
         self.ops: list[Ops] = []

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from enum import Enum
 
+from testbed.core.errors import InputError
 from testbed.core.request import Foresight
 from testbed.core.sequence import Batch, SequenceGroup
 from testbed.cost.model import CostModel
@@ -16,13 +17,16 @@ class Recovery(Enum):
 
     SWAP = "swap"
     RECOMPUTE = "recompute"
+    RECOMPUTE_TAIL = "recompute tail"
 
 
 class PreemptionRule(Foresight, ABC):
-    """Victim order and recovery; always the whole group or nothing of it (gang scheduling of a request's sequences).
+    """Victim order and recovery; the sequences of a request together (gang scheduling).
 
-    `cost` is the run's cost model, for a rule that compares costs.
+    `cost` is the run's cost model, for a rule that compares costs. tail_tokens: what RECOMPUTE_TAIL takes at a time.
     """
+
+    tail_tokens: int = 1
 
     def __init__(self, cost: CostModel | None = None) -> None:
         self.cost = cost
@@ -46,6 +50,23 @@ class Recompute(PreemptionRule):
         return Recovery.RECOMPUTE
 
 
+class RecomputeTail(PreemptionRule):
+    """Take the last tokens of the victim, tail_tokens in whole blocks at a time, for as long as others lack slots.
+
+    The victim waits with what it keeps, and computes the rest again. A group of several sequences, and one of a policy
+    that does not shrink, loses everything.
+    """
+
+    def __init__(self, cost: CostModel | None = None, *, tail_tokens: int = 1) -> None:
+        super().__init__(cost)
+        if tail_tokens < 1:
+            raise InputError(f"tail_tokens={tail_tokens}: must be at least 1 token")
+        self.tail_tokens = tail_tokens
+
+    def recovery(self, group: SequenceGroup) -> Recovery:
+        return Recovery.RECOMPUTE_TAIL
+
+
 class Swap(PreemptionRule):
     """Move everything to the host and back."""
 
@@ -62,12 +83,9 @@ class RecomputeSingleSwapGroup(PreemptionRule):
 
 def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> None:
     """Take slots back from the rule's victim, or from the last that was admitted if it has ended."""
-    if state.ended and state.end_early(plan):
+    if state.take_kept(rule.tail_tokens) or (state.ended and state.end_early(plan)):
         return
-    running = state.running
-    if state.ended:
-        running = {key: group for key, group in running.items() if group not in state.ended}
-    group = rule.victim(running, state.batch)
+    group = rule.victim(state.preemptible(), state.batch)
     if not isinstance(group, SequenceGroup) or state.running.get(group.request.request_id) is not group:
         raise wrong_answer(rule, group, "victim() gives a running group")
     preempt_group(state, rule, group, plan)
@@ -75,7 +93,7 @@ def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> N
 
 def preempt_group(state: SchedulerState, rule: PreemptionRule, group: SequenceGroup, plan: Plan) -> None:
     """Preempt a group. A partly computed prompt is lost; for any other group the rule decides how it returns."""
-    swaps = False
+    swaps = shrinks = False
     plan.preempted.append(group)
     if group.batch is not None:
         state.leave_batch(group)
@@ -83,6 +101,7 @@ def preempt_group(state: SchedulerState, rule: PreemptionRule, group: SequenceGr
         if not isinstance(recovery, Recovery):
             raise wrong_answer(rule, recovery, "recovery() gives a Recovery")
         swaps = recovery is Recovery.SWAP and state.policy.moves_tiers
+        shrinks = recovery is Recovery.RECOMPUTE_TAIL and state.policy.shrinks and len(group.sequences) == 1
     if not (swaps and state.swap_out(group, plan)):
-        state.preempt_by_recompute(group)
+        state.preempt_by_recompute(group, rule.tail_tokens if shrinks else 0)
     state.memory_released()

@@ -31,7 +31,7 @@ class Prefills(ABC):
     def schedule_prefills(self, plan: Plan) -> None:
         """Continue the unfinished prefill, then admit from the head of the queue, within the token budget.
 
-        A plan that preempts admits no request, and none is admitted while a group waits to be swapped in.
+        A plan that preempts admits no request, and none is admitted while a swapped group returns first.
         """
         state, waiting = self.state, self.state.waiting
         if (self.partial is None and not waiting) or plan.preempted_any:
@@ -39,8 +39,10 @@ class Prefills(ABC):
         budget = self.budget_left(plan)
         if self.partial is not None:
             budget = self.schedule_chunks(self.partial, plan, budget)
-        while waiting and self.partial is None and waiting[0] is not state.refused and not state.swapped:
+        while waiting and self.partial is None and waiting[0] is not state.refused:
             group = waiting[0]
+            if state.swapped and state.returns_first():
+                return
             if self.is_full_with(group) or not (plan.is_idle or self.goes_into(budget, group)):
                 return
             answer = state.admit(group, self.first_tokens(group, budget), plan)

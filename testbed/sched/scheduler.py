@@ -19,7 +19,9 @@ from testbed.sched.state import SchedulerState
 class Scheduler(Foresight, ABC):
     """Decides what the next iteration does; an engine does it and calls `commit`.
 
-    It has `state`, the moves of groups, and need only say in `plan` which of them happen, and in which order.
+    It has `state`, the moves of groups, and need only say in `plan` which of them happen, and in which order. now_ps is
+    the time in picoseconds at which `plan` is called. A scheduler whose next decision depends on time sets
+    Plan.wake_ps, because a span of many iterations makes no call.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
@@ -27,6 +29,7 @@ class Scheduler(Foresight, ABC):
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         self.state = self.state_class(policy)
         self.preemption = preemption
+        self.now_ps = 0
         self._seq_ids = count()
         self._keeps_order = type(self).choose_order is Scheduler.choose_order
 
@@ -119,10 +122,12 @@ class Scheduler(Foresight, ABC):
         They step with the batch at once; a group without a slot for its next token only joins.
         """
         state, policy = self.state, self.state.policy
-        while state.swapped and not plan.preempted_any and not state.swap_in_refused:
+        while state.swapped and not plan.preempted_any and not state.swap_in_refused and state.returns_first():
             group = state.swapped[0]
             answer = one_answer(policy, policy.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
+                if state.take_kept():
+                    continue
                 state.swap_in_refused = True
                 return
             state.swapped.popleft()
@@ -191,6 +196,10 @@ class IterationLevel(Scheduler):
         if not plan.repeats:
             return
         waiting, swapped = r.waiting, r.swapped
-        plan.ends_on_arrival = not swapped and not (waiting and self._keeps_order)
-        if not waiting or swapped or waiting[0] is r.refused or self.prompts.is_full_with(waiting[0]):
+        plan.ends_on_arrival = not (self._keeps_order and (swapped or waiting))
+        if swapped and r.returns_first():
+            stable = r.swap_in_refused
+        else:
+            stable = not waiting or waiting[0] is r.refused or self.prompts.is_full_with(waiting[0])
+        if stable:
             plan.guaranteed_steps = r.policy.guaranteed_steps(r.batch)

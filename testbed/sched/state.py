@@ -1,41 +1,15 @@
 """The moves of a group between waiting, running, swapped and finished; every scheduler has one of these."""
 
-from collections import deque
-
 from testbed.core.errors import PlugInError
-from testbed.core.sequence import Batch, Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
-from testbed.core.slots import HOST, NO_OPS, Answers, Grant, Ops, Refusal
-from testbed.memory.policy import MemoryPolicy
+from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
+from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal
 from testbed.sched.answers import one_answer, whole, wrong_answer
+from testbed.sched.groups import Groups
 from testbed.sched.plan import Chunk, Plan
 
 
-class SchedulerState:
-    """Groups and batch, consistent with the policy's tables: counts change by the policy's answers alone.
-
-    waiting: in order of service, preempted groups in front. running: admitted, in order of admission.
-    swapped: on the host, the first to come back in front. batch: the sequences that decode in lockstep; beams: those of
-    its groups that search with beams. num_seqs counts the running sequences.
-    arriving: groups that the next plan does not see yet; ended: those that have their whole output and keep their
-    slots until results are in. Both are empty unless a scheduler plans ahead.
-    refused: the group that was refused since memory was last released; by clause 2 of the contract it would be refused
-    again, so the scheduler does not retry. swap_in_refused: the same for the first swapped group.
-    """
-
-    def __init__(self, policy: MemoryPolicy) -> None:
-        self.policy = policy
-        self.waiting: deque[SequenceGroup] = deque()
-        self.running: dict[int, SequenceGroup] = {}
-        self.swapped: deque[SequenceGroup] = deque()
-        self.batch = Batch()
-        self.beams: dict[int, SequenceGroup] = {}
-        self.num_seqs = 0
-        self.arriving: list[SequenceGroup] = []
-        self.ended: list[SequenceGroup] = []
-        self.refused: SequenceGroup | None = None
-        self.swap_in_refused = False
-        self._copies: list[tuple[SequenceGroup, Ops]] = []
-        self._forks = 0
+class SchedulerState(Groups):
+    """The groups of a scheduler, and every way in which they get slots and run."""
 
     def new_plan(self) -> Plan:
         """An empty plan but for the forks that have happened, and the copies that they have left to do first."""
@@ -57,6 +31,8 @@ class SchedulerState:
         Sequences of a preempted group differ from each other, and are computed one by one.
         """
         prefill_len, policy = group.prefill_len, self.policy
+        if group is self.kept:
+            return self._resume(group, num_tokens, plan)
         differ = prefill_len > group.request.prompt_len
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
@@ -65,6 +41,8 @@ class SchedulerState:
             self.refused = group
             return Refusal.LATER
         grants = policy.admit(seqs, num_tokens)
+        if grants is Refusal.LATER and self.take_kept():
+            return self.admit(group, num_tokens, plan)
         if isinstance(grants, Refusal):
             self.refused = None if grants is Refusal.NEVER else group
             if grants is Refusal.NEVER:
@@ -88,6 +66,19 @@ class SchedulerState:
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
         return grants
+
+    def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
+        """The slots that a group with kept ones lacks for num_tokens more tokens, or for all that it has."""
+        seq = group.sequences[0]
+        num_tokens = min(group.prefill_len, seq.num_stored + num_tokens)
+        if not (self.policy.fits(seq, num_tokens) and self.ensure_slots([seq], num_tokens, plan)):
+            self.refused = group
+            return Refusal.LATER
+        group.todo = [Item(seq, group.prefill_len - seq.num_stored, seq.num_stored)]
+        self.kept = None
+        self.waiting.popleft()
+        self.add_running(group, SequenceStatus.PREFILLING)
+        return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
         """Begin to load what lower tiers have of a waiting group; False where there are no slots for it now."""
@@ -131,11 +122,6 @@ class SchedulerState:
         if group.request.beam:
             self.beams[group.request.request_id] = group
 
-    def leave_batch(self, group: SequenceGroup) -> None:
-        """The group no longer decodes."""
-        self.beams.pop(group.request.request_id, None)
-        group.leave_batch()
-
     def fork(self, group: SequenceGroup) -> None:
         """The prompt is computed: every sequence starts with it."""
         for child in group.sequences[1:]:
@@ -146,60 +132,6 @@ class SchedulerState:
         """A beam group has new candidates: those that did not survive continue from others' tokens (Fig. 9)."""
         for parent, child in parents:
             self._fork(group, group.sequences[parent], group.sequences[child])
-
-    def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """The group stops running and releases its slots: it is finished, or waits again."""
-        group.status = status
-        del self.running[group.request.request_id]
-        self.num_seqs -= len(group.sequences)
-        for seq in group.resident:
-            self.policy.release(seq)
-            seq.slots_offset = seq.stored_offset = 0  # at rest
-        group.resident = []
-        self._copies = [kept for kept in self._copies if kept[0] is not group]
-        self.memory_released()
-
-    def settle(self) -> bool:
-        """Results are in: ended groups release their slots, arrived ones wait. Whether there were any."""
-        pending = bool(self.ended or self.arriving)
-        self.finish_ended()
-        self.waiting.extend(self.arriving)
-        self.arriving.clear()
-        return pending
-
-    def finish_ended(self) -> None:
-        """Those that have ended give their slots back, in order of admission."""
-        ended = self.ended if len(self.ended) < 2 else [one for one in self.running.values() if one in self.ended]
-        for group in ended:
-            if group.batch is not None:
-                self.leave_batch(group)
-            self.release(group, SequenceStatus.FINISHED)
-        self.ended.clear()
-
-    def end_early(self, plan: Plan) -> bool:
-        """The last that was admitted is preempted if it has ended: its results, about to come, are its last."""
-        last = next(reversed(self.running.values()))
-        if last not in self.ended:
-            return False
-        if last.batch is not None:
-            self.leave_batch(last)
-        self.ended.remove(last)
-        plan.ended_early.append(last)
-        self.before_preemption(last)
-        self.release(last, SequenceStatus.FINISHED)
-        return True
-
-    def before_preemption(self, group: SequenceGroup) -> None:
-        """The group, which is in no batch, is about to lose its slots."""
-
-    def order(self, ops: Ops, plan: Plan) -> None:
-        """Have the engine perform `ops` before the iteration."""
-        if ops != NO_OPS:
-            plan.ops.append(ops)
-
-    def memory_released(self) -> None:
-        """Memory was released, moved out or published, or a transfer has landed: a refused request may be retried."""
-        self.refused, self.swap_in_refused = None, False
 
     def extend_promised(self, steps: int) -> Grant:
         """So many more steps have run, within the policy's guaranteed steps."""
@@ -215,29 +147,6 @@ class SchedulerState:
         group.status = status
         self.running[group.request.request_id] = group
         self.num_seqs += len(group.sequences)
-
-    def preempt_by_recompute(self, group: SequenceGroup) -> None:
-        """Recompute: prompt and generated tokens go back to the head of the queue."""
-        self.before_preemption(group)
-        self.release(group, SequenceStatus.WAITING)
-        for seq in group.sequences:
-            seq.num_preemptions += 1
-        group.todo = []
-        group.num_recomputes += 1
-        self.waiting.appendleft(group)
-
-    def swap_out(self, group: SequenceGroup, plan: Plan) -> bool:
-        """Move the group to the host; False where the host pool is full."""
-        answer = one_answer(self.policy, self.policy.move(group.sequences, HOST))
-        if isinstance(answer, Refusal):
-            return False
-        self.order(answer.ops, plan)
-        group.status = SequenceStatus.SWAPPED
-        group.num_swaps += 1
-        del self.running[group.request.request_id]
-        self.num_seqs -= len(group.sequences)
-        self.swapped.appendleft(group)
-        return True
 
     def _fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         ops = self.policy.fork(parent, child)

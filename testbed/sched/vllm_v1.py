@@ -134,7 +134,7 @@ class VllmV1(IterationLevel):
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
             while not self._ensure_chunk_slots(group, budget, plan):
-                if state.ended and state.end_early(plan):
+                if state.take_kept(self.preemption.tail_tokens) or (state.ended and state.end_early(plan)):
                     continue
                 victim = in_prefill.pop() if in_prefill else group
                 preempt_group(state, self.preemption, victim, plan)

@@ -12,6 +12,8 @@ from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.sched.answers import wrong_answer
+from testbed.sched.plan import Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
 from testbed.sim.totals import Measures, Totals
@@ -57,7 +59,7 @@ def check_moves(policy: MemoryPolicy, ops: Ops, pool: PoolSpec) -> None:
 
 def check_tables(state: SchedulerState, used: Usage) -> None:
     """Clauses 4 and 11 of the contract, in a run: usage(), tables and footprints go together."""
-    policy, seqs = state.policy, [seq for group in state.running.values() for seq in group.resident]
+    policy, seqs = state.policy, [seq for group in state.with_slots() for seq in group.resident]
     tables = [policy.table(seq) for seq in seqs]
     pinned = policy.non_sequence_slots().pinned
     try:
@@ -71,8 +73,11 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
         raise PlugInError(f"{whose}, {error}, with the tables of {seqs}; testbed check shows the calls") from error
 
 
-def check_guaranteed_steps(scheduler: Scheduler, guaranteed_steps: object) -> None:
+def check_guaranteed_steps(scheduler: Scheduler, plan: Plan) -> None:
     """A plan promises a whole number of steps; an object of another class would hear when the next output ends."""
+    guaranteed_steps: object = plan.guaranteed_steps
+    if type(plan.wake_ps) is not int:
+        raise wrong_answer(scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself")
     if type(guaranteed_steps) is not int or guaranteed_steps < 0:
         name = type(scheduler.policy).__name__
         raise PlugInError(

@@ -48,12 +48,13 @@ class Calendar:
             self.mark_ps = self._marks[-1] if self._marks else UNBOUNDED
         return passed
 
-    def awake(self) -> simpy.Event:
-        """An event that happens at the next `rouse`, or at stop_ps."""
-        self._wake = self._env.event()
-        if self.stop_ps == UNBOUNDED:
-            return self._wake
-        return self._wake | self._env.timeout(self.stop_ps - int(self._env.now))
+    def awake(self, wake_ps: int) -> simpy.Event:
+        """An event that happens at the next `rouse`, at wake_ps or at stop_ps."""
+        self._wake, now_ps = self._env.event(), int(self._env.now)
+        if wake_ps <= now_ps:
+            raise PlugInError(f"a scheduler asks at {now_ps} ps to plan again at {wake_ps} ps, which is not later")
+        until_ps = min(self.stop_ps, wake_ps)
+        return self._wake if until_ps == UNBOUNDED else self._wake | self._env.timeout(until_ps - now_ps)
 
     def rouse(self) -> None:
         """Something has happened for which an idle engine waits."""

@@ -29,10 +29,10 @@ class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
     It may carry out many identical iterations at once, at most max_steps, but ends a span where a request ends, at the
-    first iteration boundary at or after the next mark or the next landing of a transfer and, where an arrival could
-    change the next decision, the next event for which `expect` was called; events of other engines on the same clock do
-    not end it. With max_steps 1 it goes step by step; both give the same, bit for bit. A client may set `ended`, which
-    is called with each that was answered or turned away, at that time.
+    first iteration boundary at or after the next mark, the next landing of a transfer or the plan's wake_ps and, where
+    an arrival could change the next decision, the next event for which `expect` was called; events of other engines on
+    the same clock do not end it. With max_steps 1 it goes step by step; both give the same, bit for bit. A client may
+    set `ended`, which is called with each that was answered or turned away, at that time.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class Engine:
         while start_ps < calendar.stop_ps:
             if calendar.mark_ps <= start_ps or links.landed:
                 self._catch_up(start_ps)
+            scheduler.now_ps = start_ps
             plan = scheduler.plan()
             if plan.rejected:
                 self._turn_away(plan)
@@ -155,14 +156,14 @@ class Engine:
             return used, durations, 1
         durations = cost.decode(work)
         audit.check_durations(cost, durations)
-        audit.check_guaranteed_steps(self.scheduler, plan.guaranteed_steps)
+        audit.check_guaranteed_steps(self.scheduler, plan)
         if self._decodes.due():
             audit.check_decode(cost, work, durations)
         steps = min(1 + plan.guaranteed_steps, durations.steps, self.max_steps, self.outputs.steps_to_end())
         if steps > 1 and used.saved:
             steps = min(steps, self.meter.max_steps(used))
         if steps > 1:
-            end_ps = min(self.calendar.mark_ps, self.links.next_ps)
+            end_ps = min(self.calendar.mark_ps, self.links.next_ps, plan.wake_ps)
             if plan.ends_on_arrival:
                 end_ps = min(end_ps, self.calendar.expected_ps)
             steps = min(steps, durations.steps_to_reach(end_ps - start_ps) or 1)
@@ -175,13 +176,14 @@ class Engine:
             self._without_tokens(plan)
         if plan.rejected or self.links.landed:
             return True
-        if (state.waiting or state.swapped) and not self.links.num_pending:
+        wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
+        if (state.waiting or state.swapped) and not self.links.num_pending and wake_ps == UNBOUNDED:
             group = (state.swapped or state.waiting)[0]
             stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"
             raise PlugInError(f"{type(state.policy).__name__} refuses {stuck} though nothing runs")
         if self._closed and not (state.waiting or state.swapped):
             return False
-        yield self.calendar.awake()
+        yield self.calendar.awake(wake_ps)
         for mark_ps in self.calendar.take_marks(self._now_ps() - 1):  # as they would be at their own time
             self.recorder.mark(mark_ps, mark_ps)
         return True

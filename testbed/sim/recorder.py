@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Request
+from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Usage
 from testbed.sched.plan import Plan
@@ -124,7 +124,10 @@ class Recorder:
         self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
-        prefill = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
+        prefill = 0
+        if plan.chunks:
+            prefill = sum([chunk.new for chunk in plan.chunks])
+            self.totals.recomputed += sum([chunk.new for chunk in plan.chunks if chunk.group.num_recomputes])
         shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), waiting, swapped
         shapes = self._shapes
         shapes.append(shape)
@@ -219,6 +222,12 @@ def request_columns(recorder: Recorder) -> Columns:
         later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
         table |= {"ttft_s": first - arrival, "tpot_s": (finish - first) / later, "e2e_s": finish - arrival}
     return table
+
+
+def with_identity(table: Columns, rows: Rows) -> Columns:
+    """A table of requests with their session and their priority, where the trace has them."""
+    identity = {"session": rows.sessions, "priority": rows.priority}
+    return table | {name: column[table["request_id"]] for name, column in identity.items() if column is not None}
 
 
 def span_columns(recorder: Recorder) -> Columns:

@@ -128,6 +128,7 @@ class Totals:
     generated: int = 0
     swaps: int = 0
     recomputes: int = 0
+    recomputed: int = 0
     copies: int = 0
     per_iteration: Measures = field(default_factory=Measures)
     over_time: Measures = field(default_factory=Measures)

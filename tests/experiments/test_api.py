@@ -159,3 +159,14 @@ def test_import_loads_no_slow_package():
     assert set(front.__all__) <= set(dir(front))
     with pytest.raises(AttributeError):
         front.simulat  # noqa: B018
+
+
+def test_sessions_and_priorities_of_a_data_frame_reach_scheduler_and_result():
+    frame = pd.DataFrame(
+        {"prompt_len": [200] * 8, "output_len": [50] * 8, "session": list("aabbccdd"), "priority": [1, 0] * 4}
+    )
+    slots = {"server.num_blocks": 20, "rate": 4, "duration_s": 2}
+    result = front.simulate("~server.kv_memory_gib", trace=frame, scheduler="priority", **slots)
+    waits = result.requests.groupby("priority")["ttft_s"].mean()
+    assert waits[0] < waits[1]
+    assert result.sessions["requests"].sum() == len(result.requests)

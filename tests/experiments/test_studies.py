@@ -5,8 +5,11 @@ import pytest
 from matplotlib import pyplot
 from overlaps import overlapping_labels
 
+from testbed.core.errors import InputError
 from testbed.experiments.paper.reproduction import load
+from testbed.experiments.paper.studies.store_rules import NO_TIER
 from testbed.experiments.paper.studies.study import Finding
+from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
 
 
@@ -104,7 +107,10 @@ def test_recovery_study_covers_every_block_size(conducted):
     )
     assert (times["recompute"].groupby("setting").nunique() == 1).all()  # whatever the block size
     assert (table[table["figure"] == "fig19b"]["preemptions"] > 0).all()
-    scored = next(finding for finding in study.findings(table) if finding.system == "recompute")
+    findings = study.findings(table)
+    assert all(0 < one.simulated < 100 for one in findings if one.system == "recompute of tails")
+    assert sum(one.system == "recompute of tails" for one in findings) == 2
+    scored = next(finding for finding in findings if finding.system == "recompute")
     (drawn,) = (line for line in study.draw(conducted.path).axes[0].lines if "Recompute" in str(line.get_label()))
     assert drawn.get_label() == "Recompute x 0.9"
     assert drawn.get_ydata() == pytest.approx([scored.simulated] * 2)
@@ -121,3 +127,25 @@ def test_prefix_cache_study_gives_hit_rates_and_times(conducted):
     assert (hits["belady"] >= hits["lru"]).all()
     assert (hits.loc[1000] > hits.loc[100]).all()
     assert (table[table["kind"] == "timed"]["requests_per_s"] > 0).all()
+
+
+def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
+    study = load("store_rules")
+    with pytest.raises(InputError, match="give --lengths agent_sessions=FILE"):
+        study.served(RunStore(tmp_path), NO_TIER, 0.0)
+    store = RunStore(tmp_path, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
+    tier = [study.config(store, "write back", ratio)[1] for ratio in (0.9, 1.8)]
+    assert tier[0] == pytest.approx(2 * tier[1])
+    config, none = study.config(store, NO_TIER, 0.0)
+    assert none == 0
+    assert config.server.kv_memory_gib["llama-3-8b"] == pytest.approx(0.3 * 0.9 * tier[0])
+
+
+def test_what_lmcache_found_is_read_from_the_table(tmp_path):
+    rows = [(NO_TIER, 0.0, 30, 9.0), ("write through", 0.9, 60, 8.0), ("before eviction", 0.9, 70, 7.0),
+            ("write through", 3.7, 30, 9.5), ("before eviction", 3.7, 40, 9.6)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["rule", "live_over_dram", "found_percent", "mean_e2e_s"])
+    table.to_csv(tmp_path / "table.csv")
+    assert len(load("store_rules").draw(tmp_path / "table.csv").axes) == 2
+    said = {one.quantity: one.simulated for one in load("store_rules").findings(table)[-3:]}
+    assert list(said.values()) == ["yes", "yes", "no"]

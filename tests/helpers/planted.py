@@ -291,6 +291,19 @@ def with_moves(answer, changed):
     return answer._replace(ops=answer.ops._replace(moves=tuple(map(changed, answer.ops.moves))))
 
 
+class ShrinksABlockLess(Breaks, Paged, clauses={4, 11}, silent=True):
+    def shrink(self, seq, num_tokens):
+        return super().shrink(seq, max(num_tokens - self.block_size, 0))
+
+
+class CountsShrunkTokens(Breaks, Paged, clauses={4}, silent=True):
+    def shrink(self, seq, num_tokens):
+        live = self._tables.live
+        answer = super().shrink(seq, num_tokens)
+        self._tables.live = live
+        return answer
+
+
 class SeatsHalf(Breaks, Paged, clauses={3, 4, 5, 10}):
     """Only the first half of a group that comes back is given room."""
 

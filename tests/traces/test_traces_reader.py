@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from trace_files import pairs, put
 
 from testbed.core.errors import InputError
-from testbed.core.request import Rows
+from testbed.core.request import Rows, Workload
+from testbed.traces.chat_histories import ChatHistories
 from testbed.traces.csv_lengths import CsvLengths, write_lengths
 from testbed.traces.fit_lengths import spearman
 from testbed.traces.reader import FileTrace, columns
 from testbed.traces.synthetic import Fitted
+from testbed.traces.vllm_log import VllmLog
 
 CSV = "input_tokens,output_tokens\n21,518\n8,66\n1900,500\n5,7\n"
 
@@ -182,3 +184,42 @@ def test_embedded_length_models_match_their_statistics(name):
         assert np.quantile(values, [0.5, 0.95, 0.99]) == pytest.approx(expected, rel=0.05, abs=1)
         assert values.min() >= 1
     assert (rows.prompt_len + rows.output_len).max() < 2048  # the filter they were fitted under
+
+
+def test_sessions_and_priorities_stay_with_their_rows(tmp_path):
+    path = put(tmp_path, "named.csv", "input_tokens,output_tokens,session,priority\n5,1,b,0\n6,1,a,-1\n7,1,b,2\n")
+    whole = CsvLengths(path).read()
+    assert (whole.session.tolist(), whole.priority.tolist()) == ([0, 1, 0], [0, -1, 2])
+    drawn = CsvLengths(path).rows(9, 1)
+    found = zip(drawn.prompt_len.tolist(), drawn.session.tolist(), drawn.priority.tolist(), strict=True)
+    assert set(found) == {(5, 0, 0), (6, 1, -1), (7, 0, 2)}
+    requests = list(Workload(whole, np.zeros(3, np.int64)))
+    assert [(r.incoming.session, r.incoming.priority) for r in requests] == [(0, 0), (1, -1), (0, 2)]
+    again = str(tmp_path / "again.csv")
+    write_lengths(again, whole)
+    assert CsvLengths(again).read().priority.tolist() == [0, -1, 2]
+
+
+def test_a_priority_is_a_whole_number(tmp_path):
+    path = put(tmp_path, "bad.csv", "input_tokens,output_tokens,priority\n5,1,high\n")
+    with pytest.raises(InputError, match="line 2, column priority: 'high' is not a whole number"):
+        CsvLengths(path).read()
+
+
+def test_a_conversation_is_a_session():
+    rows = ChatHistories().rows(60, 3)
+    ids = {session: set() for session in rows.session.tolist()}
+    for session, content in zip(rows.session.tolist(), rows.prompt_ids, strict=True):
+        ids[session].update(content)
+    assert len(ids) > 3
+    assert sum(map(len, ids.values())) == len(set().union(*ids.values()))
+
+
+def test_a_log_of_the_engine_may_have_sessions_and_priorities(tmp_path):
+    line = '{"input_toks": 4, "output_toks": 2, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3%s}\n'
+    path = put(tmp_path, "log.jsonl", line % ', "session_id": "x", "priority": 3' + line % ', "session_id": "y"')
+    rows = VllmLog(path).read()
+    assert (rows.session.tolist(), rows.priority.tolist()) == ([0, 1], [3, 0])
+    path = put(tmp_path, "bad.jsonl", line % ', "priority": "low"')
+    with pytest.raises(InputError, match="line 1: priority='low'"):
+        VllmLog(path).read()

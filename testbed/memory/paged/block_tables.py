@@ -48,6 +48,18 @@ class Tables:
         self._drop_end(self.of(seq), kept)
         del self.held[seq.seq_id]
 
+    def cut(self, seq: Sequence, num_tokens: int) -> None:
+        """Keep the blocks of a sequence's first num_tokens tokens."""
+        table, kept = self.of(seq), ceil_div(num_tokens, self.block_size)
+        table.pinned = min(table.pinned, num_tokens // self.block_size)
+        dropped, padding = seq.num_slots - num_tokens, kept * self.block_size - num_tokens
+        if kept < len(table.blocks):
+            self._drop_end(table, kept)
+            del table.blocks[kept:]
+            dropped = padding
+        if self.pool.ref_count(table.blocks[-1]) == 1:
+            self.live -= dropped
+
     def copying_writers(self, tails: Iterable[BlockTable]) -> list[BlockTable]:
         """The tables that must copy their partial last block before a write, in the order of writing.
 

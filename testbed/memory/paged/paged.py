@@ -44,6 +44,7 @@ class Paged(MemoryPolicy):
 
     shares: ClassVar[bool] = True
     moves_tiers: ClassVar[bool] = True
+    shrinks: ClassVar[bool] = True
     max_block_size: ClassVar[int] = 256
 
     def __init__(
@@ -106,8 +107,16 @@ class Paged(MemoryPolicy):
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
 
     def fits(self, seq: Sequence, num_tokens: int) -> bool:
-        shared = self._prefixes.whole(seq) if seq.registered_prefix in self._prefixes else []
-        return ceil_div(num_tokens, self.block_size) - len(shared) + self._reserve() <= self._available()
+        held, reserve = self._tables.held.get(seq.seq_id), self._reserve()
+        if held is not None:
+            own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
+        else:
+            own = self._prefixes.whole(seq) if seq.registered_prefix in self._prefixes else []
+        return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._available()
+
+    def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
+        self._tables.cut(seq, seq.num_slots - num_tokens)
+        return GRANTED
 
     def release(self, seq: Sequence) -> None:
         if seq.seq_id in self._host.tables:

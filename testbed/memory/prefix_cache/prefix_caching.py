@@ -64,6 +64,7 @@ class PrefixCaching(Paged):
     """
 
     caches_prefixes: ClassVar[bool] = True
+    shrinks: ClassVar[bool] = False  # what a sequence releases can be found again
     max_block_size: ClassVar[int] = 512
 
     def __init__(

@@ -12,7 +12,7 @@ from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
-from testbed.sched.preemption import Recompute, Swap  # noqa: E402
+from testbed.sched.preemption import Recompute, RecomputeTail, Swap  # noqa: E402
 from testbed.sched.separate import SeparatePrefill  # noqa: E402
 
 LENGTHS = [(5, 9), (17, 4), (1, 12), (30, 3), (8, 20), (16, 7), (33, 2), (3, 1)]
@@ -59,7 +59,7 @@ def test_tokens_are_right_with_separate_prefill():
     check(tiny.engine("opt", scheduler=separate), tiny.requests(LENGTHS))
 
 
-@pytest.mark.parametrize("rule", [Recompute, Swap])
+@pytest.mark.parametrize("rule", [Recompute, RecomputeTail, Swap])
 def test_tokens_are_right_after_preemption(rule):
     small = tiny.pool(64, 256)
     engine = tiny.engine("llama", partial(Paged, block_size=4), partial(tiny.mixed, preemption=rule()), small)

@@ -1,0 +1,164 @@
+"""The groups of a scheduler, and every way in which they lose their slots."""
+
+from collections import deque
+
+from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
+from testbed.core.slots import HOST, NO_OPS, Granular, Ops, Refusal
+from testbed.memory.policy import MemoryPolicy
+from testbed.sched.answers import one_answer
+from testbed.sched.plan import Plan
+
+
+class Groups:
+    """Groups and batch, consistent with the policy's tables: counts change by the policy's answers alone.
+
+    waiting: in order of service, preempted groups in front. running: admitted, in order of admission.
+    swapped: on the host, the first to come back in front. batch: the sequences that decode in lockstep; beams: those of
+    its groups that search with beams. num_seqs counts the running sequences.
+    kept: the waiting group, if any, that has lost the end of its tokens only, and keeps the slots of the others.
+    arriving: groups that the next plan does not see yet; ended: those that have their whole output and keep their
+    slots until results are in. Both are empty unless a scheduler plans ahead.
+    refused: the group that was refused since memory was last released; by clause 2 of the contract it would be refused
+    again, so the scheduler does not retry. swap_in_refused: the same for the first swapped group.
+    """
+
+    def __init__(self, policy: MemoryPolicy) -> None:
+        self.policy = policy
+        self.waiting: deque[SequenceGroup] = deque()
+        self.running: dict[int, SequenceGroup] = {}
+        self.swapped: deque[SequenceGroup] = deque()
+        self.batch = Batch()
+        self.beams: dict[int, SequenceGroup] = {}
+        self.num_seqs = 0
+        self.arriving: list[SequenceGroup] = []
+        self.ended: list[SequenceGroup] = []
+        self.refused: SequenceGroup | None = None
+        self.kept: SequenceGroup | None = None
+        self.swap_in_refused = False
+        self._copies: list[tuple[SequenceGroup, Ops]] = []
+        self._forks = 0
+
+    def order(self, ops: Ops, plan: Plan) -> None:
+        """Have the engine perform `ops` before the iteration."""
+        if ops != NO_OPS:
+            plan.ops.append(ops)
+
+    def memory_released(self) -> None:
+        """Memory was released, moved out or published, or a transfer has landed: a refused request may be retried."""
+        self.refused, self.swap_in_refused = None, False
+
+    def returns_first(self) -> bool:
+        """Whether the first swapped group, which there is, comes back before a waiting one is admitted."""
+        return True
+
+    def preemptible(self) -> dict[int, SequenceGroup]:
+        """The running groups among which a preemption rule chooses its victim, by request id."""
+        if not self.ended:
+            return self.running
+        return {key: group for key, group in self.running.items() if group not in self.ended}
+
+    def with_slots(self) -> list[SequenceGroup]:
+        """The groups with slots on the device, running or waiting."""
+        return [*self.running.values(), *(() if self.kept is None else (self.kept,))]
+
+    def leave_batch(self, group: SequenceGroup) -> None:
+        """The group no longer decodes."""
+        self.beams.pop(group.request.request_id, None)
+        group.leave_batch()
+
+    def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """The group stops running and releases its slots: it is finished, or waits again."""
+        group.status = status
+        del self.running[group.request.request_id]
+        self.num_seqs -= len(group.sequences)
+        self._release_slots(group)
+        self._copies = [kept for kept in self._copies if kept[0] is not group]
+        self.memory_released()
+
+    def _release_slots(self, group: SequenceGroup) -> None:
+        for seq in group.resident:
+            self.policy.release(seq)
+            seq.slots_offset = seq.stored_offset = 0  # at rest
+        group.resident = []
+
+    def take_kept(self, num_tokens: int = 0) -> bool:
+        """Take back at least num_tokens slots of what a waiting group has kept, 0: all; False where none has any."""
+        group = self.kept
+        if group is None:
+            return False
+        seq, footprint = group.sequences[0], self.policy.footprint(group.sequences[0])
+        size = footprint.size if isinstance(footprint, Granular) else 1
+        left = max(seq.num_stored - num_tokens, 0) // size * size if num_tokens else 0
+        if left:
+            self.policy.shrink(seq, seq.num_slots - left)
+            seq.slots_offset = seq.stored_offset = left  # at rest
+        else:
+            self._release_slots(group)
+            self.kept = None
+        self.memory_released()
+        return True
+
+    def settle(self) -> bool:
+        """Results are in: ended groups release their slots, arrived ones wait. Whether there were any."""
+        pending = bool(self.ended or self.arriving)
+        self.finish_ended()
+        self.waiting.extend(self.arriving)
+        self.arriving.clear()
+        return pending
+
+    def finish_ended(self) -> None:
+        """Those that have ended give their slots back, in order of admission."""
+        ended = self.ended if len(self.ended) < 2 else [one for one in self.running.values() if one in self.ended]
+        for group in ended:
+            if group.batch is not None:
+                self.leave_batch(group)
+            self.release(group, SequenceStatus.FINISHED)
+        self.ended.clear()
+
+    def end_early(self, plan: Plan) -> bool:
+        """The last that was admitted is preempted if it has ended: its results, about to come, are its last."""
+        last = next(reversed(self.running.values()))
+        if last not in self.ended:
+            return False
+        if last.batch is not None:
+            self.leave_batch(last)
+        self.ended.remove(last)
+        plan.ended_early.append(last)
+        self.before_preemption(last)
+        self.release(last, SequenceStatus.FINISHED)
+        return True
+
+    def before_preemption(self, group: SequenceGroup) -> None:
+        """The group, which is in no batch, is about to lose its slots."""
+
+    def preempt_by_recompute(self, group: SequenceGroup, tail_tokens: int = 0) -> None:
+        """Recompute: prompt and generated tokens go back to the head of the queue.
+
+        With tail_tokens it loses at least so many of its last slots and keeps the others, which one group may do.
+        """
+        self.before_preemption(group)
+        if tail_tokens and self.kept is None:
+            self.kept, resident, group.resident = group, group.resident, []
+            self.release(group, SequenceStatus.WAITING)
+            group.resident = resident
+            self.take_kept(tail_tokens)
+        else:
+            self.release(group, SequenceStatus.WAITING)
+        for seq in group.sequences:
+            seq.num_preemptions += 1
+        group.todo = []
+        group.num_recomputes += 1
+        self.waiting.appendleft(group)
+
+    def swap_out(self, group: SequenceGroup, plan: Plan) -> bool:
+        """Move the group to the host; False where the host pool is full."""
+        answer = one_answer(self.policy, self.policy.move(group.sequences, HOST))
+        if isinstance(answer, Refusal):
+            return False
+        self.order(answer.ops, plan)
+        group.status = SequenceStatus.SWAPPED
+        group.num_swaps += 1
+        del self.running[group.request.request_id]
+        self.num_seqs -= len(group.sequences)
+        self.swapped.appendleft(group)
+        return True

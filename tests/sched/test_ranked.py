@@ -1,0 +1,197 @@
+"""Order of service by rank, and plans that depend on time."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from manual_driver import LIMITS, scheduler_of
+from same_runs import assert_same
+from strategies import MAX_LEN, policies, workloads
+from ticks import MS, FastMillisecond
+from tiny import analytic
+
+from testbed.core.errors import InputError, PlugInError
+from testbed.core.request import PS, Request
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.ranked import PriorityClasses, Ranked, SessionOrder
+from testbed.sim.simulation import simulate
+
+COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
+many = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+class Watched(Ranked):
+    """Asserts, of every plan, that whoever begins or comes back in it ranks before all that are left behind."""
+
+    def plan(self):
+        state = self.state
+        before = {group.request.request_id for group in state.running.values()}
+        plan = super().plan()
+        started = [group for key, group in state.running.items() if key not in before]
+        left = [*state.waiting, *state.swapped]
+        assert all(group.rank < other.rank for group in started for other in left)
+        kept = [group for group in state.running.values() if group not in started]
+        assert all(group.rank < lost.rank for group in kept for lost in plan.preempted)
+        return plan
+
+
+class WatchedPriorities(Watched, PriorityClasses):
+    """Priority classes that are watched."""
+
+
+class WatchedSessions(Watched, SessionOrder):
+    """Sessions that are watched."""
+
+
+@st.composite
+def ranked_schedulers(draw):
+    preemption = draw(st.sampled_from([Recompute, Swap, Swap, RecomputeSingleSwapGroup]))
+    limits = {
+        "max_num_batched_tokens": draw(st.sampled_from([4, 40, 300])),
+        "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
+    }
+    patience_s = draw(st.sampled_from([0.0, 1e-3, 0.02, 1e3]))
+    if draw(st.booleans()):
+        return lambda policy: WatchedSessions(policy, preemption(), **limits)
+    return lambda policy: WatchedPriorities(policy, preemption(), patience_s=patience_s, **limits)
+
+
+@many
+@given(policies([Paged, Paged, PrefixCaching]), ranked_schedulers(), workloads(), st.integers(0, 10**6))
+def test_order_is_kept_and_fast_equals_slow(make_policy, make_scheduler, requests, seed):
+    requests = [r._replace(priority=(seed >> r.request_id % 9) % 3, session=r.request_id * seed % 5) for r in requests]
+    schedulers = make_scheduler(make_policy()), make_scheduler(make_policy())
+    fast, slow = (
+        simulate(requests, one, COST, MAX_LEN, fast_forward=way)
+        for one, way in zip(schedulers, (True, False), strict=True)
+    )
+    assert_same(fast, slow)
+    assert fast.totals.arrived == len(requests) == fast.totals.finished + fast.totals.rejected
+
+
+@many
+@given(
+    st.sampled_from([Recompute, Swap]),
+    st.sampled_from([64, 100, 1000]),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60), st.integers(1, 60)), min_size=2, max_size=60),
+    st.integers(0, 20),
+)
+def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
+    """Priority classes with swaps, beyond what the pool can serve: a request that came more than the patience for each
+    class of difference after another has no token before it."""
+    patience_s = 0.05
+    requests = [
+        Request(i, i * gap_ms * MS, prompt, output, priority=priority)
+        for i, (priority, prompt, output) in enumerate(shapes)
+    ]
+    policy = Paged(PoolSpec(2 * MAX_LEN, MAX_LEN, host(host_slots)), block_size=8, watermark=0.0)
+    scheduler = scheduler_of(PriorityClasses, policy, preemption(), patience_s=patience_s, max_num_batched_tokens=64)
+    columns = simulate(requests, scheduler, FastMillisecond(), MAX_LEN).requests.columns()
+    assert len(columns["request_id"]) == len(requests)
+    first = dict(zip(columns["request_id"].tolist(), columns["first_token_ps"].tolist(), strict=True))
+    for one in requests:
+        overtaken = one.arrival_ps + one.priority * patience_s * PS
+        later = [two for two in requests if two.arrival_ps + two.priority * patience_s * PS > overtaken]
+        assert all(first[one.request_id] <= first[two.request_id] for two in later if two.arrival_ps > one.arrival_ps)
+
+
+def served(kind, shapes, rule=Recompute, num_slots=64, **options):
+    """Ends in ms of requests (arrival in ms, priority, session, prompt, output) on a pool of 64 slots; the recorder."""
+    requests = [
+        Request(i, at * MS, prompt, output, priority=priority, session=session)
+        for i, (at, priority, session, prompt, output) in enumerate(shapes)
+    ]
+    policy = Paged(PoolSpec(num_slots, 64, host(64)), block_size=16, watermark=0.0)
+    recorder = simulate(requests, scheduler_of(kind, policy, rule(), **options), FastMillisecond(), 64)
+    columns = recorder.requests.columns()
+    return dict(zip(columns["request_id"].tolist(), (columns["finish_ps"] // MS).tolist(), strict=True)), recorder
+
+
+def test_the_urgent_class_is_served_first_until_the_other_has_waited_long_enough():
+    shapes = [(0, 0, None, 48, 10), (1, 1, None, 48, 4), (2, 0, None, 48, 4), (9, 0, None, 48, 4)]
+    ends, _ = served(PriorityClasses, shapes, patience_s=1.0)
+    assert ends == {0: 10, 2: 14, 3: 18, 1: 22}
+    ends, _ = served(PriorityClasses, shapes, patience_s=0.005)  # the second counts as if it had come at 6 ms
+    assert ends == {0: 10, 2: 14, 1: 18, 3: 22}
+
+
+def test_the_least_urgent_is_swapped_out_and_comes_back_behind_the_more_urgent():
+    shapes = [(0, 1, None, 24, 30), (1, 0, None, 20, 14), (2, 0, None, 16, 4)]
+    ends, recorder = served(PriorityClasses, shapes, Swap, patience_s=1.0)
+    assert recorder.totals.swaps == 1
+    assert ends[1] < ends[0]
+    assert ends[2] < ends[0]
+
+
+def test_sessions_are_served_in_the_order_in_which_they_began():
+    shapes = [(0, 0, 7, 48, 10), (1, 0, 8, 48, 4), (2, 0, 7, 48, 4), (3, 0, None, 48, 4)]
+    ends, _ = served(SessionOrder, shapes)
+    assert ends == {0: 10, 2: 14, 1: 18, 3: 22}
+    assert served(ChunkedPrefill, shapes)[0] == {0: 10, 1: 14, 2: 18, 3: 22}
+
+
+def test_patience_is_a_time():
+    with pytest.raises(InputError, match="patience_s=-1: must be a time of at least 0 s"):
+        PriorityClasses(Paged(PoolSpec(64, 64)), Recompute(), patience_s=-1, **LIMITS)
+
+
+class OpensLate(ChunkedPrefill):
+    """Admits nothing before a time, and notes when it plans."""
+
+    opens_ps = 7 * MS
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.seen_ms = []
+
+    def plan(self):
+        self.seen_ms.append(self.now_ps / MS)
+        if self.now_ps >= self.opens_ps:
+            return super().plan()
+        plan = self.new_plan()
+        self.decode(plan)
+        plan.guaranteed_steps = self.policy.guaranteed_steps(self.state.batch)
+        plan.wake_ps = self.opens_ps
+        return plan
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_a_scheduler_is_asked_again_when_it_wants_to_be(fast_forward):
+    scheduler = scheduler_of(OpensLate, Paged(PoolSpec(64, 64), block_size=16), Recompute())
+    recorder = simulate([Request(0, 2 * MS, 10, 5)], scheduler, FastMillisecond(), 64, fast_forward=fast_forward)
+    assert recorder.requests.columns()["first_token_ps"].tolist() == [8 * MS]
+    assert scheduler.seen_ms[:3] == [0, 2, 7]
+
+
+class Opens(OpensLate):
+    """Admits at once, then stops at a time in the middle of a span."""
+
+    def plan(self):
+        self.seen_ms.append(self.now_ps / MS)
+        plan = ChunkedPrefill.plan(self)
+        if self.now_ps < self.opens_ps + MS // 2:
+            plan.wake_ps = self.opens_ps + MS // 2
+        return plan
+
+
+def test_wake_ps_ends_a_span_at_the_next_boundary():
+    scheduler = scheduler_of(Opens, Paged(PoolSpec(64, 64), block_size=16), Recompute())
+    simulate([Request(0, 0, 10, 30)], scheduler, FastMillisecond(), 64)
+    assert scheduler.seen_ms == [0, 1, 8, 30]
+
+
+def test_a_time_to_wake_that_is_past_is_a_fault_of_the_scheduler():
+    class Past(OpensLate):
+        opens_ps = PS
+
+        def plan(self):
+            plan = super().plan()
+            plan.wake_ps = self.now_ps
+            return plan
+
+    scheduler = scheduler_of(Past, Paged(PoolSpec(64, 64)), Recompute())
+    with pytest.raises(PlugInError, match="asks at 0 ps to plan again at 0 ps, which is not later"):
+        simulate([Request(0, 5, 10, 5)], scheduler, FastMillisecond(), 64)

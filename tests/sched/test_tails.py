@@ -1,0 +1,107 @@
+"""Preemption that takes only the end of a victim's tokens."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
+from same_runs import assert_same
+from strategies import MAX_LEN, mixed_workloads, policies, workloads
+from ticks import MS, FastMillisecond
+from tiny import analytic
+
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.core.slots import Refusal
+from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged_2023 import Paged2023
+from testbed.memory.policy import PoolSpec, UnsupportedError, host
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute, RecomputeTail, Recovery
+from testbed.sched.ranked import PriorityClasses
+from testbed.sched.separate import SeparatePrefill
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.sim.simulation import simulate
+
+COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
+V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
+KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill, PriorityClasses, VllmV1, AsyncVllmV1]
+many = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+class SwapsOrShrinks(RecomputeTail):
+    """One way for every other request."""
+
+    def recovery(self, group):
+        return Recovery.SWAP if group.request.request_id % 2 else super().recovery(group)
+
+
+@many
+@given(
+    policies([Paged, Paged, Paged2023, PrefixCaching, ContiguousMax]),
+    st.sampled_from(KINDS),
+    st.sampled_from([RecomputeTail, SwapsOrShrinks]),
+    st.sampled_from([1, 20]),
+    st.one_of(workloads(), mixed_workloads()),
+    st.sampled_from([60, 300]),
+)
+def test_fast_equals_slow_with_tails(make_policy, kind, rule, tail_tokens, requests, budget):
+    options = {"max_num_seqs": 40, "max_num_batched_tokens": budget}
+    options |= V1 if issubclass(kind, VllmV1) else {}
+    options |= {"ignore_eos": bool(tail_tokens % 2)} if kind is AsyncVllmV1 else {}
+    requests = [one._replace(priority=one.request_id % 3) for one in requests]
+    schedulers = [kind(make_policy(), rule(tail_tokens=tail_tokens), **options) for _ in range(2)]
+    fast, slow = (
+        simulate(requests, one, COST, MAX_LEN, fast_forward=way)
+        for one, way in zip(schedulers, (True, False), strict=True)
+    )
+    assert_same(fast, slow)
+    assert fast.totals.arrived == len(requests) == fast.totals.finished + fast.totals.rejected
+    for one in schedulers:
+        one.policy.check()
+        assert one.policy.usage().held == 0
+        assert one.state.kept is None
+
+
+def run(rule, lengths, num_slots=64):
+    policy = Paged(PoolSpec(num_slots, 64, host(64)), block_size=16, watermark=0.0)
+    requests = [Request(i, i * MS, prompt, output) for i, (prompt, output) in enumerate(lengths)]
+    return simulate(requests, scheduler_of(ChunkedPrefill, policy, rule), FastMillisecond(), 64).totals
+
+
+def test_only_the_blocks_that_others_lack_are_computed_again():
+    lengths = [(30, 6), (31, 20)]  # the first needs a third block when the pool of four is full
+    whole, tail = run(Recompute(), lengths), run(RecomputeTail(), lengths)
+    assert (whole.recomputes, whole.recomputed) == (1, 33)
+    assert (tail.recomputes, tail.recomputed) == (1, 17)
+
+
+def test_a_tail_of_no_tokens_is_refused():
+    with pytest.raises(InputError, match="tail_tokens=0: must be at least 1 token"):
+        RecomputeTail(tail_tokens=0)
+
+
+def test_a_shrunk_sequence_keeps_its_blocks_and_fits_with_them():
+    policy = Paged(PoolSpec(64, 64), block_size=16, watermark=0.0)
+    one, two = sequence(0, 40), sequence(1, 16)
+    admit_and_prefill(policy, [one], 40)
+    admit_and_prefill(policy, [two], 16)
+    policy.shrink(one, 19)
+    one.num_slots = one.num_stored = 21
+    policy.check()
+    assert (policy.usage().live, policy.usage().free) == (37, 16)
+    assert policy.fits(one, 48)
+    assert not policy.fits(one, 49)
+    assert not isinstance(extend(policy, [one], 27), Refusal)
+    policy.check()
+    assert isinstance(extend(policy, [one], 1), Refusal)
+
+
+def test_policies_that_do_not_shrink_say_so():
+    with pytest.raises(UnsupportedError, match="ContiguousMax takes no slots back but all"):
+        ContiguousMax(PoolSpec(64, 64)).shrink(sequence(0), 1)
+    assert not PrefixCaching.shrinks
+    assert not OutputCaching.shrinks
