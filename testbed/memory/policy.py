@@ -83,6 +83,7 @@ class MemoryPolicy(Foresight, ABC):
     caches_prefixes: ClassVar[bool] = False
     moves_tiers: ClassVar[bool] = False
     moves_in_background: ClassVar[bool] = False
+    uses_tiers: ClassVar[bool] = False  # stores tokens in the tiers of server.tiers; so does moves_in_background
     drops_tokens: ClassVar[bool] = False
     returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
 

@@ -57,6 +57,10 @@ RUN = {
         "'server.kv_memory_gib={opt-13b: 500}'", "server.kv_memory_gib.opt-13b", "500 GiB", "1 a100-40gb"),
     "more blocks than a GPU holds": (
         "~server.kv_memory_gib server.num_blocks=999999", "server.num_blocks", "1 a100-40gb"),
+    "swapping by a policy without a host tier": (
+        "policy=grouped preemption=swap", "preemption=swap: Grouped moves no sequences", "preemption=recompute"),
+    "a tier that the policy does not use": (
+        "policy=paged +tier@server.tiers.dram=dram", "server.tiers: Paged uses no tier", "policy=tiered", "dram out"),
     "a share of memory beside a pool that is given": (
         "server.memory_utilization=0.5", "server.memory_utilization is 0.5", "~server.kv_memory_gib"),
     "a workspace beside blocks that are given": (
