@@ -85,6 +85,7 @@ class MemoryPolicy(Foresight, ABC):
     moves_in_background: ClassVar[bool] = False
     uses_tiers: ClassVar[bool] = False  # stores tokens in the tiers of server.tiers; so does moves_in_background
     drops_tokens: ClassVar[bool] = False
+    single_sequence: ClassVar[bool] = False  # serves requests of one sequence alone
     returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
 
     @abstractmethod
