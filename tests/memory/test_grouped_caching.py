@@ -84,6 +84,7 @@ def test_a_state_is_found_from_the_next_iteration_on():
         policy.publish(seqs[0], 9)
         assert policy.find(seqs[1], 9) == found
         seqs[0].num_slots = seqs[0].num_stored = 9
+        stepped(policy, seqs[0])
         assert policy.find(seqs[2], 9) == 8
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
-from testbed.core.sequence import Sequence
-from testbed.core.slots import Usage
+from testbed.core.sequence import Batch, Sequence
+from testbed.core.slots import Answer, Grant, Usage
 from testbed.memory.groups.group_index import NONE, GroupIndex, GroupNode
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped, Hit
 from testbed.memory.groups.page_rules import Pages
@@ -25,8 +25,9 @@ class GroupedCaching(Grouped):
     A block is block_size tokens in every group, and a state has a page for every block: when the sequence leaves the
     block, that page is the checkpoint behind it (vLLM's mamba_cache_mode=all). A hit is a number of blocks of which the
     groups of full attention have all, a window those that its next token reads, and a state the last. The token behind
-    is always computed. A state can be read from the iteration after the one that computes it. num_dropped_blocks:
-    blocks at the end of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
+    is always computed. A state can be read once its sequence takes its next slots or is released, because no kernel
+    waits for another sequence's state. num_dropped_blocks: blocks at the end of what full attention has that are
+    computed again all the same (1 with vLLM's EAGLE drafts).
     """
 
     caches_prefixes: ClassVar[bool] = True
@@ -48,25 +49,33 @@ class GroupedCaching(Grouped):
         self._index = GroupIndex([column.window for column in columns], block_size)
         self._queues = [OrderedDict[int, None]() for _ in columns]  # idle pages, the least recently used first
         self._holders = dict[int, int]()  # of pages that several sequences hold
-        self._unready = dict[int, tuple[Sequence, int]]()  # states by page: once a sequence has stored so many tokens
+        self._unready = dict[int, list[int]]()  # pages of states that a sequence computes in this iteration, by its id
         self._saved = self._evictions = 0
         self._num_dropped = num_dropped_blocks
         self._counts = CacheCounts()
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """Index the pages of the full prompt blocks among the first num_tokens tokens."""
+        self._unready[seq.seq_id] = []
         table, node = self._tables[seq.seq_id], self._index.root
         full = min(num_tokens, seq.prompt_len) // self.tokens_per_page
         for block, content in enumerate(self._contents(seq)[:full]):
             node = self._index.child(node, content)
             for i, pages in enumerate(table.pages):
                 if block >= table.dropped[i]:
-                    self._set_page(node, i, pages[block - table.dropped[i]], seq, (block + 1) * self.tokens_per_page)
+                    self._set_page(node, i, pages[block - table.dropped[i]], seq)
         self._index.prune(node)
+
+    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
+        answer = super().extend(batch, num_tokens)
+        if self._unready and isinstance(answer, Grant):
+            for seq in batch:
+                self._unready.pop(seq.seq_id, None)
+        return answer
 
     def release(self, seq: Sequence) -> None:
         super().release(seq)
-        self._unready = {page: one for page, one in self._unready.items() if one[0] is not seq}
+        self._unready.pop(seq.seq_id, None)
 
     def find(self, seq: Sequence, num_tokens: int) -> int:
         return self._hits(seq, num_tokens)[0].num_tokens
@@ -99,8 +108,8 @@ class GroupedCaching(Grouped):
         """The longest hit; where it is beyond num_tokens, the longest that is not; all others that may need fewer."""
         readable = (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.tokens_per_page
         path = self._index.path(self._contents(seq)[:readable])
-        self._unready = {page: one for page, one in self._unready.items() if one[0].num_stored < one[1]}
-        hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], self._unready), 0]
+        unready = {page for pages in self._unready.values() for page in pages}
+        hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * self.tokens_per_page <= num_tokens]
         chosen = dict.fromkeys([hits[0], *(within[:1] if self._pages.hits_save else within)])
         return [self._hit(path, num_blocks) for num_blocks in chosen]
@@ -162,15 +171,15 @@ class GroupedCaching(Grouped):
             [page for page in dict.fromkeys(pages) if counts[page] == self._holders.get(page, 1)] for pages in unread
         ]
 
-    def _set_page(self, node: GroupNode, column: int, page: int, seq: Sequence, num_tokens: int) -> None:
+    def _set_page(self, node: GroupNode, column: int, page: int, seq: Sequence) -> None:
         """A page of `seq` has a block's content; an idle one that had it too is free then, a held one stays."""
         other = node.pages[column]
         if other == NONE or other in self._queues[self._pages.queue(column)]:
             self._index.set_page(node, column, page)
             if other != NONE:
                 self._free_idle(column, other)
-            if self._pages.columns[column].state and seq.num_stored < num_tokens:
-                self._unready[page] = seq, num_tokens
+            if self._pages.columns[column].state:
+                self._unready[seq.seq_id].append(page)
 
 
 def with_checkpoints(group: KvGroup) -> KvGroup:
