@@ -50,7 +50,8 @@ class PoolSpec:
     """The pools that a policy manages, in slots, and the longest sequence in tokens.
 
     num_slots is the device's, tiers lists the pools below it. A slot is one token's K and V: layer_bytes bytes in each
-    of num_layers layers, over num_gpus GPUs together. groups: the model's layers by the form of their cache.
+    of num_layers layers, over num_gpus GPUs together. groups: the model's layers by the form of their cache, with the
+    bytes over all GPUs.
     """
 
     num_slots: int

@@ -86,7 +86,7 @@ def test_a_window_holds_its_tokens_and_gives_the_others_back():
 def test_page_sizes_are_those_of_the_rules():
     """vLLM's pages have gpt-oss's 18 layers, and 10 of Gemma 3: 52 layers of window take 6 pages."""
     pools = [OnePageSize(10**6, read_model(name).groups, 16) for name in ("gpt-oss-120b", "gemma-3-27b")]
-    assert [(one._page, [column.width for column in one.columns]) for one in pools] == [
+    assert [(one.page_units, [column.width for column in one.columns]) for one in pools] == [
         (18 * 16, [18, 18]),
         (10 * 16, [10, 9, 9, 9, 9, 8, 8]),
     ]

@@ -106,18 +106,18 @@ class OnePageSize(PagePool):
                 width = len(range(column, group.num_layers, num_columns))
                 columns.append(Column(i, 0 if state else width, group.window, state * width))
         super().__init__(columns, block_size)
-        self._page = layers * block_size
-        num_pages = total // self._page
-        self.total = num_pages * self._page
-        self._free = [page * self._page for page in reversed(range(num_pages))]
+        self.page_units = layers * block_size
+        num_pages = total // self.page_units
+        self.total = num_pages * self.page_units
+        self._free = [page * self.page_units for page in reversed(range(num_pages))]
 
     @property
     def free_units(self) -> int:
-        return len(self._free) * self._page
+        return len(self._free) * self.page_units
 
     @property
     def idle_units(self) -> int:
-        return sum(self.idle) * self._page
+        return sum(self.idle) * self.page_units
 
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages | None = None) -> bool:
         held = sum(map(len, revived or ())) - sum(map(len, returned))
