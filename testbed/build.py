@@ -16,7 +16,7 @@ from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.parts import Part
 from testbed.sched.beams import BeamModel
-from testbed.sched.preemption import PreemptionRule
+from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import ArrivalProcess
 from testbed.slo import Slo
@@ -69,6 +69,7 @@ def build(config: RunConfig) -> Setup:
                          f"sequence, and {type(policy).__name__} stores none (policy=grouped does)")  # fmt: skip
     cost = make_cost(config.cost, config.model, config.server, config.software)
     preemption = config.preemption.make("preemption", cost)
+    _check_tiers(config, policy, preemption)
     scheduler = _kept("scheduler", config.scheduler.make("scheduler", policy, preemption))
     workload = make_workload(config)
     if workload.rows.registered_prefix and policy.shares:
@@ -87,6 +88,18 @@ def _make_policy(part: Part, pool: PoolSpec) -> Any:
     if part.is_instance and policy.usage().allocated:
         raise InputError(f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or the class")
     return policy
+
+
+def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
+    """Memory below the device is asked for only where the policy declares that it uses it."""
+    name = type(policy).__name__
+    if isinstance(preemption, Swap) and not policy.moves_tiers:
+        raise InputError(f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, or "
+                         "policy=paged)")  # fmt: skip
+    if config.server.tiers and not (policy.moves_in_background or policy.uses_tiers):
+        raise InputError(f"server.tiers: {name} uses no tier but the swap space (choose policy=tiered, or leave "
+                         f"{', '.join(config.server.tiers)} out; a policy of yours that uses tiers has uses_tiers = "
+                         "True)")  # fmt: skip
 
 
 def _check_kinds(config: RunConfig) -> None:

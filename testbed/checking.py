@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -92,10 +93,11 @@ def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -
         if number is not None and number < least:
             raise InputError(f"--{name} {number}: must be at least {least}")
     pools = [
-        PoolSpec(
-            pool.num_slots if num_slots is None else num_slots,
-            pool.max_len if max_len is None else max_len,
-            pool.tiers if host_slots is None else (*host(host_slots), *pool.tiers[1:]),
+        replace(
+            pool,
+            num_slots=pool.num_slots if num_slots is None else num_slots,
+            max_len=pool.max_len if max_len is None else max_len,
+            tiers=pool.tiers if host_slots is None else (*host(host_slots), *pool.tiers[1:]),
         )
         for pool in POOLS
     ]

@@ -65,9 +65,8 @@ class Case:
         cost = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
         scheduler: Any = watched(self.scheduler, env, decisions)
         served = scheduler(policy, self.rule(cost), **self.parameters)
-        recorder = simulate(
-            requests, served, cost, self.pool.max_len, pool=self.pool, fast_forward=fast_forward, env=env
-        )
+        pool = policy.pool if overrides(policy, "group_tables") else self.pool  # type: ignore[attr-defined]
+        recorder = simulate(requests, served, cost, pool.max_len, pool=pool, fast_forward=fast_forward, env=env)
         return Served(recorder, dict(policy.counters()), decisions, served.reads_output_len or policy.reads_output_len)
 
 
@@ -175,7 +174,7 @@ def workload(policy: MemoryPolicy, max_len: int, prefix: int, gap_ps: int) -> It
         arrival_ps += random.randint(0, gap_ps)
         has_prefix = prefix > 0 and random.random() < 0.5
         prompt_len = random.randint(prefix + 1 if has_prefix else 1, max_len // 2)
-        num_seqs = random.choice([1, 1, 2, 3])
+        num_seqs = 1 if policy.single_sequence else random.choice([1, 1, 2, 3])
         shared = random.randint(0, prompt_len)
         ids = tuple(token if token < shared else -1 - i for token in range(prompt_len))
         yield Request(

@@ -1,6 +1,7 @@
 """The pools of a configured server, and whether its costs were measured on such a machine."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from testbed.config import Machine, RunConfig, ServerConfig, SoftwareConfig
@@ -26,10 +27,12 @@ def make_pool(config: RunConfig) -> PoolSpec:
     if server.num_blocks is not None or model.name in server.kv_memory_gib:
         _check_given_pool(server, model, num_slots)
     num_slots -= _null_slots(config.null_blocks, block_size or 0, num_slots)
-    layers, token_bytes = model.num_attention_layers, model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
+    copies, layers = model.kv_copies(server.num_gpus), model.num_attention_layers
+    token_bytes = model.kv_bytes_per_token * copies
+    groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
     host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
     tiers = (*host(host_slots, server.gpu.host_bandwidth), *_lower_tiers(model, server.spec))
-    return PoolSpec(num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, model.groups)
+    return PoolSpec(num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, groups)
 
 
 def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:

@@ -25,6 +25,7 @@ def parser() -> Parser:
     this.add_argument("--seed", type=int, default=0, help="of the random configurations (default: 0)")
     this.add_argument("--requests", type=at_least_one, default=150, help="in each of them (default: 150)")
     this.add_argument("--histories", type=at_least_one, metavar="N", help="N histories of vLLM's KV cache manager")
+    this.add_argument("--capacity", action="store_true", help="pages and blocks of the shapes that ship, on H200s")
     return this
 
 
@@ -37,6 +38,12 @@ def main(argv: list[str]) -> int:
         lines = check_histories(options.histories, options.seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
+    if options.capacity:
+        from testbed.experiments.lockstep.capacities import check_capacities
+
+        lines, different = check_capacities(options.overrides)
+        print(*lines, sep="\n")
+        return int(different)
     return int(any([_differs(options, *run) for run in _runs(options)]))
 
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,6 +65,18 @@ def kv_cache_config(num_blocks: int, block_size: int, windows: tuple[int | None,
         for i, window in enumerate(windows)
     ]
     return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
+    """What get_kv_cache_configs makes of these layers and so many bytes."""
+    _import_quietly()
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+    options = Options(1, 16, max_model_len, 1, max_model_len, 0, True, True, False, True, False)
+    with _model_folder(max_model_len) as folder:
+        config = _vllm_config(options, folder)
+    config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
+    return get_kv_cache_configs(config, [dict(specs)], [available])[0]
 
 
 def block_hasher(block_size: int) -> Any:

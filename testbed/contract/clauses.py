@@ -1,18 +1,19 @@
 """The clauses; the numbers are used in messages and tests.
 
 1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable: refused again until
-something is released, shrunk, moved out or published. 3 NEVER means that it would not fit an empty pool, an empty pool
-never answers LATER, and it fits exactly the requests that end within max_seq_len(). 4 Conservation: allocated + cached
-+ in transit + free = total and live <= held <= allocated, as the tables show; all are zero after everything is
-released; no tier has more slots than configured. 5 Tables are disjoint unless the policy shares, no slot is written
-while shared, every sequence reads back its own tokens. 6 guaranteed_steps are granted for every k, without ops, from
-slots that were free or cached, and external fragmentation does not change. 7 extend(batch, n), and advance(batch, n)
-within the guaranteed steps, equal n times extend(batch, 1), growth included, block ids aside. 8 A block is findable as
-soon as it is published, within the same plan, and again after a move back; what was not computed never is. 9 The same
-calls give the same answers and tables. 10 check() passes after every call, answers have the types of the API, traits
-are kept, and only a policy that declares it reads true lengths. 11 footprint(seq) is the size of its table at every
-length. 12 What a transfer in the background reads or writes is pinned until it has landed: no other call writes there,
-and what it brings is not found before.
+something is released, shrunk, moved out or published, or an extend of a policy that returns_slots is granted. 3 NEVER
+means that it would not fit an empty pool, an empty pool never answers LATER, and it fits exactly the requests that end within
+max_seq_len(). 4 Conservation: allocated + cached + in transit + free = total and live <= held <= allocated, as the
+tables show; all are zero after everything is released; no tier has more slots than configured. 5 Tables are disjoint
+unless the policy shares or caches, no slot is written while shared, every sequence reads back its own tokens. 6
+guaranteed_steps are granted for every k, without ops, from slots that were free or cached, and external fragmentation
+does not change. 7 extend(batch, n), and advance(batch, n) within the guaranteed steps, equal n times extend(batch, 1),
+growth included, block ids aside; with returns_slots only the latter does, for a chunk keeps what its first token reads.
+8 A block is findable as soon as it is published, within the same plan, and again after a move back; what was not
+computed never is. 9 The same calls give the same answers and tables. 10 check() passes after every call, answers have
+the types of the API, traits are kept, and only a policy that declares it reads true lengths. 11 footprint(seq) is the
+size of its table at every length. 12 What a transfer in the background reads or writes is pinned until it has landed:
+no other call writes there, and what it brings is not found before.
 """
 
 import itertools
@@ -140,7 +141,8 @@ def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], 
     slots = [slots_of(table) for table in tables]
     taken = sum(map(len, slots)) + len(pinned)
     held = len(set(pinned).union(*slots))
-    require(5, policy.shares or taken == held, "tables overlap though the policy does not share")
+    apart = policy.shares or policy.caches_prefixes or taken == held
+    require(5, apart, "tables overlap though the policy does not share")
     require(4, used.held == held, f"usage() reports {used.held} held slots, the tables have {held}")
     if overrides(policy, "non_sequence_slots"):
         cached, rounding = (slots_of(list(extents)) for extents in policy.non_sequence_slots()[1:])

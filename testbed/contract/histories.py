@@ -182,6 +182,7 @@ class Histories:
         random = self.random
         prompt_len = random.choice([self.length(), self.length(), random.randint(1, self.max_len - 1)])
         output_len, num_seqs = random.randint(1, self.max_len // 2), random.choice([1, 1, 2, 3])
+        num_seqs = 1 if self.policy.single_sequence else num_seqs
         chunk = random.choice([0, 0, self.length()])
         if self.policy.caches_prefixes and random.random() < 0.7:
             shared = random.choice([prompt_len, random.randint(1, prompt_len)])

@@ -24,6 +24,10 @@ class Stories:
         self._findable: dict[tuple[int, int], int] = {}
         self._fresh = count()
 
+    def finds_nothing_certain(self) -> None:
+        """No block is certain to be found: one group's may be gone before another's."""
+        self._block_size = None
+
     def tell(self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int) -> tuple[int, ...]:
         """The prompt of these new sequences, which begins with a registered prefix of `prefix` tokens, if any."""
         story, shared = (PREFIX, prefix) if prefix else (call.story, min(call.shared, prompt_len))

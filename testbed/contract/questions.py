@@ -4,7 +4,8 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import TypeVar
 
-from testbed.contract.clauses import check_answer, check_answers, check_ops, require, state_of
+from testbed.contract.clauses import check_answer, check_answers, check_ops, overrides, require, state_of
+from testbed.contract.group_witness import GroupWitness
 from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
 from testbed.core.request import Incoming
@@ -26,7 +27,8 @@ class Questions:
 
     def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool) -> None:
         self.policy = factory()
-        self.witness = Witness(self.policy, pool)
+        of_groups = overrides(self.policy, "group_tables")
+        self.witness = GroupWitness(self.policy, self.policy.pool) if of_groups else Witness(self.policy, pool)  # type: ignore[attr-defined]
         self.max_len = pool.max_len
         self.thorough = thorough
         self.lengths: dict[int, int] = {}
@@ -117,10 +119,12 @@ class Questions:
         if isinstance(answer, Grant):
             self._perform([answer])
             batch.extend(num_tokens)
+            self.refused = None if self.policy.returns_slots else self.refused
         if self.thorough:
             self.witness.check_alone(batch, num_tokens if isinstance(answer, Grant) else 0)
             check_promised(guaranteed_steps, num_tokens, answer)
-            check_steps(twin, members, num_tokens, answer, self.policy.usage())
+            if num_tokens == 1 or not self.policy.returns_slots:
+                check_steps(twin, members, num_tokens, answer, self.policy.usage())
         return answer
 
     def move(self, seqs: list[Sequence], tier: str, *, alone: bool) -> Answer:
@@ -199,6 +203,8 @@ def check_max_seq_len(policy: MemoryPolicy, request: Incoming, final_len: int) -
 def is_served_alone(policy: MemoryPolicy, request: Incoming, final_len: int) -> bool:
     """Whether the request can be admitted, forked, and extended to its end."""
     seqs = [Sequence(i, request) for i in range(request.num_seqs)]
+    if policy.returns_slots:  # it must be able to come back as a whole
+        return not isinstance(policy.admit(seqs, final_len), Refusal)
     admitted = seqs[:1] if policy.shares else seqs
     answers = policy.admit(admitted, request.prompt_len)
     check_answers("admit() of an empty pool", answers, len(admitted))

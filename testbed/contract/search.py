@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from testbed.contract.clauses import ClauseBroken
 from testbed.contract.harness import Harness
 from testbed.contract.histories import Call, Histories
+from testbed.core.layers import KvGroup
 from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
 
 MAX_TRIES = 2000
@@ -16,9 +17,16 @@ C = TypeVar("C", bound=Any)
 MakePolicy = Callable[[PoolSpec], MemoryPolicy]
 
 # Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that one soon fills. Below
-# are two more tiers, for policies that use them.
+# are two more tiers, for policies that use them. Half of the layers have a window, for policies that know groups.
+GROUPS = (KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10))
 POOLS = tuple(
-    PoolSpec(num_slots, max_len, (*host(host_slots), Tier("dram", 2 * host_slots), Tier("nvme", 4 * host_slots)))
+    PoolSpec(
+        num_slots,
+        max_len,
+        (*host(host_slots), Tier("dram", 2 * host_slots), Tier("nvme", 4 * host_slots)),
+        num_layers=2,
+        groups=GROUPS,
+    )
     for num_slots, max_len, host_slots in ((600, 256, 300), (131, 80, 60), (93, 128, 32))
 )
 

@@ -163,11 +163,15 @@ class Witness:
         live = set(self.pinned[: self._num_pinned])
         for seq_id, seq in self.resident.items():
             check_footprint(self.policy, seq, tables[seq_id])
-            live.update(slots_of(tables[seq_id])[: self.policy.num_stored(seq.num_slots)])
+            live.update(self.live_slots(seq, tables[seq_id]))
         require(4, used.live == len(live), f"usage() reports {used.live} live slots, the sequences have {len(live)}")
         if not (self.pinned and self.policy.moves_tiers):  # a group on the host may have kept the prefix here
             saved = sum(map(len, map(slots_of, tables.values()))) + len(self.pinned) - used.held
             require(4, used.saved == saved, f"usage() reports {used.saved} slots saved by sharing, the tables {saved}")
+
+    def live_slots(self, seq: Sequence, table: list[Extent]) -> list[int]:
+        """Slots of a sequence that store a token, or will when the plan has run."""
+        return slots_of(table)[: self.policy.num_stored(seq.num_slots)]
 
     def check_alone(self, seqs: Iterable[Sequence], num_tokens: int) -> None:
         """Clause 5: each of these is about to write its last num_tokens tokens, where no other may read."""

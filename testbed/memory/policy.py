@@ -51,7 +51,8 @@ class PoolSpec:
     """The pools that a policy manages, in slots, and the longest sequence in tokens.
 
     num_slots is the device's, tiers lists the pools below it. A slot is one token's K and V: layer_bytes bytes in each
-    of num_layers layers, over num_gpus GPUs together. groups: the model's layers by the form of their cache.
+    of num_layers layers, over num_gpus GPUs together. groups: the model's layers by the form of their cache, with the
+    bytes over all GPUs.
     """
 
     num_slots: int
@@ -84,7 +85,9 @@ class MemoryPolicy(Foresight, ABC):
     caches_prefixes: ClassVar[bool] = False
     moves_tiers: ClassVar[bool] = False
     moves_in_background: ClassVar[bool] = False
+    uses_tiers: ClassVar[bool] = False  # stores tokens in the tiers of server.tiers; so does moves_in_background
     drops_tokens: ClassVar[bool] = False
+    single_sequence: ClassVar[bool] = False  # serves requests of one sequence alone
     returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
     shrinks: ClassVar[bool] = False
 

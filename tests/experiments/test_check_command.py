@@ -94,3 +94,7 @@ def test_pool_sizes_are_set_by_options(check):
     code, output, _ = check("faulty:Silent", *sizes)
     assert code == 1
     assert "num_slots=130, max_len=60" in output
+
+
+def test_policies_of_several_groups_are_checked_by_name(check):
+    assert check("testbed.memory.groups.grouped_caching:GroupedCaching", "--examples", "1")[0] == 0

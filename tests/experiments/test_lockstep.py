@@ -1,14 +1,18 @@
 """vLLM's own scheduler beside ours; what needs vLLM is skipped where it is not installed."""
 
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from random import Random
 
+import hf_configs
 import pytest
 
 from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.core.request import Request
+from testbed.core.shapes import read_model
 from testbed.experiments.commands import lockstep
+from testbed.experiments.lockstep import capacities
 from testbed.experiments.lockstep.comparison import compare, shortest
 from testbed.experiments.lockstep.ours import Ours
 from testbed.experiments.lockstep.random_runs import ITERATION_PS, draw
@@ -164,3 +168,30 @@ def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(
 @pytest.mark.slow
 def test_ten_thousand_histories_of_vllms_manager():
     assert lockstep.main(["vllm", "--histories", "10000"]) == 0
+
+
+@needs_vllm
+def test_pages_and_blocks_of_hybrid_models_are_those_of_vllm(monkeypatch, capsys):
+    names = ["gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v3", "nemotron-h-8b"]
+    monkeypatch.setattr(capacities, "model_names", lambda: names)
+    assert lockstep.main(["vllm", "server.num_gpus=8", "--capacity"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2 + len(names)
+    monkeypatch.setattr(capacities, "ours", lambda config, size: capacities.Capacity(size, 1, 1))
+    assert lockstep.main(["vllm", "server.num_gpus=8", "--capacity"]) == 1
+
+
+@needs_vllm
+def test_bytes_of_states_are_those_of_vllm():
+    from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator as Shapes
+
+    net, hybrid = hf_configs.QWEN3_NEXT, hf_configs.NEMOTRON_H
+    heads = [net[f"linear_num_{kind}_heads"] for kind in ("key", "value")]
+    sizes = [net[f"linear_{kind}_head_dim"] for kind in ("key", "value")]
+    delta = Shapes.gated_delta_net_state_shape(1, *heads, *sizes, net["linear_conv_kernel_dim"])
+    inner = hybrid["mamba_num_heads"] * hybrid["mamba_head_dim"]
+    mamba = Shapes.mamba2_state_shape(
+        1, inner, hybrid["n_groups"], hybrid["mamba_num_heads"], hybrid["mamba_head_dim"], hybrid["ssm_state_size"],
+        hybrid["conv_kernel"],
+    )  # fmt: skip
+    for name, shapes in (("qwen3-next-80b-a3b", delta), ("nemotron-h-8b", mamba)):
+        assert read_model(name).states.state_bytes == 2 * sum(map(prod, shapes))

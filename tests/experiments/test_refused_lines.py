@@ -80,6 +80,10 @@ RUN = {
         "'server.kv_memory_gib={opt-13b: 500}'", "server.kv_memory_gib.opt-13b", "500 GiB", "1 a100-40gb"),
     "more blocks than a GPU holds": (
         "~server.kv_memory_gib server.num_blocks=999999", "server.num_blocks", "1 a100-40gb"),
+    "swapping by a policy without a host tier": (
+        "policy=grouped preemption=swap", "preemption=swap: Grouped moves no sequences", "preemption=recompute"),
+    "a tier that the policy does not use": (
+        "policy=paged +tier@server.tiers.dram=dram", "server.tiers: Paged uses no tier", "policy=tiered", "dram out"),
     "a workspace beside blocks that are given": (
         "~server.kv_memory_gib server.num_blocks=9 server.workspace_gib=2", "server.workspace_gib is 2"),
     "heads that do not share K and V": ("model=llama-3-8b model.num_kv_heads=3", "num_kv_heads"),

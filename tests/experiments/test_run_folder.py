@@ -238,7 +238,7 @@ def test_run_without_requests_succeeds(run):
 
 @pytest.mark.parametrize("scheduler", ["mixed", "chunked", "separate", "static"])
 def test_every_scheduler_runs_with_contiguous_memory(run, scheduler):
-    run(f"scheduler={scheduler} policy=contiguous_oracle preemption=swap arrivals.duration_s=10 fast_forward=false")
+    run(f"scheduler={scheduler} policy=contiguous_oracle arrivals.duration_s=10 fast_forward=false")
 
 
 def test_vllm_v1_settings_can_be_overridden(run):

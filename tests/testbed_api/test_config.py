@@ -109,6 +109,14 @@ def test_config_part_can_be_a_class_or_an_object():
         build(replace(config, scheduler=Part(built.scheduler)))
 
 
+def test_a_policy_with_tiers_of_its_own_says_so():
+    class Synchronous(Paged):
+        uses_tiers = True
+
+    config = configured(("+tier@server.tiers.dram=dram", *SHORT))
+    assert isinstance(build(replace(config, policy=Part(Synchronous))).scheduler.policy, Synchronous)
+
+
 def test_untyped_parameter_accepts_any_value():
     def plain(share=0):
         return [share]

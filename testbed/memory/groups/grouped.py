@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import GRANTED, Answer, Answers, Extent, GroupTable, Ops, Refusal, Usage, ceil_div
-from testbed.memory.groups.page_rules import FixedSplit, LargePages, OnePageSize, PagePool, Pages
+from testbed.core.slots import GRANTED, Answer, Answers, Extent, Grant, GroupTable, Ops, Refusal, Usage, ceil_div
+from testbed.memory.groups.large_pages import LargePages
+from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 WINDOW_SHARE = 0.8  # SGLang's default
@@ -19,15 +20,27 @@ RULES: dict[str, Callable[..., PagePool]] = {
 }
 
 
+class Hit(NamedTuple):
+    """What a sequence begins with: num_tokens tokens of the cache, by column in `pages` behind `dropped` blocks."""
+
+    num_tokens: int
+    pages: Pages
+    dropped: list[int]
+
+
 class PageTable:
-    """The pages of one sequence by column; of column c, the pages of its first `dropped[c]` blocks are given back."""
+    """The pages of one sequence by column; of column c, it has none for its first `dropped[c]` blocks.
 
-    __slots__ = ("dropped", "pages", "seq")
+    num_cached: leading tokens that it found in the cache.
+    """
 
-    def __init__(self, seq: Sequence, pages: Pages) -> None:
+    __slots__ = ("dropped", "num_cached", "pages", "seq")
+
+    def __init__(self, seq: Sequence, hit: Hit, new: Pages) -> None:
         self.seq = seq
-        self.pages = pages
-        self.dropped = [0] * len(pages)
+        self.num_cached = hit.num_tokens
+        self.dropped = list(hit.dropped)
+        self.pages = [found + taken for found, taken in zip(hit.pages, new, strict=True)]
 
 
 class Grouped(MemoryPolicy):
@@ -40,6 +53,7 @@ class Grouped(MemoryPolicy):
     """
 
     returns_slots: ClassVar[bool] = True
+    single_sequence: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -59,7 +73,7 @@ class Grouped(MemoryPolicy):
             raise InputError(f"watermark={watermark}: must be a share of the pool, at least 0 and below 1")
         if not pool.groups:
             raise InputError("policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model does)")
-        self._block_size = block_size
+        self.tokens_per_page = block_size
         self.page_rule = page_rule
         options = {"window_share": window_share} if page_rule == FIXED else {}
         self.pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
@@ -67,31 +81,34 @@ class Grouped(MemoryPolicy):
         self._max_len = pool.max_len
         self._watermark = watermark * self.pages.total
         self._tables: dict[int, PageTable] = {}
-        self._none: Pages = [[] for _ in self.pages.columns]
         self._longest = self._longest_of()
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         if len(seqs) > 1:
             raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
-        needed = self._blocks(0, num_tokens, is_new=True)
-        units = sum(count * self.pages.used_units(i) for i, count in enumerate(needed))
-        spare = self.pages.free_units - units >= self._watermark or not self._tables
-        if not spare or not self.pages.fits(needed, self._none):
-            return Refusal.LATER if num_tokens <= self._longest else Refusal.NEVER
-        table = PageTable(seqs[0], [self.pages.take(i, count) for i, count in enumerate(needed)])
-        self._tables[seqs[0].seq_id] = table
-        return [GRANTED]
+        if num_tokens > self._longest:
+            return Refusal.NEVER
+        for hit in self._hits(seqs[0], num_tokens):
+            needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
+            if self._fits_with(hit, needed):
+                self._hold(seqs[0], hit)
+                self._ensure_free(needed)
+                new = [self.pages.take(i, count) for i, count in enumerate(needed)]
+                self._tables[seqs[0].seq_id] = PageTable(seqs[0], hit, new)
+                return [Grant(hit.num_tokens)]
+        return Refusal.LATER
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        needed, returned = [0] * len(self._none), [list[int]() for _ in self._none]
+        needed, unread = [0] * len(self.pages.columns), [list[int]() for _ in self.pages.columns]
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 needed[i] += count
-                returned[i] += self._unread(seq, i)
-        if not self.pages.fits(needed, returned):
+                unread[i] += self._unread(seq, i)
+        if not self.pages.fits(needed, self._unshared(unread)):
             return Refusal.LATER
         for seq in batch:
             self._give_back(seq)
+        self._ensure_free(needed)
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 self._tables[seq.seq_id].pages[i] += self.pages.take(i, count)
@@ -100,7 +117,7 @@ class Grouped(MemoryPolicy):
     def release(self, seq: Sequence) -> None:
         table = self._tables.pop(seq.seq_id)
         for i, pages in enumerate(table.pages):
-            self.pages.put(i, pages)
+            self._put(i, pages)
 
     def table(self, seq: Sequence) -> list[Extent]:
         """The extents of all groups; `group_tables` lists them by group."""
@@ -112,7 +129,7 @@ class Grouped(MemoryPolicy):
             GroupTable(
                 one.group,
                 [Extent(page, self.pages.used_units(i)) for page in table.pages[i]],
-                table.dropped[i] * self._block_size,
+                table.dropped[i] * self.tokens_per_page,
                 one.width,
             )
             for i, one in enumerate(self.pages.columns)
@@ -143,16 +160,17 @@ class Grouped(MemoryPolicy):
 
     def check(self) -> None:
         super().check()
-        extents = sorted(extent for table in self._tables.values() for extent in self.table(table.seq))
+        extents = sorted({extent for table in self._tables.values() for extent in self.table(table.seq)})
         ends = [0, *(start + length for start, length in extents)]
         assert all(start >= end for (start, _), end in zip(extents, ends, strict=False)), "pages overlap"
         assert ends[-1] <= self.pages.total, "a page lies beyond the pool"
         for table in self._tables.values():
-            blocks = ceil_div(table.seq.num_slots, self._block_size)
+            blocks = ceil_div(table.seq.num_slots, self.tokens_per_page)
             for i, one in enumerate(self.pages.columns):
-                expected = 1 if one.state else blocks - table.dropped[i]
+                expected = 1 if one.state and not one.window else blocks - table.dropped[i]
                 assert len(table.pages[i]) == expected, f"{table.seq} has {len(table.pages[i])} pages of column {i}"
-                unread = max(table.seq.num_slots - (one.window or table.seq.num_slots), 0) // self._block_size
+                reading = max(table.seq.num_slots - 1, table.num_cached)
+                unread = max(reading + 1 - (one.window or reading + 1), 0) // self.tokens_per_page
                 assert table.dropped[i] <= unread, f"{table.seq} has given back what it reads, in column {i}"
 
     def _longest_of(self) -> int:
@@ -160,32 +178,66 @@ class Grouped(MemoryPolicy):
         low, high = 0, self._max_len
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self.pages.fits(self._blocks(0, middle, is_new=True), self._none)
+            fits = self.pages.fits(self._blocks(0, middle, is_new=True), self.pages.nothing)
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
+    def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
+        """What it may begin with, the best first; the last of them needs no more pages than any shorter one."""
+        return [Hit(0, self.pages.nothing, [0] * len(self.pages.columns))]
+
+    def _fits_with(self, hit: Hit, needed: list[int]) -> bool:
+        """Whether so many pages can be taken, and the idle ones of the hit be held; the watermark stays free."""
+        idle = self._idle(hit)
+        taken = zip(needed, idle, strict=True)
+        units = sum((count + len(more)) * self.pages.used_units(i) for i, (count, more) in enumerate(taken))
+        spare = self.pages.free_units + self.pages.idle_units - units >= self._watermark or not self._tables
+        return spare and self.pages.fits(needed, self.pages.nothing, idle)
+
+    def _idle(self, hit: Hit) -> Pages:
+        """Pages of a hit that nobody holds."""
+        return self.pages.nothing
+
+    def _hold(self, seq: Sequence, hit: Hit) -> None:
+        """`seq` holds these pages too."""
+
+    def _ensure_free(self, needed: list[int]) -> None:
+        """Make so many pages free, which `fits` has said to be possible."""
+
+    def _unshared(self, unread: Pages) -> Pages:
+        """Which of these pages nobody holds once those that hold them here have given them back."""
+        return unread
+
+    def _put(self, column: int, pages: list[int]) -> None:
+        """One sequence less holds these pages."""
+        self.pages.put(column, pages)
+
     def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
         """Pages by column that a sequence takes as it grows from `before` to `after` slots."""
-        count = ceil_div(after, self._block_size) - ceil_div(before, self._block_size)
-        return [int(is_new) if one.state else count for one in self.pages.columns]
+        count = ceil_div(after, self.tokens_per_page) - ceil_div(before, self.tokens_per_page)
+        return [int(is_new) if one.state and not one.window else count for one in self.pages.columns]
 
     def _unread(self, seq: Sequence, column: int) -> list[int]:
         """Pages that no token of the next chunk or step reads: it begins at token num_slots, which reads itself too."""
-        window, table = self.pages.columns[column].window, self._tables[seq.seq_id]
-        if window is None:
-            return []
-        first_read = max(seq.num_slots + 1 - window, 0)
-        return table.pages[column][: max(first_read // self._block_size - table.dropped[column], 0)]
+        table = self._tables[seq.seq_id]
+        return table.pages[column][: max(self._first_read(seq.num_slots, column) - table.dropped[column], 0)]
+
+    def _first_read(self, token: int, column: int) -> int:
+        """The first block that a token reads."""
+        window = self.pages.columns[column].window
+        return 0 if window is None else max(token + 1 - window, 0) // self.tokens_per_page
 
     def _give_back(self, seq: Sequence) -> None:
         table = self._tables[seq.seq_id]
         for i, pages in enumerate(table.pages):
             if unread := self._unread(seq, i):
-                self.pages.put(i, unread)
+                self._put(i, unread)
                 del pages[: len(unread)]
                 table.dropped[i] += len(unread)
 
     def _live(self, table: PageTable, column: int) -> int:
         """Units of a column in which a token or a state is stored."""
         one = self.pages.columns[column]
-        return one.state or (table.seq.num_slots - table.dropped[column] * self._block_size) * one.width
+        if one.state:
+            return one.state * len(table.pages[column])
+        return (table.seq.num_slots - table.dropped[column] * self.tokens_per_page) * one.width

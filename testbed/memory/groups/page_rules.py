@@ -1,4 +1,4 @@
-"""Three rules by which the KV groups of a model share the pages of one pool.
+"""Rules by which the KV groups of a model share the pages of one pool; the third is in large_pages.
 
 A unit is what a token takes in one attention layer. A column is a part of a group's layers that lies in one page for
 each block of tokens; most groups are one column.
@@ -6,8 +6,7 @@ each block of tokens; most groups are one column.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import lcm
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
@@ -29,13 +28,18 @@ class PagePool(ABC):
     """Pages of a pool of `total` units; `columns` say what a sequence needs a page for, one for each block of tokens.
 
     Counts are by column. free_units counts what no group has; a unit of an allocated page that its column cannot use
-    is rounding.
+    is rounding. A page that was taken may be idle: nobody holds it, and it is findable until it is put back. `idle`
+    counts these, and `queue` says which columns' idle pages may replace each other.
     """
+
+    hits_save: ClassVar[bool] = True  # a sequence never needs more pages because it holds idle ones
 
     def __init__(self, columns: Sequence[Column], block_size: int) -> None:
         self.columns = tuple(columns)
         self.block_size = block_size
         self.total = 0
+        self.idle = [0] * len(self.columns)
+        self.nothing: Pages = [[] for _ in self.columns]
 
     def used_units(self, column: int) -> int:
         """Units of a page that its column uses."""
@@ -47,9 +51,29 @@ class PagePool(ABC):
     def free_units(self) -> int:
         """Units in pages that any sequence may get."""
 
+    @property
+    def idle_units(self) -> int:
+        """Units of idle pages, with what these make unusable: all are free once these are put back."""
+        return sum(count * self.used_units(i) for i, count in enumerate(self.idle))
+
+    def queue(self, column: int) -> int:
+        """The number of the queue in which idle pages of this column wait."""
+        return 0
+
+    def set_idle(self, column: int, page: int, idle: bool) -> None:
+        """Nobody holds the page any more, or somebody does again."""
+        self.idle[column] += 1 if idle else -1
+
     @abstractmethod
-    def fits(self, needed: Sequence[int], returned: Pages) -> bool:
-        """Whether so many pages of each column can be taken once `returned` are given back."""
+    def fits(self, needed: Sequence[int], returned: Pages, revived: Pages | None = None) -> bool:
+        """Whether so many pages of each column can be taken, in place of idle ones too.
+
+        That is after `returned` were given back, and while the idle pages `revived` are held.
+        """
+
+    @abstractmethod
+    def short(self, needed: Sequence[int]) -> int | None:
+        """The queue of which an idle page must be put back before these pages can be taken; None: there are enough."""
 
     @abstractmethod
     def take(self, column: int, count: int) -> list[int]:
@@ -63,34 +87,44 @@ class PagePool(ABC):
 class OnePageSize(PagePool):
     """vLLM's rule: every page has the same layers x tokens, and a group of more layers takes several of them.
 
-    A page has the layers of the smallest group, or those of the largest where it has less than a quarter more
-    (`_get_kv_cache_groups_uniform_page_size`); a group's last column is padded. A state must fit a page.
+    A page has the layers of the smallest group, or those of the largest where it has less than half more (0.19's
+    `_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its columns, some with padding. A state
+    must fit a page.
     """
 
     def __init__(self, total: int, groups: Sequence[KvGroup], block_size: int) -> None:
         counts = [group.num_layers for group in groups]
-        layers = max(counts) if max(counts) < 1.25 * min(counts) else min(counts)
+        layers = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
         slot_bytes = max(group.slot_bytes for group in groups)
         columns = list[Column]()
         for i, group in enumerate(groups):
             state = ceil_div(group.state_bytes, slot_bytes)
             if state > block_size:
                 raise InputError(f"block_size={block_size}: a page is smaller than a state (give {state} or more)")
-            for first in range(0, group.num_layers, layers):
-                width = min(layers, group.num_layers - first)
+            num_columns = ceil_div(group.num_layers, layers)
+            for column in range(num_columns):
+                width = len(range(column, group.num_layers, num_columns))
                 columns.append(Column(i, 0 if state else width, group.window, state * width))
         super().__init__(columns, block_size)
-        self._page = layers * block_size
-        num_pages = total // self._page
-        self.total = num_pages * self._page
-        self._free = [page * self._page for page in reversed(range(num_pages))]
+        self.page_units = layers * block_size
+        num_pages = total // self.page_units
+        self.total = num_pages * self.page_units
+        self._free = [page * self.page_units for page in reversed(range(num_pages))]
 
     @property
     def free_units(self) -> int:
-        return len(self._free) * self._page
+        return len(self._free) * self.page_units
 
-    def fits(self, needed: Sequence[int], returned: Pages) -> bool:
-        return sum(needed) <= len(self._free) + sum(map(len, returned))
+    @property
+    def idle_units(self) -> int:
+        return sum(self.idle) * self.page_units
+
+    def fits(self, needed: Sequence[int], returned: Pages, revived: Pages | None = None) -> bool:
+        held = sum(map(len, revived or ())) - sum(map(len, returned))
+        return sum(needed) + held <= len(self._free) + sum(self.idle)
+
+    def short(self, needed: Sequence[int]) -> int | None:
+        return 0 if sum(needed) > len(self._free) else None
 
     def take(self, column: int, count: int) -> list[int]:
         return [self._free.pop() for _ in range(count)]
@@ -125,71 +159,20 @@ class FixedSplit(PagePool):
     def free_units(self) -> int:
         return sum(len(pages) * self.used_units(i) for i, pages in enumerate(self._free))
 
-    def fits(self, needed: Sequence[int], returned: Pages) -> bool:
-        return all(n <= len(free) + len(back) for n, free, back in zip(needed, self._free, returned, strict=True))
+    def queue(self, column: int) -> int:
+        return column
+
+    def fits(self, needed: Sequence[int], returned: Pages, revived: Pages | None = None) -> bool:
+        held = [len(pages) for pages in revived or self.nothing]
+        return all(
+            needed[i] + held[i] <= len(free) + len(returned[i]) + self.idle[i] for i, free in enumerate(self._free)
+        )
+
+    def short(self, needed: Sequence[int]) -> int | None:
+        return next((i for i, free in enumerate(self._free) if needed[i] > len(free)), None)
 
     def take(self, column: int, count: int) -> list[int]:
         return [self._free[column].pop() for _ in range(count)]
 
     def put(self, column: int, pages: Sequence[int]) -> None:
         self._free[column].extend(reversed(pages))
-
-
-class LargePages(PagePool):
-    """Jenga's rule (SOSP 2025): a large page is the least common multiple of the groups' pages, and cut for one group.
-
-    A large page whose small pages are all free is any group's again. Small pages come from the large page of their
-    group that was cut first; Jenga also keeps those of one request together, which is not modelled.
-    """
-
-    def __init__(self, total: int, groups: Sequence[KvGroup], block_size: int) -> None:
-        slot_bytes = max(group.slot_bytes for group in groups)
-        states = [ceil_div(group.num_layers * group.state_bytes, slot_bytes) for group in groups]
-        columns = [
-            Column(i, 0 if state else group.num_layers, group.window, state)
-            for i, (group, state) in enumerate(zip(groups, states, strict=True))
-        ]
-        super().__init__(columns, block_size)
-        self._large = lcm(*(self.used_units(i) for i in range(len(columns))))
-        num_large = total // self._large
-        self.total = num_large * self._large
-        self._free = [page * self._large for page in reversed(range(num_large))]
-        self._cut: list[dict[int, list[int]]] = [{} for _ in columns]  # by column and large page, small ones free
-
-    @property
-    def free_units(self) -> int:
-        return len(self._free) * self._large
-
-    def _each(self, column: int) -> int:
-        return self._large // self.used_units(column)
-
-    def fits(self, needed: Sequence[int], returned: Pages) -> bool:
-        large = len(self._free)
-        for column, count in enumerate(needed):
-            back = [page - page % self._large for page in returned[column]]
-            small = sum(map(len, self._cut[column].values())) + len(back)
-            whole = sum(len(self._cut[column][page]) + back.count(page) == self._each(column) for page in set(back))
-            small, large = small - whole * self._each(column), large + whole
-            large -= max(ceil_div(count - small, self._each(column)), 0)
-        return large >= 0
-
-    def take(self, column: int, count: int) -> list[int]:
-        cut, taken = self._cut[column], list[int]()
-        for free in cut.values():
-            while free and len(taken) < count:
-                taken.append(free.pop())
-        while len(taken) < count:
-            page = self._free.pop()
-            cut[page] = [page + i * self.used_units(column) for i in reversed(range(self._each(column)))]
-            while cut[page] and len(taken) < count:
-                taken.append(cut[page].pop())
-        return taken
-
-    def put(self, column: int, pages: Sequence[int]) -> None:
-        cut = self._cut[column]
-        for page in pages:
-            large = page - page % self._large
-            cut[large].append(page)
-            if len(cut[large]) == self._each(column):
-                del cut[large]
-                self._free.append(large)

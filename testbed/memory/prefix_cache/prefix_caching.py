@@ -49,6 +49,17 @@ class CacheCounts:
     tokens: int = 0
     hit_tokens: int = 0
 
+    def add(self, seq: Seq, block_size: int, num_hits: int) -> bool:
+        """An admission has found num_hits blocks; whether it counts."""
+        if seq.num_preemptions or seq.prompt_ids is None:
+            return False
+        self.prompts += 1
+        self.blocks += -(-seq.prompt_len // block_size)
+        self.hit_blocks += num_hits
+        self.tokens += seq.prompt_len
+        self.hit_tokens += num_hits * block_size
+        return True
+
 
 class PrefixCaching(Paged):
     """Paged memory whose full prompt blocks are findable by content until evicted, also with a reference count of 0.
@@ -229,13 +240,5 @@ class PrefixCaching(Paged):
         return CachingPool(num_blocks, order, hash_of)
 
     def _count(self, seq: Seq, contents: Sequence[Content], num_hits: int) -> None:
-        if seq.num_preemptions or seq.prompt_ids is None:
-            return
-        counts = self._counts
-        counts.prompts += 1
-        counts.blocks += -(-seq.prompt_len // self.block_size)
-        counts.hit_blocks += num_hits
-        counts.tokens += seq.prompt_len
-        counts.hit_tokens += num_hits * self.block_size
-        if self.reads_future:
+        if self._counts.add(seq, self.block_size, num_hits) and self.reads_future:
             self._cache.order.requested(self._cache.index.chain(contents))

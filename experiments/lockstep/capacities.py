@@ -1,0 +1,100 @@
+"""Page sizes and blocks of the shapes that ship on H200s, by our one_page_size and by the installed vLLM."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.shapes import model_names
+from testbed.core.slots import ceil_div
+from testbed.core.specs import ModelSpec
+from testbed.experiments.lockstep import vllm_installation as vllm
+from testbed.experiments.runs.compose import configured
+from testbed.machine import make_pool
+from testbed.memory.groups.page_rules import OnePageSize
+
+ALIGNED = {False: 16, True: 64}  # tokens, to a multiple of which vLLM's kernels take blocks; of latents
+GPUS = (1, 2, 4, 8, 16, 32)
+HEADER = "| model | GPUs | bytes a token | block | page bytes | blocks | tokens | vLLM: page bytes | blocks | tokens |"
+
+
+class Capacity(NamedTuple):
+    """Of one GPU: bytes of a page, which has the layers of one group; pages; tokens if each group has as many pages."""
+
+    page_bytes: int
+    num_blocks: int
+    num_tokens: int
+
+
+def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
+    """A table in Markdown, one shape a row, and whether any is different; each on the fewest H200s that it fits."""
+    lines, different = [HEADER, "|---" * HEADER.count(" |") + "|"], False
+    for name in model_names():
+        config = fitting(name, overrides)
+        model, num_gpus = config.model, config.server.num_gpus
+        size = block_size(model, num_gpus)
+        here, there = ours(config, size), theirs(model, num_gpus, config.server.spec.kv_pool_bytes(model), size)
+        different = different or here != there
+        token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
+        numbers = "".join(f" {number:,} |" for number in (num_gpus, token_bytes, size, *here, *there))
+        lines.append(f"| {name} |{numbers}")
+    return lines, different
+
+
+def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
+    """The config of a model on the fewest GPUs that leave a pool in which its longest sequence fits."""
+    for num_gpus in GPUS:
+        config = configured((f"model={name}", "server=h200", f"server.num_gpus={num_gpus}", *overrides))
+        model = config.model
+        if config.server.spec.kv_pool_bytes(model) >= 2 * model.max_len * model.kv_bytes_per_token:
+            return config
+    raise InputError(f"model={name}: does not fit {GPUS[-1]} GPUs")
+
+
+def block_size(model: ModelSpec, num_gpus: int) -> int:
+    """vLLM's: as small as its kernels take it, and large enough for a state to fit a page."""
+    aligned = ALIGNED[model.latent is not None]
+    state_bytes = max(group.state_bytes for group in model.groups) // num_gpus
+    return aligned * max(1, ceil_div(state_bytes, aligned * slot_bytes(model, num_gpus)))
+
+
+def slot_bytes(model: ModelSpec, num_gpus: int) -> int:
+    """Bytes of a token in one layer on one GPU."""
+    return model.slot_bytes * model.kv_copies(num_gpus) // num_gpus
+
+
+def ours(config: RunConfig, size: int) -> Capacity:
+    """What page_rule=one_page_size makes of the pool of a run."""
+    pool = make_pool(config)
+    pages = OnePageSize(pool.num_slots * pool.num_layers, pool.groups, size)
+    num_blocks = pages.total // pages.page_units
+    page_bytes = pages.page_units * pool.layer_bytes // pool.num_gpus
+    return Capacity(page_bytes, num_blocks, num_blocks // len(pages.columns) * size)
+
+
+def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capacity:
+    """What vLLM makes of the same bytes; its own report of tokens is blocks // groups * block size."""
+    specs = {f"{group.name}.{i}": spec_of(model, group, num_gpus, size) for group in model.groups
+             for i in range(group.num_layers)}  # fmt: skip
+    found = vllm.kv_cache_of(specs, pool_bytes // num_gpus, model.max_len)
+    groups = found.kv_cache_groups
+    layers = max(len(group.layer_names) for group in groups)
+    page_bytes = layers * groups[0].kv_cache_spec.page_size_bytes
+    return Capacity(page_bytes, found.num_blocks, found.num_blocks // len(groups) * size)
+
+
+def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
+    """A layer's KVCacheSpec; a state is padded to a page of attention, as vLLM's config does."""
+    import torch
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
+
+    if group.state_bytes:
+        padded = size * slot_bytes(model, num_gpus)
+        return MambaSpec(size, ((group.state_bytes // num_gpus,),), (torch.uint8,), page_size_padded=padded)
+    dtype = {1: torch.uint8, 2: torch.float16, 4: torch.float32}[model.kv_dtype_bytes or model.dtype_bytes]
+    if model.latent:
+        width = model.latent.kv_rank + model.latent.rope_size
+        return MLAAttentionSpec(block_size=size, num_kv_heads=1, head_size=width, dtype=dtype)
+    heads = max(1, model.num_kv_heads // num_gpus)
+    shape = {"block_size": size, "num_kv_heads": heads, "head_size": model.head_size, "dtype": dtype}
+    return SlidingWindowSpec(**shape, sliding_window=group.window) if group.window else FullAttentionSpec(**shape)
