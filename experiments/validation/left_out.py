@@ -32,7 +32,7 @@ DECODES = [Work(seqs, seqs * mean, mean) for seqs in (1, 8, 32, 64, 128) for mea
 PREFILLS = [Work(prefill=((new, 0),)) for new in (128, 512, 1024, 2048)]
 BATCH, MEAN_OUTPUT, NUM_REQUESTS = 16, 300, 300  # a load that keeps about so many sequences in the batch
 SYSTEM = ("+system=vllm-v1", "trace=sharegpt", "outputs=summary", "seed=0")
-NUM_BLOCKS = 4096
+NUM_BLOCKS = 1024  # that fit every server, and more than so many sequences fill
 Means = dict[str, float]
 
 

@@ -33,6 +33,8 @@ RUN = {
     "a rate of zero": ("arrivals.rate=0", "arrivals.rate is 0"),
     "a word for a rate": ("arrivals.rate=abc", "arrivals.rate is 'abc'"),
     "a rate of more than a float holds": ("arrivals.rate=1e400", "arrivals.rate is inf"),
+    "more requests than memory holds": (
+        "arrivals.rate=1e9 arrivals.duration_s=1e5", "lower arrivals.rate or arrivals.duration_s"),
     "an infinite duration": ("arrivals.duration_s=inf", "arrivals.duration_s is inf"),
     "a duration that 64 bits of picoseconds do not hold": (
         "arrivals.duration_s=1e8 arrivals.rate=1e-7", "arrivals.duration_s"),
@@ -71,6 +73,14 @@ RUN = {
     "a window beyond time": ("window_s=[1e300,1e301]", "window_s is 1e+300", "9,000,000 s"),
     "a window of less than a picosecond": ("window_s=[0,1e-15]", "window_s is [0, 1e-15]"),
     "products that reach nothing of the peak": ("cost.roofline.linear_flops=0", "linear_flops is 0"),
+    "an efficiency beside a profile": (
+        "cost.roofline.linear_flops=0.5", "linear_flops=0.5: nothing reads it", "cost.efficiencies.linear_flops=0.5"),
+    "software time of a roofline by itself": ("cost.roofline.overhead_s=1", "set cost.choices.overhead_s"),
+    "a profile of another model": (
+        "cost.path=h200-opt-13b-tp1 model=mixtral-8x7b server=h200 server.num_gpus=2", "cost.path=h200-opt-13b-tp1",
+        "mixtral-8x7b's shape and types on 2 GPU(s)"),
+    "skewed experts of a roofline": (
+        "cost.choices.experts=skewed model=mixtral-8x7b server=h200 server.num_gpus=2", "experts=skewed", "cost.path"),
     "software time beyond time": ("cost.roofline.layer_s=1e9", "layer_s is 1000000000.0", "9,000,000 s"),
     "swaps that nobody measured": (f"server=h200 {PROFILE} cost.choices.swap=foo", "swap: foo is not one of fused"),
     "lengths that nobody measured": (f"server=h200 {PROFILE} cost.choices.spread=foo", "spread: foo is not one of"),
