@@ -16,12 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
-from testbed.cost.auto import SOFTWARE
-from testbed.cost.profile import ProfileCost
 from testbed.experiments.runs.choice_names import CONF, GROUPS
 from testbed.experiments.runs.one_line import one_line
 from testbed.experiments.runs.overrides import normalize, user_folders
-from testbed.machine import make_cost
 from testbed.parts import Part
 from testbed.schema import no_key
 
@@ -47,6 +44,10 @@ def typed_config(config: DictConfig) -> RunConfig:
 
 def _check_roofline(config: RunConfig) -> None:
     """No value of cost.roofline may be given where the run's costs do not read it."""
+    from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
+    from testbed.cost.profile import ProfileCost
+    from testbed.machine import make_cost
+
     given, choices = config.cost.parameters.get("roofline"), config.cost.parameters.get("choices")
     if not isinstance(given, Part) or not isinstance(choices, Part):
         return
