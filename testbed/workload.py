@@ -17,6 +17,15 @@ from testbed.traces.reader import stream
 
 def make_workload(config: RunConfig) -> Workload:
     """Timed rows; the trace and the arrival process draw from separate streams of the seed."""
+    try:
+        return _made(config)
+    except MemoryError as error:
+        raise InputError(
+            f"arrivals: so many requests do not fit into memory ({error}); lower arrivals.rate or arrivals.duration_s"
+        ) from None
+
+
+def _made(config: RunConfig) -> Workload:
     trace = config.trace.make("trace")
     if isinstance(trace, Workload):
         return trace

@@ -20,6 +20,10 @@ def parser() -> Parser:
     this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json; if not in the source")
     this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source")
     this.add_argument("--tensor-parallel", type=at_least_one, metavar="N", help="GPUs; if not in the source")
+    this.add_argument("--kv-dtype-bytes", type=at_least_one, metavar="N", help="bytes of a cached value, 1 for fp8 "
+                      "(default: the model's; AIConfigurator's tables)")  # fmt: skip
+    this.add_argument("--weight-bits", type=above_zero, metavar="N", help="bits of a weight of the layers, 8 for fp8 "
+                      "(default: the model's; AIConfigurator's tables)")  # fmt: skip
     links = this.add_argument_group("all-reduces of several GPUs, if not measured in the source (without these: the "
                                     "config.json of LLMServingSim's benchmark, in the folder or above it)")  # fmt: skip
     links.add_argument("--link", type=above_zero, metavar="GB/S", help="bandwidth each way between two GPUs")
@@ -36,7 +40,8 @@ def main(argv: list[str]) -> None:
 
     link = options.link and options.link * 1e9
     latency_s = options.all_reduce_us and options.all_reduce_us * 1e-6
-    requested = Requested(options.model, options.gpu, options.tensor_parallel, link, latency_s, options.nccl)
+    types = options.kv_dtype_bytes, options.weight_bits
+    requested = Requested(options.model, options.gpu, options.tensor_parallel, link, latency_s, options.nccl, *types)
     found = reader_of(options.source).read(options.source, requested)
     add_all_reduces(found, options.source, requested)
     profile = found.profile()

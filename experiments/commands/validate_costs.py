@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.experiments.commands.parser import Parser
+from testbed.experiments.commands.parser import Parser, at_least_one
 
 if TYPE_CHECKING:
     import pandas as pd
 
+HELD_BACK = ("kind", "section", "rows", "outside", "median", "p90")
 HEAD = ("way", "predicted from", "GPUs", "profiles", "decodes", "prefills", "TTFT", "TPOT", "latency")
 
 
@@ -17,6 +18,9 @@ def parser() -> Parser:
                   "errors that a run's first line quotes.")  # fmt: skip
     this.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="others' measurements, as import-profile "
                       "reads them: AIConfigurator's systems/data/GPU, LLMServingSim's tpN")  # fmt: skip
+    this.add_argument("--held-back", type=at_least_one, metavar="N", help="in place of that: hold every N-th row of "
+                      "AIConfigurator's tables of attention, experts and states back, and predict it from the others, "
+                      "in the shapes of the models that ship; 5 is every fifth")  # fmt: skip
     this.add_argument("--out", type=Path, metavar="FILE", help="write a row for each profile and way")
     return this
 
@@ -24,6 +28,8 @@ def parser() -> Parser:
 def main(argv: list[str]) -> None:
     """Print the errors by way, and write every row."""
     options = parser().parse_args(argv)
+    if options.held_back:
+        return _held_back(options.folders, options.held_back)
     import pandas as pd
 
     from testbed.cost.nearest import profiles_at_hand
@@ -42,6 +48,24 @@ def main(argv: list[str]) -> None:
     console = wide_console()
     console.print("each profile left out and predicted from the others: median error in percent (largest)")
     console.print(plain_table(HEAD, by_way(table)))
+
+
+def _held_back(folders: list[Path], every: int) -> None:
+    """Print the errors of held-back rows by kind and section."""
+    import pandas as pd
+
+    from testbed.core.errors import InputError
+    from testbed.experiments.commands.console import plain_table, wide_console
+    from testbed.experiments.validation.held_back import held_back
+
+    if len(folders) != 1 or every < 2:
+        raise InputError("--held-back: takes one folder of AIConfigurator's, and at least 2; 5 is every fifth row")
+    cells = []
+    for names, rows in pd.DataFrame(held_back(folders[0], every)).groupby(["kind", "section"]):
+        off = 100 * rows["error"].dropna().abs()
+        percents = (f"{off.median():.1f}%", f"{off.quantile(0.9):.1f}%")
+        cells.append([*map(str, names), f"{len(off):,}", f"{len(rows) - len(off):,}", *percents])
+    wide_console().print(plain_table(HELD_BACK, cells))
 
 
 def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:

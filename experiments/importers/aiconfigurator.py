@@ -1,25 +1,33 @@
 """NVIDIA's AIConfigurator (github.com/ai-dynamo/aiconfigurator): kernel times of a GPU as parquet tables.
 
 Latencies are milliseconds of one layer and forward pass. A profile is put together from matrix products by shape,
-prefill and decode attention by heads, and all-reduces.
+prefill and decode attention by heads, and all-reduces; of models that are not plain also from windows, latent
+attention, mixtures of experts and gated delta nets.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import check_plain
 from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.cost.analytic import pairs_of
+from testbed.experiments.importers.aiconfigurator_groups import PREFILL, WEIGHTS, add_experts, add_latent, add_states
 from testbed.experiments.importers.aiconfigurator_tables import (
+    DTYPE,
     Gemms,
+    Points,
+    Product,
     all_reduce_points,
+    attention_rows,
     decode_points,
     nccl_points,
     prefill_points,
     read_parquet,
+    window_rows,
 )
 from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
 from testbed.experiments.importers.known_shapes import data_sheet, model_named
@@ -30,7 +38,20 @@ TABLES = {
     "prefill": "attention/vllm/*/context_attention_perf.parquet",
     "decode": "attention/vllm/*/generation_attention_perf.parquet",
     "all_reduce": "comm/vllm/*/custom_allreduce_perf.parquet",
+    "latent_decode": "mla/vllm/*/mla_generation_module_perf.parquet",
+    "latent_prefill": "mla/vllm/*/mla_context_module_perf.parquet",
+    "experts": "moe/vllm/*/moe_perf.parquet",
+    "states": "linear_attention/vllm/*/gdn_perf.parquet",
 }
+KV = {1: "fp8", 2: DTYPE}  # bytes of a cached value, and their name in the tables
+MISSING = (
+    "missing: norms, activation, rotary and position embedding, sampling; nothing stands in for them",
+    "missing: software times; none are charged (see testbed fit-software)",
+    "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
+    "missing: swaps; the data sheet's link to the host stands in for them, without latency",
+    "missing: block copies; a run that needs them is refused",
+    "its matrix products are short bursts at full clocks, so that long prefill comes out optimistic",
+)
 
 
 def is_here(folder: Path) -> bool:
@@ -40,38 +61,64 @@ def is_here(folder: Path) -> bool:
 
 def read(folder: Path, requested: Requested) -> Imported:
     """The profile of one model's shard, priced by these tables."""
+    return priced(folder, tables_of(folder), requested)
+
+
+def tables_of(folder: Path) -> dict[str, Any]:
+    """The newest tables of each kind that the folder has."""
+    return {name: read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))}
+
+
+def priced(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
+    """The same by tables that were read already, matrix products only if they are there.
+
+    The folder is for messages and the data sheet.
+    """
+    model, num_gpus = _model(folder, requested), requested.tensor_parallel or 1
+    kv_dtype = KV.get(model.kv_dtype_bytes or model.dtype_bytes)
+    weights = WEIGHTS.get(model.weight_bits)
+    if kv_dtype is None or weights is None:
+        raise InputError(f"{model.name}: K and V of {model.kv_dtype_bytes} bytes, weights of {model.weight_bits} bits: "
+                         "are in no table; choose from 1 and 2 bytes, null and 8 bits")  # fmt: skip
+    whole = (model.num_heads, model.experts.size if model.experts else model.ffn_size)
+    if any(size % num_gpus for size in whole):
+        raise InputError(f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}")
+    first = next(iter(tables.values())).iloc[0]
+    device, version = str(first["device"]), f"vLLM {first['version']}"
+    gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
+    found = Imported(NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version})
+    shard = Shard(model, num_gpus)
+    if "gemm" in tables:
+        _add_gemms(found, tables["gemm"], weights, shard)
+    if model.latent:
+        add_latent(found, tables, kv_dtype, weights)
+    else:
+        _add_attention(found, tables, shard, kv_dtype)
+    if model.experts:
+        add_experts(found, tables)
+    if model.states:
+        add_states(found, tables)
+    if num_gpus > 1:
+        _add_all_reduce(found, tables, folder)
+    found.notes += MISSING
+    return found
+
+
+def _model(folder: Path, requested: Requested) -> ModelSpec:
+    """The model asked for, with the types of K, V and weights that were asked for."""
     if requested.model is None:
         raise InputError(f"{folder}: its tables are of no one model; name one by --model")
     model = requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
-    num_gpus = requested.tensor_parallel or 1
-    check_plain(model, "this import")
-    if model.num_heads % num_gpus or model.ffn_size % num_gpus:
-        raise InputError(f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}")
-    tables = {name: read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))}
-    device = str(tables["gemm"]["device"].iloc[0])
-    gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
-    version = f"vLLM {tables['gemm']['version'].iloc[0]}"
-    found = Imported(NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version})
-    shard = Shard(model, num_gpus)
-    _add_gemms(found, Gemms(tables["gemm"]), shard)
-    _add_attention(found, tables, shard)
-    if num_gpus > 1:
-        own = "all_reduce" in tables
-        points = (
-            all_reduce_points(tables["all_reduce"], num_gpus, found.notes) if own else nccl_points(folder, num_gpus)
-        )
-        note = "vLLM's own, in a CUDA graph" if own else "NCCL's, as there is no table of vLLM's own"
-        found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
-        found.notes.append(f"all-reduces: {note}")
-    found.notes += [
-        "missing: norms, activation, rotary and position embedding, sampling; nothing stands in for them",
-        "missing: software times; none are charged (see testbed fit-software)",
-        "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
-        "missing: swaps; the data sheet's link to the host stands in for them, without latency",
-        "missing: block copies; a run that needs them is refused",
-        "its matrix products are short bursts at full clocks, so that long prefill comes out optimistic",
-    ]
-    return found
+    types: dict[str, Any] = {"kv_dtype_bytes": requested.kv_dtype_bytes, "weight_bits": requested.weight_bits}
+    return replace(model, **{name: value for name, value in types.items() if value is not None})
+
+
+def _add_all_reduce(found: Imported, tables: Mapping[str, Any], folder: Path) -> None:
+    own, num_gpus = "all_reduce" in tables, found.num_gpus
+    points = all_reduce_points(tables["all_reduce"], num_gpus, found.notes) if own else nccl_points(folder, num_gpus)
+    note = "vLLM's own, in a CUDA graph" if own else "NCCL's, as there is no table of vLLM's own"
+    found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
+    found.notes.append(f"all-reduces: {note}")
 
 
 @dataclass(frozen=True)
@@ -91,20 +138,33 @@ class Shard:
         """Heads of K and V; with fewer than GPUs, each GPU has a copy of one."""
         return max(1, self.model.num_kv_heads // self.num_gpus)
 
-    def products(self) -> dict[str, tuple[int, int]]:
-        """The matrix products of a layer: name -> (n, k)."""
-        model, size = self.model, self.model.head_size
-        ffn = model.ffn_size // self.num_gpus
-        return {
-            "qkv": ((self.heads + 2 * self.kv_heads) * size, model.hidden_size),
-            "out": (model.hidden_size, self.heads * size),
-            "up": ((model.ffn_matrices - 1) * ffn, model.hidden_size),
-            "down": (model.hidden_size, ffn),
-        }
+    def products(self) -> dict[str, Product]:
+        """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has).
 
-    def head(self) -> tuple[int, int]:
+        Those of latent attention and of experts are in the sections of these.
+        """
+        model, hidden, layers = self.model, self.model.hidden_size, self.model.num_layers
+        found: dict[str, tuple[int, int, int]] = {}
+        if not model.latent:
+            columns, count = (self.heads + 2 * self.kv_heads) * model.head_size, model.num_attention_layers
+            found |= {"qkv": (columns, hidden, count), "out": (hidden, self.heads * model.head_size, count)}
+        found |= self._network("", model.ffn_size, model.ffn_layers - model.num_expert_layers)
+        if model.experts and model.experts.shared_size:
+            found |= self._network("shared ", model.experts.shared_size, model.num_expert_layers)
+        if model.states:
+            columns = model.states.params // hidden // self.num_gpus
+            found["state"] = (columns, hidden, model.states.num_layers)
+        return {name: (n, k, count / layers) for name, (n, k, count) in found.items() if count}
+
+    def _network(self, name: str, size: int, count: int) -> dict[str, tuple[int, int, int]]:
+        """A feed-forward network of `size` columns in so many layers."""
+        columns, hidden = size // self.num_gpus, self.model.hidden_size
+        up = ((self.model.ffn_matrices - 1) * columns, hidden, count)
+        return {f"{name}up": up, f"{name}down": (hidden, columns, count)}
+
+    def once(self) -> dict[str, Product]:
         """The output projection."""
-        return -(-self.model.vocab_size // self.num_gpus), self.model.hidden_size
+        return {"head": (-(-self.model.vocab_size // self.num_gpus), self.model.hidden_size, 1.0)}
 
 
 def _data_sheet(folder: Path) -> GpuSpec | None:
@@ -120,20 +180,48 @@ def _data_sheet(folder: Path) -> GpuSpec | None:
     )  # fmt: skip
 
 
-def _add_gemms(found: Imported, gemms: Gemms, shard: Shard) -> None:
-    layer = gemms.summed(shard.products(), found.notes)
-    found.add("linear", PER_LAYER, ["num_tokens"], layer, "matrix products alone: " + ", ".join(shard.products()))
-    head = gemms.summed({"head": shard.head()}, found.notes)
+def _add_gemms(found: Imported, table: Any, weights: str, shard: Shard) -> None:
+    products = shard.products()
+    layer = Gemms(table, weights).summed(products, found.notes)
+    model, plain = shard.model, Gemms(table)
+    if model.experts:  # the router is not quantized
+        router = {"router": (model.experts.count, model.hidden_size, model.num_expert_layers / model.num_layers)}
+        routed = dict(plain.summed(router, found.notes))
+        layer = [[n, round(us + routed[n], 3)] for n, us in layer if n in routed]
+        products |= router
+    found.add("linear", PER_LAYER, ["num_tokens"], layer, "matrix products alone: " + ", ".join(products))
+    head = plain.summed(shard.once(), found.notes)
     found.add("output_head", ONCE, ["num_rows"], head, "output projection alone")
     found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
 
 
-def _add_attention(found: Imported, tables: dict[str, Any], shard: Shard) -> None:
-    heads, kv_heads, size, notes = shard.heads, shard.kv_heads, shard.model.head_size, found.notes
-    decodes = decode_points(tables["decode"], heads, kv_heads, size, notes)
+def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_dtype: str) -> None:
+    model, notes = shard.model, found.notes
+    heads, size = (shard.heads, shard.kv_heads), model.head_size
+    decode, prefill = (attention_rows(tables[name], size, kv_dtype, notes) for name in ("decode", "prefill"))
+    decodes = decode_points(decode, *heads, notes)
+    prefills = prefill_points(prefill, *heads, notes, not model.is_plain)
+    if model.window is None or model.window.num_layers < model.num_attention_layers:
+        _add_both(found, "", decodes, prefills, "equal lengths; vLLM's attention layer, cache write included")
+    if model.window is None:
+        return
+    window, note = model.window.size, f"window of {model.window.size:,}"
+    decode, prefill = (window_rows(tables[name], size, kv_dtype, window) for name in ("decode", "prefill"))
+    if len(decode) and len(prefill):
+        decodes = decode_points(decode, *heads, notes)
+        prefills = prefill_points(prefill, *heads, notes, True)
+    else:
+        note += ": full attention's, up to the window; of longer prompts the share of its pairs"
+        notes.append(f"outside the grid: {note}")
+        found.not_measured["window"] = "full attention's times"
+        decodes = [point for point in decodes if point[1] <= window * point[0]]
+        prefills = [[n, new, past, round(us * pairs_of(new, 0, window) / pairs_of(new, 0, None), 3)]
+                    for n, new, past, us in prefills]  # fmt: skip
+    _add_both(found, "window_", decodes, prefills, note)
+
+
+def _add_both(found: Imported, kind: str, decodes: Points, prefills: Points, note: str) -> None:
     includes = ["cache_write"]
-    found.add("decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes,
-              "equal lengths; vLLM's attention layer, cache write included", includes=includes)  # fmt: skip
-    prefill = prefill_points(tables["prefill"], heads, kv_heads, size, notes)
-    found.add("prefill_attention", PER_LAYER, ["num_seqs", "new_tokens", "past_tokens"], prefill,
-              "whole prompts; cache write included", includes=includes)  # fmt: skip
+    found.add(f"{kind}decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes, note, includes=includes)
+    found.add(f"{kind}prefill_attention", PER_LAYER, PREFILL, prefills, "whole prompts; cache write included",
+              includes=includes)  # fmt: skip

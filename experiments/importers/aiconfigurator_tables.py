@@ -18,9 +18,12 @@ US_PER_MS = 1000.0
 NCCL = "comm/nccl/*/nccl_perf.parquet"
 NUMBERS = {
     "m", "n", "k", "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "beam_width",
-    "num_gpus", "message_size", "latency",
+    "num_gpus", "message_size", "latency", "window_size", "num_tokens", "hidden_size", "inter_size", "topk",
+    "num_experts", "moe_tp_size", "moe_ep_size", "seq_len", "d_model", "d_conv", "num_k_heads", "head_k_dim",
+    "num_v_heads", "head_v_dim",
 }  # fmt: skip
-Points = list[list[float]]
+Points = list[list[Any]]
+Product = tuple[int, int, float]  # n, k, and how many of it there are
 
 
 def checked_rows(table: Any, path: Path) -> Any:
@@ -40,6 +43,11 @@ def _us(rows: Any, by: str | list[str]) -> Any:
     return rows.groupby(by)["latency"].median() * US_PER_MS
 
 
+def us_by(rows: Any, by: str | list[str]) -> list[tuple[Any, float]]:
+    """(key, microseconds), rounded as in a profile."""
+    return [(key, round(float(us), 3)) for key, us in _us(rows, by).items()]
+
+
 def read_parquet(folder: Path, pattern: str) -> Any:
     """A table, of the newest version that is there."""
     try:
@@ -53,15 +61,17 @@ def read_parquet(folder: Path, pattern: str) -> Any:
 
 
 class Gemms:
-    """Times by shape; between measured n and k they are linear, beyond the last they grow in proportion."""
+    """Times by shape: linear between measured n and k, in proportion beyond the last, below the first the first's."""
 
-    def __init__(self, table: Any) -> None:
-        self._us = {key: float(us) for key, us in _us(table[table["gemm_dtype"] == DTYPE], ["m", "n", "k"]).items()}
+    def __init__(self, table: Any, dtype: str = DTYPE) -> None:
+        self._us = {key: float(us) for key, us in _us(table[table["gemm_dtype"] == dtype], ["m", "n", "k"]).items()}
+        if not self._us:
+            raise InputError(f"matrix products: no rows of {dtype}; choose other types of the weights")
         self._m, self._n, self._k = (sorted({key[i] for key in self._us}) for i in range(3))
 
-    def summed(self, shapes: Mapping[str, tuple[int, int]], notes: list[str]) -> Points:
-        """(m, microseconds) of these products one after the other."""
-        for name, (n, k) in shapes.items():
+    def summed(self, shapes: Mapping[str, Product], notes: list[str]) -> Points:
+        """(m, microseconds) of these products one after the other, of some a share."""
+        for name, (n, k, _) in shapes.items():
             for axis, value, grid in (("n", n, self._n), ("k", k, self._k)):
                 low, high, share = _between(grid, value)
                 where = f"the grid: {name} has {axis} {value:,}, measured were"
@@ -69,7 +79,8 @@ class Gemms:
                     notes.append(f"outside {where} {grid[0]:,} to {grid[-1]:,}")
                 elif 0 < share < 1 and high > 2 * low:
                     notes.append(f"in a gap of {where} {low:,} and {high:,}; linear between")
-        return [[int(m), round(sum(self._at(m, *shape) for shape in shapes.values()), 3)] for m in self._m]
+        products = shapes.values()
+        return [[int(m), round(sum(share * self._at(m, n, k) for n, k, share in products), 3)] for m in self._m]
 
     def _at(self, m: int, n: int, k: int) -> float:
         low_n, high_n, at_n = _between(self._n, n)
@@ -77,8 +88,9 @@ class Gemms:
         missing = next((key for key in product((m,), (low_n, high_n), (low_k, high_k)) if key not in self._us), None)
         if missing is not None:
             raise InputError("matrix products: no time at m, n, k of {}, {}, {}; add its row".format(*missing))
-        low, high = (_line(self._us[m, near, low_k], self._us[m, near, high_k], at_k) for near in (low_n, high_n))
-        return _line(low, high, at_n)
+        near = ((self._us[m, near_n, low_k], self._us[m, near_n, high_k]) for near_n in (low_n, high_n))
+        low, high = (_line(*ends, min(at_k, 1)) for ends in near)
+        return float(_line(low, high, min(at_n, 1)) * max(n / self._n[-1], 1) * max(k / self._k[-1], 1))
 
 
 def _between(grid: list[int], x: int) -> tuple[int, int, float]:
@@ -89,18 +101,19 @@ def _between(grid: list[int], x: int) -> tuple[int, int, float]:
 
 
 def _line(low: float, high: float, share: float) -> float:
-    return low + (high - low) * share
+    return low + (high - low) * max(share, 0.0)
 
 
-def decode_points(table: Any, heads: int, kv_heads: int, head_size: int, notes: list[str]) -> Points:
+def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Points:
     """(num_seqs, total_context, microseconds) of one layer's decode.
 
     The kernel's time goes by batch x heads of K and V at a given number of queries for each of them, so a batch of a
     model with more such heads than were measured is read as a larger batch of one with fewer. A row's length is
     step + 1.
     """
-    group, found = _queries(_kind(table, head_size, notes), heads // kv_heads, notes)
-    most = int(group[group["num_key_value_heads"] <= kv_heads]["num_key_value_heads"].max())
+    group, found = _queries(rows, heads // kv_heads, notes)
+    known = {int(count) for count in group["num_key_value_heads"]}
+    most = max((count for count in known if count <= kv_heads), default=min(known))
     chosen = group[group["num_key_value_heads"] == most]
     if most != kv_heads:
         notes.append(f"decode attention: {kv_heads} heads of K and V are read as {most} with {kv_heads / most:g} x "
@@ -115,12 +128,12 @@ def decode_points(table: Any, heads: int, kv_heads: int, head_size: int, notes: 
     return points
 
 
-def prefill_points(table: Any, heads: int, kv_heads: int, head_size: int, notes: list[str]) -> Points:
-    """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length that were measured.
+def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool = False) -> Points:
+    """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length that were measured, or
+    every number of them.
 
     Where these heads were not measured, time goes by query heads at about as many queries each.
     """
-    rows = _kind(table, head_size, notes)
     exact = rows[(rows["num_heads"] == heads) & (rows["num_key_value_heads"] == kv_heads)]
     scale = 1.0
     if not len(exact):
@@ -131,7 +144,8 @@ def prefill_points(table: Any, heads: int, kv_heads: int, head_size: int, notes:
     points: Points = []
     for new, curve in exact.groupby("isl"):
         us = _us(curve, "batch_size") * scale
-        points += [[int(n), int(new), 0, round(float(us[n]), 3)] for n in sorted({us.index.min(), us.index.max()})]
+        counts = us.index if every else {us.index.min(), us.index.max()}
+        points += [[int(n), int(new), 0, round(float(us[n]), 3)] for n in sorted(counts)]
     if min(point[0] for point in points) != 1:
         raise InputError("prefill attention: no prompt was measured alone; take another version of the tables")
     notes.append(f"prefill attention: whole prompts of up to {points[-1][1]:,} tokens, no past; what comes behind "
@@ -139,14 +153,28 @@ def prefill_points(table: Any, heads: int, kv_heads: int, head_size: int, notes:
     return points
 
 
-def _kind(table: Any, head_size: int, notes: list[str]) -> Any:
-    """16-bit rows of this head size, or of the nearest that was measured."""
-    rows = table[(table["attn_dtype"] == DTYPE) & (table["kv_cache_dtype"] == DTYPE) & (table["beam_width"] == 1)]
+def attention_rows(table: Any, head_size: int, kv_dtype: str, notes: list[str]) -> Any:
+    """Rows of full attention with K and V of this type, of this head size or of the nearest that was measured."""
+    rows = _without_beams(table, kv_dtype, 0)
     sizes = sorted({int(size) for size in rows["head_dim"]})
     near = min(sizes, key=lambda size: abs(size - head_size))
     if near != head_size:
         notes.append(f"outside the grid: heads of {head_size}, measured were {sizes}; read as {near}, unscaled")
     return rows[rows["head_dim"] == near]
+
+
+def window_rows(table: Any, head_size: int, kv_dtype: str, window: int) -> Any:
+    """Rows of exactly this window and head size; there may be none."""
+    rows = _without_beams(table, kv_dtype, window)
+    return rows[rows["head_dim"] == head_size]
+
+
+def _without_beams(table: Any, kv_dtype: str, window: int) -> Any:
+    """Rows of a type and a window, 0 for none; older tables have full attention only."""
+    rows = table[(table["attn_dtype"] == DTYPE) & (table["kv_cache_dtype"] == kv_dtype) & (table["beam_width"] == 1)]
+    if "window_size" not in rows:
+        return rows if window == 0 else rows[:0]
+    return rows[rows["window_size"] == window]
 
 
 def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:

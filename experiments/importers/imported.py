@@ -18,6 +18,7 @@ class Requested:
     """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself.
 
     link is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is AIConfigurator's folder of a GPU.
+    kv_dtype_bytes, weight_bits: of the model, in place of its own.
     """
 
     model: str | ModelSpec | None = None
@@ -26,6 +27,8 @@ class Requested:
     link: float | None = None
     all_reduce_s: float | None = None
     nccl: Path | None = None
+    kv_dtype_bytes: int | None = None
+    weight_bits: float | None = None
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Imported:
 
     notes: one line for each thing that a reader of the profile should know: how far outside its grid the source had
     to be read, and what it does not hold. gpu is the data sheet, None where nobody has it. graph_sizes: what batches
-    are padded to.
+    are padded to. not_measured: the first word of sections that nobody measured, and how they were computed.
     """
 
     source: str
@@ -46,6 +49,7 @@ class Imported:
     notes: list[str] = field(default_factory=list)
     origin: dict[str, Any] = field(default_factory=dict)
     graph_sizes: list[int] = field(default_factory=list)
+    not_measured: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, covers: str, axes: Sequence[str], points: Sequence[Point], note: str, **more: Any) -> None:
         """A section; its points end in microseconds."""
@@ -55,6 +59,8 @@ class Imported:
     def profile(self) -> Mapping[str, Any]:
         """The whole as our format has it."""
         fingerprint = {"source": f"imported from {self.source}", "device": self.device, **self.origin}
+        if self.not_measured:
+            fingerprint["not_measured"] = self.not_measured
         return {
             "format": FORMAT,
             "fingerprint": {**fingerprint, "notes": list(dict.fromkeys(self.notes))},

@@ -19,6 +19,7 @@ from testbed.core.shapes import model_names, shipped
 from testbed.experiments.runs.choice_names import CONF, GROUPS
 from testbed.experiments.runs.one_line import one_line
 from testbed.experiments.runs.overrides import normalize, user_folders
+from testbed.parts import Part
 from testbed.schema import no_key
 
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
@@ -37,7 +38,37 @@ def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None
 
 def typed_config(config: DictConfig) -> RunConfig:
     """The typed configuration of a composed one, without Hydra's part."""
-    return RunConfig.from_values(plain(config))
+    typed = RunConfig.from_values(plain(config))
+    _check_roofline(typed)
+    return typed
+
+
+def _check_roofline(config: RunConfig) -> None:
+    """No value of cost.roofline may be given where the run's costs do not read it."""
+    from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
+    from testbed.cost.profile import ProfileCost
+    from testbed.machine import make_cost
+
+    given, choices = config.cost.parameters.get("roofline"), config.cost.parameters.get("choices")
+    if not isinstance(given, Part) or not isinstance(choices, Part):
+        return
+    for name, value in given.parameters.items():
+        software = choices.parameters.get(name)
+        if value == (software if name in SOFTWARE else _usual_roofline().get(name)):
+            continue
+        key = f"cost.roofline.{name}={value}: nothing reads it, for"
+        if name in SOFTWARE:
+            raise InputError(f"{key} software times are those of cost.choices (set cost.choices.{name})")
+        if isinstance(make_cost(config.cost, config.model, config.server), ProfileCost):
+            raise InputError(f"{key} cost=auto takes a profile here (cost=analytic cost.efficiencies.{name}={value})")
+
+
+@cache
+def _usual_roofline() -> dict[str, Any]:
+    """The values of cost.roofline where nobody sets any, software times unresolved."""
+    values = OmegaConf.to_container(OmegaConf.load(CONF / "efficiencies" / "h200.yaml"))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -103,12 +103,12 @@ def _decode(key: Key) -> Work:
 
 def _errors(name: str, section: str, one: SectionTimes, other: SectionTimes) -> SectionErrors:
     shapes = other.shapes(section)
-    inside = [key for key, there in zip(shapes, _inside(section, shapes, one.shapes(section)), strict=True) if there]
+    inside = [key for key, there in zip(shapes, inside_of(section, shapes, one.shapes(section)), strict=True) if there]
     first, second = one.by(name), other.by(name)
     return SectionErrors(name, np.array([first(key) / second(key) - 1 for key in inside]), len(shapes) - len(inside))
 
 
-def _inside(section: str, shapes: Sequence[Key], known: Sequence[Key]) -> Iterator[bool]:
+def inside_of(section: str, shapes: Sequence[Key], known: Sequence[Key]) -> Iterator[bool]:
     """Whether each shape lies among the known ones: some are at least as large on every axis, some no larger."""
     sizes, grid = (_sizes(section, np.array(keys)) for keys in (shapes, known))
     for size in sizes:
@@ -117,4 +117,4 @@ def _inside(section: str, shapes: Sequence[Key], known: Sequence[Key]) -> Iterat
 
 def _sizes(section: str, keys: np.ndarray) -> np.ndarray:
     """Of a decode the mean context in place of all tokens."""
-    return np.stack([keys[:, 0], keys[:, 1] // keys[:, 0]], axis=1) if section == "decode_attention" else keys
+    return np.stack([keys[:, 0], keys[:, 1] // keys[:, 0]], axis=1) if section.endswith("decode_attention") else keys

@@ -62,6 +62,8 @@ class ModelSpec:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise InputError(f"model {self.name}: {name} is {value!r}; it must be a whole number of at least 1")
+        if self.kv_dtype_bytes == self.dtype_bytes:
+            object.__setattr__(self, "kv_dtype_bytes", None)
         if self.num_heads % self.num_kv_heads:
             raise InputError(f"model {self.name}: {self.num_heads} heads do not share {self.num_kv_heads} heads of K "
                              "and V evenly (num_heads, num_kv_heads)")  # fmt: skip

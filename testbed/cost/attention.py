@@ -118,10 +118,16 @@ class PrefillTable:
     """Prefill attention of all layers for (new, past) tokens: the larger of the slowest sequence alone and the sum
     of all at the rate that a full GPU reaches.
 
-    Where prompts were measured whole only, new tokens behind past ones take what the whole takes beyond the past.
+    Where several numbers of prompts were measured at a length, that sum is what each takes of a batch of as many such
+    prompts. Where prompts were measured whole only, new tokens behind past ones take what the whole takes beyond the
+    past.
     """
 
     def __init__(self, points: Rows, num_layers: int) -> None:
+        batches = curves((new, count, ps * num_layers) for (count, new, past), ps in points if not past)
+        self._batches = batches if any(len(curve.x) > 3 for curve in batches.values()) else None
+        if self._batches:
+            points = [(key, ps) for key, ps in points if key[0] == 1]
         alone, full = (
             curves((new, past, ps * num_layers // count) for (count, new, past), ps in points if (count == 1) == one)
             for one in (True, False)
@@ -129,9 +135,12 @@ class PrefillTable:
         self._curves = alone, full or alone
         self._whole_only = not any(past for (_, _, past), _ in points)
         self._times = cache(self._compute_times)
+        self._share = cache(self._compute_share)
 
     def __call__(self, prefill: Prefill) -> int:
         times = [self._times(new, past) for new, past in prefill]
+        if self._batches and len(prefill) > 1:
+            return max(max(alone for alone, _ in times), sum(self._share(len(prefill), *one) for one in prefill))
         return max(max(alone for alone, _ in times), sum(full for _, full in times)) if times else 0
 
     def _compute_times(self, new: int, past: int) -> tuple[int, int]:
@@ -140,6 +149,13 @@ class PrefillTable:
             return max(whole[0] - num_stored[0], least[0]), max(whole[1] - num_stored[1], least[1])
         alone, full = (Knots((new_i, curve(past)) for new_i, curve in curves.items())(new) for curves in self._curves)
         return alone, full
+
+    def _compute_share(self, count: int, new: int, past: int) -> int:
+        """What a prompt takes of a batch of `count` like it."""
+        assert self._batches is not None
+        if past:
+            return max(self._share(count, new + past, 0) - self._share(count, past, 0), self._share(count, new, 0))
+        return Knots((length, curve(count)) for length, curve in self._batches.items())(new) // count
 
 
 class MixedTable:

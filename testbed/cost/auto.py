@@ -6,11 +6,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.nearest import MEASURED, by_way, carried, profiles_at_hand
 from testbed.cost.profile import ProfileCost
-from testbed.cost.sections import Choices, has, rows
+from testbed.cost.sections import BALANCED, Choices, has, rows
 
 Costs = AnalyticCost | ProfileCost
 SOFTWARE = (
@@ -31,13 +32,18 @@ def auto_cost(
 
     source: the data sheet of the GPU on which the shipped profiles were measured. path: a profile, or a folder of
     profiles, to consider besides these. attainable: shares of its memory bandwidth that a GPU reaches, by its name,
-    where it was measured. roofline: its efficiencies, where no profile is near or the model has parts that no profile
-    measures (ModelSpec.is_plain). Software times and the seconds of what a policy counts are the choices', but for a
-    fitted profile's own.
+    where it was measured. roofline: its efficiencies, where no profile is near. Software times and the seconds of what
+    a policy counts are the choices', but for a fitted profile's own.
     """
     known = list(profiles_at_hand(path, (source, server.gpu)))
-    found = by_way(model, server, known) if model.is_plain else {}
+    found = by_way(model, server, known)
     if not found:
+        if path is not None:
+            raise InputError(f"cost.path={path}: has no profile of {model.name}'s shape and types on {server.num_gpus} "
+                             "GPU(s), and none near it (import one; without a path it is a roofline)")  # fmt: skip
+        if choices.experts != BALANCED:
+            raise InputError(f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, and a "
+                             "roofline is balanced (import-profile makes one; cost.path=FILE)")  # fmt: skip
         software = {name: getattr(choices, name) for name in SOFTWARE}
         return AnalyticCost(model, server, replace(roofline, **software))
     way, one = next(iter(found.items()))

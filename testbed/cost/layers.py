@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.interpolation import Knots, Line
-from testbed.cost.sections import Choices, Rows, has, included, jumps, rows, table
+from testbed.cost.sections import BALANCED, Choices, Rows, has, included, jumps, rows, table
 from testbed.cost.transfers import all_reduce, layer_s
 
 Curve = Callable[[int], int]
@@ -34,6 +35,7 @@ class Layers:
         self._linear, self._write = curve("linear", model.num_layers), curve("cache_write", model.num_layers)
         self._head = curve("output_head", 1)
         self._once = curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else _nothing
+        self._experts = _experts(profile, model, choices.experts)
         self.eager = _launched(profile, "launched_eager", ())
         self.graph = _launched(profile, "launched_graph", (choices.kernel,))
         configured = choices.cuda_graph_sizes
@@ -48,7 +50,24 @@ class Layers:
         padded = next((size for size in self._sizes if size >= num_tokens), num_tokens)
         reduced = self._num_reduced * self._reduce(padded * self._token_bytes)
         time_ps = self._linear(padded) + self._head(num_rows) + self._write(num_tokens) + self._once(padded)
-        return time_ps + reduced + self._waiting_ps
+        return time_ps + self._experts(padded) + reduced + self._waiting_ps
+
+
+def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) -> Curve:
+    """All layers' mixtures of experts, where tokens go to the experts by this distribution."""
+
+    def of(points: Rows) -> Curve:
+        known = dict.fromkeys(key[0] for key, _ in points)
+        if distribution not in known:
+            raise InputError(f"cost.choices.experts={distribution}: the profile has {', '.join(known)}; choose of them")
+        chosen = [(key[1], ps * model.num_expert_layers) for key, ps in points if key[0] == distribution]
+        return Knots(chosen)
+
+    if model.experts:
+        return table(profile, "experts", of)
+    if distribution != BALANCED:
+        raise InputError(f"cost.choices.experts={distribution}: {model.name} has no experts; leave it out")
+    return _nothing
 
 
 def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:

@@ -21,9 +21,14 @@ class Known(NamedTuple):
     gpu: GpuSpec
 
     @property
+    def model(self) -> ModelSpec:
+        """The model that it was measured for."""
+        return ModelSpec(**self.profile["model"])
+
+    @property
     def loads(self) -> Loads:
         """Bytes and FLOPs of its shard."""
-        return Loads(ModelSpec(**self.profile["model"]), self.profile["num_gpus"])
+        return Loads(self.model, self.profile["num_gpus"])
 
 
 def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
@@ -48,8 +53,13 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
     """The nearest profile of each way to this model's costs, the best way first; empty if none is near enough.
 
     MEASURED: of this shape, GPU and number of GPUs. OTHER_GPU: of this shape and number on another GPU. OTHER_MODEL: of
-    the shape whose shard is most alike, rather on this GPU than on another. The earlier of equals is taken.
+    the shape whose shard is most alike, rather on this GPU than on another. The earlier of equals is taken. A model
+    that is not plain (ModelSpec.is_plain) has MEASURED only.
     """
+    known = [one for one in known if one.model.is_plain == model.is_plain]
+    if not model.is_plain:
+        same = [one for one in known if _is_same(one, model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
+        return {MEASURED: same[0]} if same else {}
     here, found = Loads(model, server.num_gpus), dict[str, tuple[tuple[float, bool], Known]]()
     for one in known:
         way = _way(one, here, server.gpu)
@@ -62,7 +72,7 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
 def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     """How to derive a shard's costs from a profile; None if that is impossible. A derived one is not derived again."""
     there, elsewhere = one.loads, is_elsewhere(one, gpu)
-    is_same = there.model.is_shaped_like(here.model) and there.num_gpus == here.num_gpus
+    is_same = _is_same(one, here.model, here.num_gpus)
     if is_same and not elsewhere:
         return MEASURED
     if one.profile["fingerprint"]["source"] == "derived" or there.model.dtype_bytes != here.model.dtype_bytes:
@@ -70,6 +80,11 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     if is_same:
         return OTHER_GPU
     return OTHER_MODEL if abs(log(there.layer / here.layer)) < FARTHEST else None
+
+
+def _is_same(one: Known, model: ModelSpec, num_gpus: int) -> bool:
+    """Whether the profile is of this shape on so many GPUs."""
+    return one.model.is_shaped_like(model) and one.profile["num_gpus"] == num_gpus
 
 
 def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
@@ -95,7 +110,7 @@ def carried(
     profile = derive(one.profile, one.gpu, server.gpu, share, shard)
     if server.num_gpus > 1 and not has(profile, "all_reduce"):
         for other in known:
-            if other.gpu == one.gpu and has(other.profile, "all_reduce"):
+            if other.gpu == one.gpu and other.model.is_plain and has(other.profile, "all_reduce"):
                 reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
                 profile["sections"]["all_reduce"] = reduced
                 break

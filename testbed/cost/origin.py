@@ -34,7 +34,9 @@ def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
 def _where(fingerprint: Mapping[str, Any]) -> str:
     device, began = fingerprint.get("device"), fingerprint.get("from")
     if began is None:
-        return f"{fingerprint.get('source', 'from')} on {device}{_date(fingerprint)}"
+        stand_ins = [f"{part} by {how}" for part, how in fingerprint.get("not_measured", {}).items()]
+        but = f", but {', '.join(stand_ins)}" if stand_ins else ""
+        return f"{fingerprint.get('source', 'from')} on {device}{_date(fingerprint)}{but}"
     of = f"{began['model']} on " if fingerprint.get("way") == OTHER_MODEL else ""
     return f"derived for {device} from {of}{began.get('device')}{_date(began)}"
 

@@ -9,6 +9,7 @@ from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.attention import Attention
+from testbed.cost.kv_groups import KvGroups
 from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
@@ -47,7 +48,10 @@ class ProfileCost(CostModel):
         self.choices = choices = choices or Choices()
         self._num_layers = model.num_layers
         self._layers = Layers(profile, model, server, choices)
-        self._attention = Attention(profile, choices, model.num_layers)
+        self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
+        if model.window or model.states:
+            self._attention = KvGroups(profile, choices, model)
+        self.windows = (model.window.size,) if model.window else ()
         self._copy = table(profile, "block_copy", SizedTable)
         self._tiers = TierLinks(model, server)
         self.link = self._tiers.link

@@ -13,6 +13,7 @@ from testbed.cost.profile_check import check_profile, check_sizes
 PROFILES = Path(__file__).parent / "profiles"
 FORMAT = 1
 BETWEEN = ("line", "next")
+BALANCED = "balanced"  # tokens go to all experts alike
 PS_PER_US = 10**6
 DECODES = {  # the section of each decode kernel
     "paged": "decode_attention",
@@ -116,6 +117,7 @@ class Choices:
     attention_scale: decode attention takes that many times as long;
     repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
     (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
+    experts: how tokens go to experts, a distribution that the profile's section `experts` has.
     extra_s: seconds of each thing that a policy counts by name. cuda_graph_sizes: batches are padded to the next of
     them, None for the profile's; none of them for a server that launches eagerly.
     """
@@ -136,6 +138,7 @@ class Choices:
     parallel_layer_s: Mapping[int, float] = field(default_factory=dict)
     attention_scale: float = 1.0
     repeated_read: float = 0.5
+    experts: str = BALANCED
     extra_s: Mapping[str, float] = field(default_factory=dict)
     cuda_graph_sizes: Sequence[int] | None = None
 

@@ -9,6 +9,7 @@ from testbed.experiments.commands import import_profile
 from testbed.experiments.importers.aiconfigurator_tables import (
     Gemms,
     all_reduce_points,
+    attention_rows,
     checked_rows,
     decode_points,
     prefill_points,
@@ -32,6 +33,10 @@ def attention(rows, **fixed):
     return pd.DataFrame(rows, columns=names).assign(**{**kinds, **fixed})
 
 
+def full(table, kv_dtype="bfloat16"):
+    return attention_rows(table, 16, kv_dtype, [])
+
+
 def decodes():
     """Milliseconds are batch x heads of K and V x length."""
     return attention([
@@ -50,8 +55,8 @@ def prefills():
 
 def test_gemm_times_are_summed_per_layer_and_interpolated():
     notes = []
-    points = Gemms(gemms()).summed({"up": (128, 64), "down": (64, 96)}, notes)
-    assert points == [[1, 2 + 128 + 96], [64, 128 + 128 + 96]]
+    points = Gemms(gemms()).summed({"up": (128, 64, 1.0), "down": (64, 96, 0.5)}, notes)
+    assert points == [[1, 1.5 + 128 + 48], [64, 96 + 128 + 48]]
     assert notes == []
 
 
@@ -66,12 +71,12 @@ def test_a_number_that_is_none_is_named(tmp_path, column, value):
 def test_a_hole_in_the_grid_is_named():
     holed = gemms().query("not (m == 1 and n == 128 and k == 64)")
     with pytest.raises(InputError, match="no time at m, n, k of 1, 128, 64"):
-        Gemms(holed).summed({"up": (128, 64)}, [])
+        Gemms(holed).summed({"up": (128, 64, 1.0)}, [])
 
 
 def test_grid_gaps_and_extrapolation_are_reported():
     notes = []
-    Gemms(gemms()).summed({"up": (256, 64), "head": (4096, 16)}, notes)
+    Gemms(gemms()).summed({"up": (256, 64, 1.0), "head": (4096, 16, 1.0)}, notes)
     assert notes == [
         "in a gap of the grid: up has n 256, measured were 128 and 512; linear between",
         "outside the grid: head has n 4,096, measured were 32 to 2,048",
@@ -81,21 +86,21 @@ def test_grid_gaps_and_extrapolation_are_reported():
 
 def test_decode_context_is_length_step_plus_one():
     notes = []
-    points = {tuple(point[:2]): point[2] for point in decode_points(decodes(), 4, 2, 16, notes)}
+    points = {tuple(point[:2]): point[2] for point in decode_points(full(decodes()), 4, 2, notes)}
     assert points[4, 4 * 256] == 4 * 2 * 256
     assert not [note for note in notes if "read as" in note]
 
 
 def test_more_kv_heads_are_read_as_a_larger_batch():
     notes = []
-    points = {tuple(point[:2]): point[2] for point in decode_points(decodes(), 8, 8, 16, notes)}
+    points = {tuple(point[:2]): point[2] for point in decode_points(full(decodes()), 8, 8, notes)}
     assert points[1, 16] == 8 * 16  # a batch of 4 with 2 heads each
     assert points[16, 16 * 256] == 16 * 8 * 256
     assert "decode attention: 8 heads of K and V are read as 2 with 4 x the batch (1 queries each)" in notes
 
 
 def test_prefill_counts_duplicate_rows_once():
-    points = {tuple(point[:3]): point[3] for point in prefill_points(prefills(), 4, 2, 16, [])}
+    points = {tuple(point[:3]): point[3] for point in prefill_points(full(prefills()), 4, 2, [])}
     assert points[1, 256, 0] == pytest.approx(256 * 256 / 1000, rel=1e-4)
     assert set(points) == {(1, 16, 0), (32, 16, 0), (1, 256, 0), (4, 256, 0)}
 

@@ -71,6 +71,8 @@ RUN = {
     "a choice that is almost there": ("policy=pagd", "policy/pagd", "did you mean paged"),
     "a model that is almost there": ("model=opt13b", "model/opt13b", "did you mean opt-13b"),
     "a group in the wrong place": ("policy=prefix_caching eviction=arc", "eviction@policy.eviction"),
+    "more requests than memory holds": (
+        "arrivals.rate=1e9 arrivals.duration_s=1e5", "lower arrivals.rate or arrivals.duration_s"),
     "more slots than 64 bits number": ("arrivals=slotted arrivals.slot_s=1e-9", "arrivals.slot_s"),
     "a time stamp that 64 bits do not hold": ("trace=csv trace.path=late.csv arrivals=replay", "1e+07 s"),
     "time stamps made late by slow motion": (
@@ -87,6 +89,14 @@ RUN = {
     "a workspace beside blocks that are given": (
         "~server.kv_memory_gib server.num_blocks=9 server.workspace_gib=2", "server.workspace_gib is 2"),
     "heads that do not share K and V": ("model=llama-3-8b model.num_kv_heads=3", "num_kv_heads"),
+    "an efficiency beside a profile": (
+        "cost.roofline.linear_flops=0.5", "linear_flops=0.5: nothing reads it", "cost.efficiencies.linear_flops=0.5"),
+    "software time of a roofline by itself": ("cost.roofline.overhead_s=1", "set cost.choices.overhead_s"),
+    "a profile of another model": (
+        "cost.path=h200-opt-13b-tp1 model=mixtral-8x7b server=h200 server.num_gpus=2", "cost.path=h200-opt-13b-tp1",
+        "mixtral-8x7b's shape and types on 2 GPU(s)"),
+    "skewed experts of a roofline": (
+        "cost.choices.experts=skewed model=mixtral-8x7b server=h200 server.num_gpus=2", "experts=skewed", "cost.path"),
     "swaps that nobody measured": (f"server=h200 {PROFILE} cost.choices.swap=foo", "swap: foo is not one of fused"),
     "lengths that nobody measured": (f"server=h200 {PROFILE} cost.choices.spread=foo", "spread: foo is not one of"),
     "graphs of no requests": (f"server=h200 {PROFILE} cost.choices.cuda_graph_sizes=[0]", "cuda_graph_sizes: [0]"),

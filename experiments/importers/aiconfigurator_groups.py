@@ -1,0 +1,127 @@
+"""AIConfigurator's tables of what plain models have not: latent attention, mixtures of experts, gated delta nets.
+
+What no table has is computed from the data sheet by the shares that kernels reach (conf/efficiencies/h200.yaml), and
+the profile's fingerprint says so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from testbed.core.errors import InputError
+from testbed.core.hf_layers import FP8_BLOCK_BITS, MXFP4_BITS
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.experiments.importers.aiconfigurator_tables import DTYPE, us_by
+from testbed.experiments.importers.imported import PER_LAYER, Imported
+from testbed.experiments.runs.choice_names import files_of
+
+WEIGHTS = {None: DTYPE, 8: "fp8", FP8_BLOCK_BITS: "fp8_block"}  # bits of a weight, and their name in the tables
+EXPERTS = {**WEIGHTS, MXFP4_BITS: "w4a16_mxfp4"}
+PREFILL = ["num_seqs", "new_tokens", "past_tokens"]
+TOKENS = [1 << i for i in range(15)]
+Tables = Mapping[str, Any]
+
+
+def add_latent(found: Imported, tables: Tables, kv_dtype: str, weights: str) -> None:
+    """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by heads of a GPU."""
+    model, heads = found.model, found.model.num_heads // found.num_gpus
+    kind = {"num_heads": heads, "kv_cache_dtype": kv_dtype, "gemm_type": weights}
+    decode, prefill = (chosen(tables, f"latent_{phase}", kind) for phase in ("decode", "prefill"))
+    if model.hidden_size != 7168:
+        found.notes.append(f"outside the grid: latent attention at hidden size {model.hidden_size:,}, read as 7,168")
+    length = decode["isl"] + decode["step"]
+    points = [[int(n), int(n * context), us]
+              for (n, context), us in us_by(decode.assign(length=length), ["batch_size", "length"])]  # fmt: skip
+    found.add("decode_attention", PER_LAYER, ["num_seqs", "total_context"], points,
+              "latent attention with its matrix products", includes=["cache_write"])  # fmt: skip
+    points = [[int(n), int(new), 0, us] for (n, new), us in us_by(prefill, ["batch_size", "isl"])]
+    found.add("prefill_attention", PER_LAYER, PREFILL, points, "the same, whole prompts")
+
+
+def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
+    """The rows of a kind; there must be some."""
+    if name not in tables:
+        raise InputError(f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it")
+    rows = tables[name]
+    for column, value in kind.items():
+        rows = rows[rows[column] == value]
+    if not len(rows):
+        raise InputError(f"{name}: no rows of {', '.join(f'{key} {value}' for key, value in kind.items())}; "
+                         "choose another number of GPUs or other types")  # fmt: skip
+    return rows
+
+
+def add_experts(found: Imported, tables: Tables) -> None:
+    """A layer's mixture of experts by tokens, for each distribution of tokens over experts that was measured."""
+    model, experts = found.model, found.model.experts
+    assert experts is not None
+    axes, bits = ["distribution", "num_tokens"], model.weight_bits if experts.bits is None else experts.bits
+    kind = {"hidden_size": model.hidden_size, "inter_size": experts.size, "topk": experts.per_token,
+            "num_experts": experts.count, "moe_dtype": EXPERTS.get(bits), "moe_tp_size": found.num_gpus,
+            "moe_ep_size": 1}  # fmt: skip
+    try:
+        rows = chosen(tables, "experts", kind)
+    except InputError as error:
+        found.notes.append(f"{error}: a roofline stands in for the experts")
+        found.not_measured["experts"] = "roofline"
+        points = [["balanced", n, _experts_us(model, found, n)] for n in TOKENS]
+        found.add("experts", "one layer of experts", axes, points, "roofline")
+        return
+    points = [[name, int(n), us] for (name, n), us in us_by(rows, ["distribution", "num_tokens"])]
+    found.add("experts", "one layer of experts", axes, points, "router and shared experts not included")
+
+
+def _experts_us(model: ModelSpec, found: Imported, num_tokens: int) -> float:
+    """A roofline: the weights of the experts that tokens touch, or the FLOPs of all tokens."""
+    gpu, shares, experts = _sheet(found), _shares(), model.experts
+    assert experts is not None
+    touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
+    weights = model.expert_params / found.num_gpus
+    bits = experts.bits or model.weight_bits or 8 * model.dtype_bytes
+    read_s = touched * weights * bits / 8 / (gpu.memory_bandwidth * shares["weight_bandwidth"])
+    compute_s = 2 * num_tokens * experts.per_token * weights / (gpu.fp16_flops * shares["linear_flops"])
+    return round(1e6 * max(read_s, compute_s), 3)
+
+
+def add_states(found: Imported, tables: Tables) -> None:
+    """Gated delta nets, found by the bytes of their state; the states of others are read and written by a roofline."""
+    states = found.model.states
+    assert states is not None
+    bytes_here = states.state_bytes // found.num_gpus
+    rows = _delta_nets(tables["states"], found.model, bytes_here) if "states" in tables else None
+    if rows is not None and len(rows):
+        kernels = rows.groupby(["phase", "batch_size", "seq_len", "kernel_source"], as_index=False)["latency"].median()
+        whole = kernels.groupby(["phase", "batch_size", "seq_len"], as_index=False)["latency"].agg(["sum", "count"])
+        whole = whole[whole["count"] == 2].rename(columns={"sum": "latency"})  # convolution and recurrence
+        decode, prefill = (whole[whole["phase"] == phase] for phase in ("generation", "context"))
+        decodes = [[int(n), us] for n, us in us_by(decode, "batch_size")]
+        prefills = [[int(n), int(new), 0, us] for (n, new), us in us_by(prefill, ["batch_size", "seq_len"])]
+        note = "gated delta net: convolution and recurrence"
+    else:
+        us = round(2e6 * bytes_here / _sheet(found).memory_bandwidth, 3)
+        decodes = [[n, n * us] for n in (1, 1024)]
+        prefills = [[1, new, 0, us] for new in (1, found.model.max_len)]
+        found.not_measured["state"] = "roofline"
+        note = "roofline: the state read and written once; a scan's own time is not in it"
+    found.add("state_decode", PER_LAYER, ["num_seqs"], decodes, note)
+    found.add("state_prefill", PER_LAYER, PREFILL, prefills, note)
+
+
+def _delta_nets(table: Any, model: ModelSpec, state_bytes: int) -> Any:
+    """The rows whose state has so many bytes."""
+    key, value = table["num_k_heads"] * table["head_k_dim"], table["num_v_heads"] * table["head_v_dim"]
+    values = value * table["head_k_dim"] + (table["d_conv"] - 1) * (2 * key + value)
+    return table[(table["d_model"] == model.hidden_size) & (values * model.dtype_bytes == state_bytes)]
+
+
+def _sheet(found: Imported) -> GpuSpec:
+    if found.gpu is None:
+        raise InputError(f"no data sheet of {found.device}, which a roofline needs; name one by --gpu")
+    return found.gpu
+
+
+def _shares() -> dict[str, float]:
+    """Shares of the data sheet that kernels reach."""
+    text = files_of("efficiencies")["h200"].read_text(encoding="utf-8")
+    return {key: value for key, value in yaml.safe_load(text).items() if isinstance(value, float)}

@@ -1,0 +1,107 @@
+"""Memory of models with several KV groups: what sequences of real lengths need, hold and waste by each page rule.
+
+A pool is filled with sequences of the trace, each at a random point of its decode, until one is refused. Useful is
+what a later token reads: all tokens of full attention, the last ones of a window, one state. The rule `uniform` keeps
+every token in all attention layers, as systems without groups do.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+
+from testbed.core.request import Incoming
+from testbed.core.sequence import Sequence as Stream
+from testbed.core.sequence import disband, passing_batch
+from testbed.core.slots import Refusal
+from testbed.core.specs import GIB, ModelSpec
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.run_store import RunStore
+from testbed.machine import make_pool
+from testbed.memory.policy import MemoryPolicy
+from testbed.workload import make_workload
+
+
+@dataclass(kw_only=True)
+class Groups(Study):
+    """One pool for each trace, model and page rule; a trace of `files` is left out where its file is not given.
+
+    chunk: tokens that a prefill takes at a time; the last token comes by a decode step. stateless: rules that cannot
+    store a state. words: what a model needs in a rule.
+    """
+
+    common: Sequence[str]
+    traces: Mapping[str, Sequence[str]]
+    models: Sequence[str]
+    words: Mapping[str, Sequence[str]]
+    rules: Mapping[str, Sequence[str]]
+    stateless: Sequence[str]
+    files: Sequence[str]
+    chunk: int
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        return [
+            Task(f"{self.name} {trace}, {model}, {rule}, seed {seed}",
+                 partial(self.filled, trace=trace, model=model, rule=rule, seed=seed))
+            for trace in self.traces for model in self.models for rule in self.rules for seed in range(num_seeds or 1)
+        ]  # fmt: skip
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        means = table.groupby(["trace", "model", "rule"], sort=False)["useful_percent"].mean()
+        return [Finding(self.name, f"{trace}, {model}", rule, "useful share of the pool (%)", float(value))
+                for (trace, model, rule), value in means.items()]  # fmt: skip
+
+    def filled(self, store: RunStore, trace: str, model: str, rule: str, seed: int) -> list[Row]:
+        """GiB that are useful, held by sequences, and free, once the next sequence no longer fits."""
+        words = [*self.common, *self.traces[trace], f"model={model}", *self.rules[rule]]
+        words += self.words.get(f"{model}, {rule}", ())
+        file = {"trace.path": dict(store.lengths).get(trace)} if trace in self.files else {}
+        config = configured(words, {"seed": seed, **file}) if None not in file.values() else None
+        if config is None or (config.model.states and rule in self.stateless):
+            return []
+        pool = make_pool(config)
+        policy: MemoryPolicy = config.policy.make("policy", pool)
+        rows, rng = make_workload(config).rows, random.Random(seed)
+        lengths = list[int]()
+        for i in range(len(rows)):
+            prompt, output = int(rows.prompt_len[i]), int(rows.output_len[i])
+            length = prompt + rng.randrange(output)
+            if not self._stored(policy, Stream(i, Incoming(i, prompt, 0)), length):
+                break
+            lengths.append(length)
+        used = policy.usage()
+        unit = pool.layer_bytes * round(pool.num_slots * pool.num_layers / used.total) / GIB
+        copies = config.model.kv_copies(pool.num_gpus)
+        useful = copies * sum(needed_bytes(config.model, length) for length in lengths) / GIB
+        return [{"trace": trace, "model": model, "rule": rule, "seed": seed, "sequences": len(lengths),
+                 "tokens": sum(lengths), "pool_gib": used.total * unit, "useful_gib": useful,
+                 "held_gib": used.held * unit, "wasted_gib": used.allocated * unit - useful,
+                 "useful_percent": 100 * useful / (used.total * unit)}]  # fmt: skip
+
+    def _stored(self, policy: MemoryPolicy, seq: Stream, length: int) -> bool:
+        """Whether the policy takes a sequence of so many tokens, chunk by chunk."""
+        prefilled = max(length - 1, 1)
+        if isinstance(policy.admit([seq], min(prefilled, self.chunk)), Refusal):
+            return False
+        seq.num_slots = min(prefilled, self.chunk)
+        while seq.num_slots < length:
+            more = min(self.chunk, prefilled - seq.num_slots) or 1
+            batch = passing_batch([seq])
+            answer = policy.extend(batch, more)
+            disband(batch)
+            if isinstance(answer, Refusal):
+                policy.release(seq)
+                return False
+            seq.num_stored, seq.num_slots = seq.num_slots, seq.num_slots + more
+        return True
+
+
+def needed_bytes(model: ModelSpec, num_tokens: int) -> int:
+    """Bytes that a later token of the sequence reads."""
+    return sum(
+        group.num_layers * (group.state_bytes or group.slot_bytes * min(num_tokens, group.window or num_tokens))
+        for group in model.groups
+    )

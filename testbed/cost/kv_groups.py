@@ -1,0 +1,91 @@
+"""Attention of models with sliding windows or states: a table for each KV group, added up."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.attention import Attention, DecodeTable, Prefill, PrefillTable
+from testbed.cost.interpolation import Knots
+from testbed.cost.model import UNBOUNDED, Affine, Work
+from testbed.cost.sections import Choices, Rows, table
+
+Decodes = Callable[[Work], Affine]
+Prefills = Callable[[Prefill], int]
+
+
+class KvGroups:
+    """All layers' attention of a model whose KV groups differ; a section that is not there is named when needed."""
+
+    def __init__(self, profile: Mapping[str, Any], choices: Choices, model: ModelSpec) -> None:
+        layers = {group.name: group.num_layers for group in model.groups}
+        self._full = Attention(profile, choices, layers["full"]) if "full" in layers else None
+        self._decodes, self._prefills = list[Decodes](), list[Prefills]()
+        if model.window:
+            size, count = model.window.size, model.window.num_layers
+            self._decodes.append(
+                table(profile, "window_decode_attention", lambda points: WindowTable(points, size, count).span)
+            )
+            self._prefills.append(
+                table(profile, "window_prefill_attention", lambda points: PrefillTable(points, count))
+            )
+        if model.states:
+            states = model.states.num_layers
+            self._decodes.append(table(profile, "state_decode", lambda points: _by_seqs(points, states)))
+            self._prefills.append(table(profile, "state_prefill", lambda points: PrefillTable(points, states)))
+
+    def __call__(self, work: Work) -> int:
+        time_ps = self._full(work) if self._full else 0
+        if work.decode_seqs:
+            time_ps += sum(decodes(work).first_ps for decodes in self._decodes)
+        return time_ps + sum(prefills(work.prefill) for prefills in self._prefills) if work.prefill else time_ps
+
+    def span(self, work: Work) -> Affine:
+        """Decode iterations in a row, the first of which is `work`."""
+        first, growth, steps = self._full.span(work) if self._full else Affine(0, 0, UNBOUNDED)
+        for decodes in self._decodes:
+            more = decodes(work)
+            first, growth, steps = first + more.first_ps, growth + more.growth_ps, min(steps, more.steps)
+        return Affine(first, growth, steps)
+
+
+def _by_seqs(points: Rows, num_layers: int) -> Decodes:
+    """Decodes of states, whose time goes by the number of sequences alone."""
+    curve = Knots((key[0], ps * num_layers) for key, ps in points)
+    return lambda work: Affine(curve(work.decode_seqs), 0, UNBOUNDED)
+
+
+class WindowTable:
+    """Decode attention of the layers with a window of `size` tokens, by points of (num_seqs, total_context).
+
+    A sequence with at least `size` tokens takes its share of a batch of such sequences: the median of what was measured
+    beyond the window, where a kernel reads one block more than within it; without such points, what `size` tokens
+    take. A shorter one takes its share of a batch of sequences that are as long as the shorter ones on average.
+    """
+
+    def __init__(self, points: Rows, size: int, num_layers: int) -> None:
+        self._size = size
+        self._shorter = DecodeTable([(key, ps) for key, ps in points if key[1] <= size * key[0]], num_layers)
+        beyond: dict[int, list[int]] = {}
+        for (num_seqs, context), ps in points:
+            if context > size * num_seqs:
+                beyond.setdefault(num_seqs, []).append(ps * num_layers)
+        self._beyond = Knots((n, sorted(ps)[len(ps) // 2]) for n, ps in beyond.items()) if beyond else None
+
+    def span(self, work: Work) -> Affine:
+        """Iterations in a row in which the shorter sequences read one token more each time, up to the next knot."""
+        if not work.windows:
+            raise InputError(f"work.windows is empty; it counts what decodes read in windows of {self._size} tokens")
+        num_seqs, reads = work.decode_seqs, work.windows[0]
+        growing, curve = reads.growing, self._shorter.curve(num_seqs)
+        whole_ps = self._beyond(num_seqs) if self._beyond else curve(num_seqs * self._size)
+        whole_ps = whole_ps * (num_seqs - growing) // num_seqs
+        if not growing:
+            return Affine(whole_ps, 0, UNBOUNDED)
+        tokens = max(0, reads.tokens - (num_seqs - growing) * self._size)
+        i = curve.segment(tokens * num_seqs // growing)  # of a batch of sequences as long as the shorter ones
+        knot, base, slope = curve.x[i], curve.y[i], curve.slopes[i]
+        end = curve.x[i + 1] if i + 1 < len(curve.slopes) else UNBOUNDED
+        first = whole_ps + slope * tokens + growing * (base - slope * knot) // num_seqs
+        steps = UNBOUNDED if end == UNBOUNDED else -((tokens * num_seqs - end * growing) // (growing * num_seqs))
+        return Affine(first, slope * growing, min(steps, reads.steps))

@@ -1,0 +1,55 @@
+"""The study of KV groups: what sequences need by hand, and what the page rules hold of it."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.core.shapes import read_model
+from testbed.experiments.paper.reproduction import load
+from testbed.experiments.paper.studies.groups import needed_bytes
+from testbed.experiments.runs.run_store import RunStore
+
+GIB = {"gemma-3-27b": 2, "nemotron-h-8b": 2}
+ROWS = "input_tokens,output_tokens\n" + "3000,100\n" * 40
+
+
+@pytest.fixture
+def table(tmp_path):
+    (tmp_path / "rows.csv").write_text(ROWS)
+    study = load("groups")
+    common = [word for word in study.common if "kv_memory" not in word]
+    pools = "+server.kv_memory_gib={" + ", ".join(f"{name}: {gib}" for name, gib in GIB.items()) + "}"
+    trace = ["trace=csv", f"trace.path={tmp_path / 'rows.csv'}", "arrivals.rate=1"]
+    study = replace(study, common=[*common, pools], models=list(GIB), traces={"rows": trace, "mooncake": []})
+    store = RunStore(tmp_path)
+    rows = [row for task in study.tasks(1) for row in task.work(store)]
+    return study, pd.DataFrame(rows).set_index(["model", "rule"])
+
+
+def test_needed_bytes_are_those_that_a_later_token_reads():
+    gemma, nemotron = read_model("gemma-3-27b"), read_model("nemotron-h-8b")
+    assert needed_bytes(gemma, 3000) == gemma.slot_bytes * (10 * 3000 + 52 * 1024)
+    assert needed_bytes(gemma, 500) == gemma.kv_bytes_per_token * 500
+    assert needed_bytes(nemotron, 3000) == 4 * 3000 * nemotron.slot_bytes + 24 * nemotron.states.state_bytes
+
+
+def test_the_page_rules_hold_what_is_needed_and_a_uniform_pool_wastes_the_most(table):
+    study, rows = table
+    assert set(rows.loc["nemotron-h-8b"].index) == {"one page size", "large pages"}
+    assert (rows["useful_gib"] <= rows["held_gib"] + 1e-9).all()
+    assert (rows["useful_gib"] + rows["wasted_gib"] <= rows["pool_gib"] + 1e-9).all()
+    gemma = rows.loc["gemma-3-27b"]
+    assert gemma.loc["uniform", "sequences"] == 1
+    assert gemma.loc["uniform", "wasted_gib"] == gemma["wasted_gib"].max()
+    assert gemma.loc["large pages", "sequences"] >= 2
+    found = {(one.setting, one.system): one.simulated for one in study.findings(rows.reset_index())}
+    assert found["rows, gemma-3-27b", "large pages"] == gemma.loc["large pages", "useful_percent"]
+
+
+def test_a_policy_that_cannot_store_states_is_never_asked_to(tmp_path):
+    study = load("groups")
+    assert study.filled(RunStore(tmp_path), "sharegpt", "nemotron-h-8b", "uniform", 0) == []
+    with pytest.raises(InputError, match="unknown-model"):
+        study.filled(RunStore(tmp_path), "sharegpt", "unknown-model", "uniform", 0)
