@@ -1,11 +1,12 @@
 """Attention with caches of e4m3 and with sliding windows, beside fp16 caches and torch, in one run.
 
-Writes cache-forms.csv: microseconds, the ratio to the time of the fp16 kernel in the row's `base`, and the goal of it.
+A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that ratio.
 """
 
-from collections.abc import Sequence
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from testbed.kernels.launch.attention import paged_decode
 from testbed.kernels.launch.decode_plan import DecodePlan
 from testbed.kernels.launch.prefill_attention import paged_prefill
 from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.fingerprint import fingerprint, in_short, write_rows
-from testbed.kernels.measure.timing import time_graph, warm_up
+from testbed.kernels.measure.table import Measurement
+from testbed.kernels.measure.timing import time_graph
 from testbed.kernels.verify.random_batches import Form, Shape
 from testbed.kernels.verify.verify_attention import PLAIN, verify
 
@@ -38,40 +39,25 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
-def main(argv: list[str]) -> None:
-    """Check all kernels, then time, print and write the cases."""
-    parser = Parser("measure cache-forms", __doc__)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none")
-    options = parser.parse_args(argv)
-    if options.rounds and not verify(options.rounds):
+def rows(options: Namespace) -> Iterator[Sequence[Any]]:
+    """Check all kernels, then time the cases; base and torch's attention on as many tokens right before each."""
+    if options.rounds and not verify(options.rounds, partial(print, file=sys.stderr)):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
-    rows = measured(Pools(12 << 30))
-    if options.out:
-        write_rows(options.out / "cache-forms.csv", rows, in_short(fingerprint()))
-
-
-def measured(pools: Pools) -> list[dict[str, Any]]:
-    """A row for every case; base and torch's attention on as many tokens are timed right before it."""
-    warm_up()
-    rows: list[dict[str, Any]] = []
+    pools = Pools(12 << 30)
     for kind, shape, batch, tokens, form, (base_tokens, base_form), goal in CASES:
         base_inputs = inputs_of(pools, kind, shape, batch, base_tokens)
         theirs, base = time_graph(base_inputs.sdpa()), time_graph(calls(base_inputs, base_form))
         del base_inputs
         own = time_graph(calls(inputs_of(pools, kind, shape, batch, tokens), form))
-        ratio = own.median_us / base.median_us
-        rows.append({
-            "kind": kind, "heads": f"{shape.num_heads}/{shape.num_kv_heads}", "head_size": shape.head_size,
-            "batch": batch, "tokens": tokens, "cache": "e4m3" if form.fp8 else "fp16", "window": form.window or "",
-            "median_us": round(own.median_us, 2), "low_us": round(own.low_us, 2), "high_us": round(own.high_us, 2),
-            "base": f"{'e4m3' if base_form.fp8 else 'fp16'} {batch}x{base_tokens}",
-            "base_us": round(base.median_us, 2), "torch_us": round(theirs.median_us, 2), "ratio": round(ratio, 4),
-            "goal": goal or "", "met": "" if goal is None else ratio <= goal,
-        })  # fmt: skip
-        print(*rows[-1].values(), sep="  ", flush=True)
         torch.cuda.empty_cache()
-    return rows
+        ratio = own.median_us / base.median_us
+        heads, types = (
+            f"{shape.num_heads}/{shape.num_kv_heads}",
+            ["e4m3" if x.fp8 else "fp16" for x in (form, base_form)],
+        )
+        yield (kind, heads, shape.head_size, batch, tokens, types[0], form.window or "", own.median_us, own.low_us,
+               own.high_us, f"{types[1]} {batch}x{base_tokens}", base.median_us, theirs.median_us, ratio, goal or "",
+               "" if goal is None else ratio <= goal)  # fmt: skip
 
 
 def inputs_of(pools: Pools, kind: str, shape: Shape, batch: int, tokens: int) -> DecodeInputs | PrefillInputs:
@@ -100,3 +86,12 @@ def calls(inputs: DecodeInputs | PrefillInputs, form: Form, plan: DecodePlan | N
 def as_e4m3(cache: torch.Tensor) -> torch.Tensor:
     """The values as bytes of e4m3, layer by layer."""
     return torch.stack([layer.to(torch.float8_e4m3fn).view(torch.uint8) for layer in cache])
+
+
+def add_arguments(parser: Parser) -> None:
+    """Rounds of checks."""
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none")
+
+
+COLUMNS = "kind,heads,head_size,batch,tokens,cache,window,median_us,low_us,high_us,base,base_us,torch_us,ratio,goal,met"
+MEASUREMENT = Measurement(__doc__, COLUMNS, rows, add_arguments)
