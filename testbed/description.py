@@ -50,6 +50,7 @@ def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: Cost
         "arrivals": configured(config.arrivals),
         "seed": config.seed,
         "cost_error": tested(cost, server.spec),
+        "scheduler_note": scheduler.note(min(model.max_len, config.workload.max_len or model.max_len)),
         **software(),
     }
 

@@ -3,8 +3,10 @@
 from typing import Literal
 
 PolicyName = Literal[
-    "contiguous_max", "contiguous_oracle", "contiguous_pow2", "grouped", "paged", "paged_2023", "prefix_caching",
-    "prefix_caching_v1", "prefix_caching_v1_33", "tiered", "tiered_exclusive",
+    "contiguous_max", "contiguous_oracle", "contiguous_pow2", "grouped", "grouped_caching", "paged", "paged_2023",
+    "prefix_caching", "prefix_caching_v1", "prefix_caching_v1_33", "tiered", "tiered_exclusive",
 ]  # fmt: skip
-SchedulerName = Literal["chunked", "mixed", "mixed_2023", "separate", "static", "vllm_v1", "vllm_v1_async"]
-PreemptionName = Literal["paper", "recompute", "swap"]
+SchedulerName = Literal[
+    "by_session", "chunked", "mixed", "mixed_2023", "priority", "separate", "static", "vllm_v1", "vllm_v1_async"
+]
+PreemptionName = Literal["paper", "recompute", "recompute_tail", "swap"]

@@ -24,7 +24,6 @@ from testbed.schema import no_key
 
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
 ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
-OmegaConf.register_new_resolver("at_least", max, replace=True)
 
 
 def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> RunConfig:

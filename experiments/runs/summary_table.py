@@ -13,14 +13,15 @@ from testbed.run import OVERLOAD, PROFILE, STOPPED
 
 
 def summary_table(summary: dict[str, Any]) -> Group:
-    """A run's summary for the terminal; its first line states the source and the tested error of simulated costs."""
+    """A run's summary for the terminal; before it the source and tested error of costs, and the scheduler's note."""
     table = Table(title="Summary", title_justify="left", show_header=False)
     table.add_column("what")
     table.add_column("value")
     for what, value in _summary_rows(summary):
         table.add_row(what, value)
-    costs = costs_of(summary)
-    return Group(*([Text(f"costs: {costs}")] if costs else []), table)
+    costs, note = costs_of(summary), summary.get(RUN, {}).get("scheduler_note")
+    first = [f"costs: {costs}"] * bool(costs) + [f"scheduler: {note}"] * bool(note)
+    return Group(*map(Text, first), table)
 
 
 def costs_of(summary: Mapping[str, Any]) -> str:

@@ -12,8 +12,17 @@ class MixedPrefill(IterationLevel):
     """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
     An item larger than the token budget runs alone, ahead of the decodes. A smaller one waits until the decodes leave
-    enough of the budget; the configuration's default is at least the model's longest sequence, as in vLLM 0.2.
+    enough of the budget. vLLM 0.2 therefore refuses a budget below the model's longest sequence.
     """
+
+    def note(self, max_len: int) -> str | None:
+        tokens = self.max_num_batched_tokens
+        if max_len <= tokens:
+            return None
+        return (
+            f"a prompt of almost {tokens:,} tokens waits until the running requests leave it room in an iteration "
+            f"(scheduler.max_num_batched_tokens={max_len}, as vLLM 0.2 requires, or scheduler=chunked)"
+        )
 
     def plan(self) -> Plan:
         plan = self.new_plan()

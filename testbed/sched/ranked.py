@@ -61,9 +61,15 @@ class PriorityClasses(Ranked):
     """
 
     def __init__(
-        self, policy: MemoryPolicy, preemption: PreemptionRule, *, patience_s: float = 10.0, **limits: Any
+        self,
+        policy: MemoryPolicy,
+        preemption: PreemptionRule,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        patience_s: float = 10.0,
     ) -> None:
-        super().__init__(policy, preemption, **limits)
+        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
         if not 0 <= patience_s < 9e6:
             raise InputError(f"patience_s={patience_s}: must be a time of at least 0 s and less than 9,000,000 s")
         self.patience_ps = round(patience_s * PS)

@@ -57,6 +57,10 @@ class Scheduler(Foresight, ABC):
         The order depends on the requests in the queue alone, not on the number of calls: a span makes none.
         """
 
+    def note(self, max_len: int) -> str | None:
+        """What a user must know before a run whose sequences may have max_len tokens; the run's first lines have it."""
+        return None
+
     @abstractmethod
     def plan(self) -> Plan:
         """Request slots from the policy, choose victims, and return the next iteration's plan; a false plan is idle."""

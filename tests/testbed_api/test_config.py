@@ -91,12 +91,13 @@ def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("model", "scheduler", "tokens"),
-    [("opt-13b", "mixed", 2560), ("llama-3-8b", "mixed", 8192), ("llama-3-8b", "chunked", 2560)],
-)
-def test_an_iteration_has_room_for_every_prompt_that_is_not_cut(model, scheduler, tokens):
-    config = configured((f"model={model}", f"scheduler={scheduler}"))
-    assert config.scheduler.parameters["max_num_batched_tokens"] == tokens
+    ("words", "noted"),
+    [("", False), ("model=llama-3-8b", True), ("model=llama-3-8b workload.max_len=2048", False),
+     ("model=llama-3-8b scheduler=chunked", False)],
+)  # fmt: skip
+def test_a_prompt_that_waits_for_the_whole_batch_is_said(words, noted):
+    note = build(configured(tuple(words.split()))).description["scheduler_note"]
+    assert ("max_num_batched_tokens=8192" in note) if noted else note is None
 
 
 def test_config_part_can_be_a_class_or_an_object():

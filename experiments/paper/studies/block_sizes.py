@@ -112,9 +112,9 @@ def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -
 
 def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
     """Tokens computed again where only tails are evicted, in percent of those where whole groups are, by block size."""
-    tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
-    if not {TAILS, "recompute"} <= set(tokens):
+    if not {TAILS, "recompute"} <= set(table["system"]):
         return []
+    tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
     percent = (100 * tokens[TAILS] / tokens["recompute"]).items()
     return [Finding(figure, f"blocks of {size}", TAILS, "recomputed tokens (% of whole groups)", value)
             for size, value in percent]  # fmt: skip

@@ -53,7 +53,10 @@ def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
     engine = make_engine(built)
     assert serve_into(tmp_path / "out", built, engine)["engine"] == {"kind": "cpu", "fingerprint": None}
     recorder = engine.records.recorder
-    for name, table in (("requests", tables.requests(recorder)), ("iterations", tables.spans(recorder))):
+    for name, table in (
+        ("requests", tables.requests(recorder, built.workload.rows)),
+        ("iterations", tables.spans(recorder)),
+    ):
         got = pd.read_csv(tmp_path / "out" / f"{name}.csv", keep_default_na=name != "requests")
         more = [*MEASURED, *WORK_COLUMNS] if name == "iterations" else []
         assert [*got.columns] == [*table.columns, *more]
