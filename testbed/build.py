@@ -63,6 +63,9 @@ def build(config: RunConfig) -> Setup:
     if config.policy.is_instance:
         pool = replace(pool, num_slots=policy.usage().total)
     elif isinstance(policy, Grouped):
+        if config.server.num_blocks is not None and len(pool.groups) > 1:
+            raise InputError(f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a server "
+                             f"counts pages of {config.model.name}'s groups (give server.kv_memory_gib)")  # fmt: skip
         pool = policy.pool
     elif config.model.states:
         raise InputError(f"model={config.model.name}: {config.model.states.num_layers} layers keep a state for each "

@@ -84,6 +84,9 @@ RUN = {
         "~server.kv_memory_gib server.num_blocks=999999", "server.num_blocks", "1 a100-40gb"),
     "swapping by a policy without a host tier": (
         "policy=grouped preemption=swap", "preemption=swap: Grouped moves no sequences", "preemption=recompute"),
+    "blocks of layers that share no block": (
+        "model=gemma-2-27b policy=grouped ~server.kv_memory_gib server.num_blocks=900", "server.num_blocks=900",
+        "gemma-2-27b's groups", "give server.kv_memory_gib"),
     "a tier that the policy does not use": (
         "policy=paged +tier@server.tiers.dram=dram", "server.tiers: Paged uses no tier", "policy=tiered", "dram out"),
     "a workspace beside blocks that are given": (
