@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections import deque
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming
@@ -85,8 +85,10 @@ class SessionOrder(Ranked):
     request without a session is one of its own.
     """
 
-    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule, **limits: Any) -> None:
-        super().__init__(policy, preemption, **limits)
+    def __init__(
+        self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_num_batched_tokens: int, max_num_seqs: int
+    ) -> None:
+        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
         self._start_ps: dict[int, int] = {}
 
     def rank(self, request: Incoming) -> int:
