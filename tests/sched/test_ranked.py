@@ -134,7 +134,7 @@ def test_sessions_are_served_in_the_order_in_which_they_began():
 
 
 def test_patience_is_a_time():
-    with pytest.raises(InputError, match="patience_s=-1.0: must be a time of at least 0 s"):
+    with pytest.raises(InputError, match=r"patience_s=-1\.0: must be a time of at least 0 s"):
         PriorityClasses(Paged(PoolSpec(64, 64)), Recompute(), patience_s=-1.0, **LIMITS)
 
 
