@@ -32,7 +32,8 @@ def auto_cost(
 
     source: the data sheet of the GPU on which the shipped profiles were measured. path: a profile, or a folder of
     profiles, to consider besides these. attainable: shares of its memory bandwidth that a GPU reaches, by its name,
-    where it was measured. roofline: its efficiencies, where no profile is near. Software times and the seconds of what
+    where it was measured. roofline: its efficiencies, where no profile is near; its byte_kv_bandwidth also serves a
+    profile of a wider cache. Software times and the seconds of what
     a policy counts are the choices', but for a fitted profile's own.
     """
     known = list(profiles_at_hand(path, (source, server.gpu)))
@@ -48,7 +49,9 @@ def auto_cost(
         return AnalyticCost(model, server, replace(roofline, **software))
     way, one = next(iter(found.items()))
     share = attainable.get(server.gpu.name)
-    profile = one.profile if way == MEASURED else carried(way, one, model, server, known, share)
+    profile = one.profile
+    if way != MEASURED:
+        profile = carried(way, one, model, server, known, share, roofline.byte_kv_bandwidth)
     return ProfileCost(model, server, profile, suited(choices, profile))
 
 

@@ -90,15 +90,20 @@ def derived_cost(
 
 
 class Loads:
-    """Bytes of device memory and FLOPs behind each measured point, for one GPU's shard."""
+    """Bytes of device memory and FLOPs behind each measured point, for one GPU's shard.
 
-    def __init__(self, model: ModelSpec, num_gpus: int) -> None:
-        check_plain(model, "a profile")
+    byte_kv_bandwidth: share of the bandwidth that decode attention keeps where K and V have one byte a value.
+    """
+
+    def __init__(self, model: ModelSpec, num_gpus: int, byte_kv_bandwidth: float = 1.0) -> None:
+        check_plain(model.with_plain_cache, "a profile")
         self.model, self.num_gpus = model, num_gpus
         self.layer = model.layer_params / num_gpus
         self.head = model.vocab_size * model.hidden_size / num_gpus
         self.kv_heads = max(1, model.num_kv_heads // num_gpus)
-        self.kv = 2 * self.kv_heads * model.head_size * model.dtype_bytes  # bytes of a token in one layer
+        value_bytes = model.kv_dtype_bytes or model.dtype_bytes
+        self.kv = 2 * self.kv_heads * model.head_size * value_bytes  # bytes of a token in one layer
+        self.read = self.kv / byte_kv_bandwidth if value_bytes == 1 else self.kv  # what a decode's reading amounts to
         self.pair = 4 * model.num_heads // num_gpus * model.head_size  # FLOPs of a query and a key
 
     def load(self, section: str, key: Key) -> tuple[float, float]:
@@ -117,8 +122,8 @@ class Loads:
         if section == "mixed_attention":
             new, past, num_seqs, mean = key
             pairs = new * past + new * (new + 1) / 2
-            return (new + past + num_seqs * mean) * self.kv, pairs * self.pair
-        return key[-1] * self.kv, 0.0
+            return (new + past) * self.kv + num_seqs * mean * self.read, pairs * self.pair
+        return key[-1] * self.read, 0.0
 
     def sent(self, section: str, key: Key) -> float:
         """Bytes over a link."""

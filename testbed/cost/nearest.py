@@ -10,7 +10,8 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.derive import Loads, derive
 from testbed.cost.sections import PROFILES, has, read_profile
 
-MEASURED, OTHER_GPU, OTHER_MODEL, ROOFLINE = "measured", "other GPU", "other model", "roofline"
+MEASURED, OTHER_GPU, OTHER_MODEL, OTHER_CACHE = "measured", "other GPU", "other model", "other cache"
+ROOFLINE = "roofline"
 FARTHEST = log(8)  # times the weights of a layer; beyond, launches bound its kernels where they do not the other's
 
 
@@ -54,12 +55,18 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
 
     MEASURED: of this shape, GPU and number of GPUs. OTHER_GPU: of this shape and number on another GPU. OTHER_MODEL: of
     the shape whose shard is most alike, rather on this GPU than on another. The earlier of equals is taken. A model
-    that is not plain (ModelSpec.is_plain) has MEASURED only.
+    that is not plain (ModelSpec.is_plain) has MEASURED only, or OTHER_CACHE: the best of these ways for the same model
+    with K and V of the type of its weights.
     """
-    known = [one for one in known if one.model.is_plain == model.is_plain]
+    known = list(known)
     if not model.is_plain:
         same = [one for one in known if _is_same(one, model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
-        return {MEASURED: same[0]} if same else {}
+        if same:
+            return {MEASURED: same[0]}
+        wider = by_way(model.with_plain_cache, server, known) if model.with_plain_cache.is_plain else {}
+        movable = [one for one in wider.values() if one.profile["fingerprint"]["source"] != "derived"]
+        return {OTHER_CACHE: movable[0]} if movable else {}
+    known = [one for one in known if one.model.is_plain]
     here, found = Loads(model, server.num_gpus), dict[str, tuple[tuple[float, bool], Known]]()
     for one in known:
         way = _way(one, here, server.gpu)
@@ -99,13 +106,20 @@ def distance(one: Loads, other: Loads) -> float:
 
 
 def carried(
-    way: str, one: Known, model: ModelSpec, server: ServerSpec, known: Iterable[Known], attainable: float | None = None
+    way: str,
+    one: Known,
+    model: ModelSpec,
+    server: ServerSpec,
+    known: Iterable[Known],
+    attainable: float | None = None,
+    byte_kv_bandwidth: float = 1.0,
 ) -> dict[str, Any]:
     """The nearest profile, carried to this model's shard and this GPU; it says by which way and from what.
 
     A profile of one GPU has no all-reduces; they are another one's of the same GPU, for they do not know the model.
+    byte_kv_bandwidth: as in Loads.
     """
-    shard = Loads(model, server.num_gpus)
+    shard = Loads(model, server.num_gpus, byte_kv_bandwidth)
     share = attainable if is_elsewhere(one, server.gpu) else None
     profile = derive(one.profile, one.gpu, server.gpu, share, shard)
     if server.num_gpus > 1 and not has(profile, "all_reduce"):

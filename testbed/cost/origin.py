@@ -9,7 +9,7 @@ from typing import Any
 
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.cost.nearest import OTHER_GPU, OTHER_MODEL, ROOFLINE
+from testbed.cost.nearest import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 
 TESTED = Path(__file__).with_name("left_out.csv")  # `testbed validate-costs` writes it
 SHIPPED = "measured"  # who measured the profile that a prediction in that table starts from: ours, which ship
@@ -37,8 +37,9 @@ def _where(fingerprint: Mapping[str, Any]) -> str:
         stand_ins = [f"{part} by {how}" for part, how in fingerprint.get("not_measured", {}).items()]
         but = f", but {', '.join(stand_ins)}" if stand_ins else ""
         return f"{fingerprint.get('source', 'from')} on {device}{_date(fingerprint)}{but}"
-    of = f"{began['model']} on " if fingerprint.get("way") == OTHER_MODEL else ""
-    return f"derived for {device} from {of}{began.get('device')}{_date(began)}"
+    of = f"{began['model']} on " if fingerprint.get("way") in (OTHER_MODEL, OTHER_CACHE) else ""
+    cache = ", with another type of K and V" if fingerprint.get("way") == OTHER_CACHE else ""
+    return f"derived for {device} from {of}{began.get('device')}{_date(began)}{cache}"
 
 
 def _date(fingerprint: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.auto import auto_cost
 from testbed.cost.model import Work
-from testbed.cost.nearest import MEASURED, OTHER_GPU, OTHER_MODEL, by_way, carried, profiles_at_hand
+from testbed.cost.nearest import MEASURED, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, by_way, carried, profiles_at_hand
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
 
@@ -58,6 +58,19 @@ def test_a_profile_carried_to_its_own_shard_and_gpu_stays_as_it_is():
     measured = ProfileCost(LLAMA, server(), one.profile, Choices())
     for work in (Work(8, 4096, 512, num_requests=8), Work(prefill=((512, 0),), num_requests=1)):
         assert same.iteration(work) == pytest.approx(measured.iteration(work), rel=1e-3)
+
+
+@pytest.mark.parametrize("on", [server(), server(L4)])
+def test_a_cache_of_one_byte_takes_the_16_bit_profile_with_fewer_bytes_to_read(on):
+    narrow = replace(LLAMA, kv_dtype_bytes=1)
+    wide_cost, narrow_cost = (auto_cost(model, on, H200, Choices(), Efficiencies(byte_kv_bandwidth=0.7))
+                              for model in (LLAMA, narrow))  # fmt: skip
+    assert narrow_cost.fingerprint["way"] == OTHER_CACHE
+    few, many = Work(32, 32 * 16, 16, num_requests=32), Work(32, 32 * 16_384, 16_384, num_requests=32)
+    wide, less = (cost.iteration(many) - cost.iteration(few) for cost in (wide_cost, narrow_cost))
+    assert 0.7 <= less / wide < 0.85  # half the bytes at 0.7 of the bandwidth; what no bandwidth shortens stays
+    prompt = Work(prefill=((512, 0),), num_requests=1)
+    assert narrow_cost.iteration(prompt) == pytest.approx(wide_cost.iteration(prompt), rel=0.01)
 
 
 def test_a_profile_of_one_gpu_borrows_the_all_reduces_of_another():
