@@ -173,9 +173,11 @@ def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) ->
     require(10, is_footprint(footprint), f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)")
     held = sum(extent.length for extent in table)
     claimed = slots_at(footprint, seq.num_slots)
+    if policy.returns_slots:
+        held = sum(slots.length for one in policy.group_tables(seq) if one.slots_per_token for slots in one.extents)
     require(
         11,
-        claimed == held,
+        held <= claimed if policy.returns_slots else held == claimed,
         f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}",
     )
 
@@ -185,7 +187,7 @@ def slots_at(footprint: Footprint, num_tokens: int) -> int:
     if isinstance(footprint, Fixed):
         return footprint.slots
     if isinstance(footprint, Granular):
-        return ceil_div(num_tokens, footprint.size) * footprint.size
+        return ceil_div(num_tokens, footprint.size) * footprint.size * footprint.slots_per_token
     return next((slots for tokens, slots in footprint.steps if num_tokens <= tokens), 0)
 
 

@@ -164,14 +164,19 @@ class Fixed(NamedTuple):
 
 
 class Granular(NamedTuple):
-    """A footprint of as many whole blocks of `size` slots as the stored tokens need."""
+    """A footprint of as many whole blocks of `size` tokens as the stored tokens need.
+
+    slots_per_token is one number for all sequences of a policy. One that returns slots may have fewer: those of blocks
+    that no later token reads.
+    """
 
     size: int
+    slots_per_token: int = 1
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
         """See Footprint."""
         padding = -final_len % self.size
-        return [(final_len + padding - self.size + 1, padding)] if padding else []
+        return [(final_len + padding - self.size + 1, padding * self.slots_per_token)] if padding else []
 
 
 class Stepped(NamedTuple):

@@ -51,6 +51,7 @@ class SpanMeter(Meter):
         self._copies = 0
         self._taken: list[int] = []
         self._footprint: Footprint | None = None  # the last that was looked at: most policies have one for all
+        self._slots_per_token = 1
 
     def open(self, plan: Plan, used: Usage) -> None:
         for group in plan.preempted:
@@ -69,7 +70,7 @@ class SpanMeter(Meter):
         in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
         self._copies = sum(map(self.copies, state.running.values())) if in_prompts else 0
         if used.saved and plan.guaranteed_steps and (size := self._block_size()):
-            self._taken = taken_from_now(state.batch, size)
+            self._taken = taken_from_now(state.batch, size, self._slots_per_token)
 
     def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
         state, starts, used, started = self.state, self._starts, self._used, NO_GROWTH
@@ -115,7 +116,7 @@ class SpanMeter(Meter):
 
     def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
         """What the second and later iterations see that the first did not."""
-        live, live_time = span.ramp(self._growing)
+        live, live_time = span.ramp(self._growing * self._slots_per_token)
         held, held_time = span.after(grown.growth) if grown.growth.slots else (0, 0)
         internal, internal_time = span.at(started) if started.slots else (0, 0)
         evicted, evicted_time = span.after(grown.evicted) if grown.evicted.slots else (0, 0)
@@ -136,6 +137,8 @@ class SpanMeter(Meter):
             raise PlugInError(f"{name} has no footprint for {first}: answer for all, or leave footprint() out")
         if footprint is not self._footprint and not is_footprint(footprint):
             raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
+        if footprint is not self._footprint:
+            self._slots_per_token = footprint.slots_per_token if isinstance(footprint, Granular) else 1
         self._footprint = footprint
         num_slots = whole(self.policy, "num_slots", first.num_slots)
         tracked = Tracked(footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots)
@@ -177,7 +180,7 @@ class SpanMeter(Meter):
         return growth_of(events) if events else NO_GROWTH
 
 
-def taken_from_now(batch: Batch, block_size: int) -> list[int]:
+def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[int]:
     """Slots that the members take at each of the next block_size steps, after which it goes round.
 
     It walks the batch, and only where slots are shared: an index of the meter's would lie on the batch, where policies
@@ -185,5 +188,5 @@ def taken_from_now(batch: Batch, block_size: int) -> list[int]:
     """
     taken, extended = [0] * block_size, batch.extended
     for seq in batch:
-        taken[-(seq.slots_offset + extended) % block_size] += block_size
+        taken[-(seq.slots_offset + extended) % block_size] += block_size * slots_per_token
     return taken

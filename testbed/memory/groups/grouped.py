@@ -1,14 +1,32 @@
 """Paged memory of a model with several KV groups: windows give back what no later token reads, states stay."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import GRANTED, Answer, Answers, Extent, Grant, GroupTable, Ops, Refusal, Usage, ceil_div
+from testbed.core.slots import (
+    NO_GROWTH,
+    NO_OPS,
+    Answer,
+    Answers,
+    Extent,
+    Footprint,
+    Grant,
+    Granular,
+    GroupTable,
+    Growth,
+    Ops,
+    Refusal,
+    Usage,
+    ceil_div,
+    growth_of,
+)
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
+from testbed.memory.groups.page_table import Hit, PageTable
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 WINDOW_SHARE = 0.8  # SGLang's default
@@ -20,36 +38,13 @@ RULES: dict[str, Callable[..., PagePool]] = {
 }
 
 
-class Hit(NamedTuple):
-    """What a sequence begins with: num_tokens tokens of the cache, by column in `pages` behind `dropped` blocks."""
-
-    num_tokens: int
-    pages: Pages
-    dropped: list[int]
-
-
-class PageTable:
-    """The pages of one sequence by column; of column c, it has none for its first `dropped[c]` blocks.
-
-    num_cached: leading tokens that it found in the cache.
-    """
-
-    __slots__ = ("dropped", "num_cached", "pages", "seq")
-
-    def __init__(self, seq: Sequence, hit: Hit, new: Pages) -> None:
-        self.seq = seq
-        self.num_cached = hit.num_tokens
-        self.dropped = list(hit.dropped)
-        self.pages = [found + taken for found, taken in zip(hit.pages, new, strict=True)]
-
-
 class Grouped(MemoryPolicy):
     """Pages of block_size tokens, taken when needed and shared between the groups by `page_rule`.
 
     Its slots are units: what a token takes in one attention layer, so that a token takes as many as there are layers.
     A chunk keeps the window of its first token; a block that no token of the next chunk or step reads is given back as
     that one is granted. Admission keeps a watermark share of the pool free, unless the pool is empty. It serves one
-    sequence a request, caches no prefixes and promises no steps. window_share is fixed_split's.
+    sequence a request and caches no prefixes. window_share is fixed_split's.
     """
 
     returns_slots: ClassVar[bool] = True
@@ -81,6 +76,8 @@ class Grouped(MemoryPolicy):
         self._max_len = pool.max_len
         self._watermark = watermark * self.pages.total
         self._tables: dict[int, PageTable] = {}
+        self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
+        self._block_units = sum(self.pages.used_units(i) for i, one in enumerate(self.pages.columns) if one.per_block)
         self._longest = self._longest_of()
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
@@ -94,7 +91,7 @@ class Grouped(MemoryPolicy):
                 self._hold(seqs[0], hit)
                 self._ensure_free(needed)
                 new = [self.pages.take(i, count) for i, count in enumerate(needed)]
-                self._tables[seqs[0].seq_id] = PageTable(seqs[0], hit, new)
+                self._tables[seqs[0].seq_id] = PageTable(seqs[0], self.pages, hit, new)
                 return [Grant(hit.num_tokens)]
         return Refusal.LATER
 
@@ -103,16 +100,30 @@ class Grouped(MemoryPolicy):
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 needed[i] += count
-                unread[i] += self._unread(seq, i)
+                unread[i] += self._tables[seq.seq_id].unread(i)
         if not self.pages.fits(needed, self._unshared(unread)):
             return Refusal.LATER
+        idle, returned = self.pages.idle_units, self._units(self._unshared(unread))
         for seq in batch:
             self._give_back(seq)
         self._ensure_free(needed)
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 self._tables[seq.seq_id].pages[i] += self.pages.take(i, count)
-        return GRANTED
+        return Grant(0, NO_OPS, self._growth(batch, num_tokens, returned), Growth(idle - self.pages.idle_units))
+
+    def guaranteed_steps(self, batch: Batch) -> int:
+        """Steps before a window gives a block back, and before a page is taken that is not free or partly unused."""
+        if not batch.sequences:
+            return 0
+        size = self.tokens_per_page
+        within_blocks = min(-seq.num_slots % size for seq in batch)
+        with_pages = self.pages.free_rounds(len(batch.sequences)) * size
+        returning = min(self._tables[seq.seq_id].steps_to_return() for seq in batch)
+        return max(0, min(max(within_blocks, with_pages), returning, self._max_len))
+
+    def footprint(self, seq: Sequence) -> Footprint | None:
+        return self._footprint
 
     def release(self, seq: Sequence) -> None:
         table = self._tables.pop(seq.seq_id)
@@ -124,23 +135,14 @@ class Grouped(MemoryPolicy):
         return [extent for part in self.group_tables(seq) for extent in part.extents]
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
-        table = self._tables[seq.seq_id]
-        return [
-            GroupTable(
-                one.group,
-                [Extent(page, self.pages.used_units(i)) for page in table.pages[i]],
-                table.dropped[i] * self.tokens_per_page,
-                one.width,
-            )
-            for i, one in enumerate(self.pages.columns)
-        ]
+        return self._tables[seq.seq_id].group_tables(self.pages)
 
     def usage(self) -> Usage:
         held = live = 0
         for table in self._tables.values():
             for i, pages in enumerate(table.pages):
                 held += len(pages) * self.pages.used_units(i)
-                live += self._live(table, i)
+                live += table.live(i)
         total, free = self.pages.total, self.pages.free_units
         return Usage(total, live, held, total - free, 0, free, free)
 
@@ -148,7 +150,7 @@ class Grouped(MemoryPolicy):
         """Live and held units of one KV group."""
         columns = [i for i, one in enumerate(self.pages.columns) if one.group == group]
         tables = self._tables.values()
-        live = sum(self._live(table, i) for table in tables for i in columns)
+        live = sum(table.live(i) for table in tables for i in columns)
         return live, sum(len(table.pages[i]) * self.pages.used_units(i) for table in tables for i in columns)
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
@@ -165,13 +167,7 @@ class Grouped(MemoryPolicy):
         assert all(start >= end for (start, _), end in zip(extents, ends, strict=False)), "pages overlap"
         assert ends[-1] <= self.pages.total, "a page lies beyond the pool"
         for table in self._tables.values():
-            blocks = ceil_div(table.seq.num_slots, self.tokens_per_page)
-            for i, one in enumerate(self.pages.columns):
-                expected = 1 if one.state and not one.window else blocks - table.dropped[i]
-                assert len(table.pages[i]) == expected, f"{table.seq} has {len(table.pages[i])} pages of column {i}"
-                reading = max(table.seq.num_slots - 1, table.num_cached)
-                unread = max(reading + 1 - (one.window or reading + 1), 0) // self.tokens_per_page
-                assert table.dropped[i] <= unread, f"{table.seq} has given back what it reads, in column {i}"
+            table.check()
 
     def _longest_of(self) -> int:
         """The most tokens whose pages fit the pool while it is empty, at most max_len."""
@@ -215,29 +211,23 @@ class Grouped(MemoryPolicy):
     def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
         """Pages by column that a sequence takes as it grows from `before` to `after` slots."""
         count = ceil_div(after, self.tokens_per_page) - ceil_div(before, self.tokens_per_page)
-        return [int(is_new) if one.state and not one.window else count for one in self.pages.columns]
+        return [count if one.per_block else int(is_new) for one in self.pages.columns]
 
-    def _unread(self, seq: Sequence, column: int) -> list[int]:
-        """Pages that no token of the next chunk or step reads: it begins at token num_slots, which reads itself too."""
-        table = self._tables[seq.seq_id]
-        return table.pages[column][: max(self._first_read(seq.num_slots, column) - table.dropped[column], 0)]
+    def _growth(self, batch: Batch, num_tokens: int, returned: int) -> Growth:
+        """The units that num_tokens steps take, less those that the first of them returns."""
+        size = self.tokens_per_page
+        events = [(0, -returned)] if returned else []
+        for first, count in Counter(-seq.num_slots % size for seq in batch).items():
+            events += [(step, count * self._block_units) for step in range(first, num_tokens, size)]
+        return growth_of(events) if events else NO_GROWTH
 
-    def _first_read(self, token: int, column: int) -> int:
-        """The first block that a token reads."""
-        window = self.pages.columns[column].window
-        return 0 if window is None else max(token + 1 - window, 0) // self.tokens_per_page
+    def _units(self, pages: Pages) -> int:
+        """Units of these pages, by column."""
+        return sum(len(some) * self.pages.used_units(i) for i, some in enumerate(pages))
 
     def _give_back(self, seq: Sequence) -> None:
         table = self._tables[seq.seq_id]
-        for i, pages in enumerate(table.pages):
-            if unread := self._unread(seq, i):
+        for i in range(len(self.pages.columns)):
+            if unread := table.unread(i):
                 self._put(i, unread)
-                del pages[: len(unread)]
-                table.dropped[i] += len(unread)
-
-    def _live(self, table: PageTable, column: int) -> int:
-        """Units of a column in which a token or a state is stored."""
-        one = self.pages.columns[column]
-        if one.state:
-            return one.state * len(table.pages[column])
-        return (table.seq.num_slots - table.dropped[column] * self.tokens_per_page) * one.width
+                table.drop(i, len(unread))

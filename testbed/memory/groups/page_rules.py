@@ -23,6 +23,11 @@ class Column(NamedTuple):
     window: int | None = None
     state: int = 0
 
+    @property
+    def per_block(self) -> bool:
+        """Whether a sequence has a page for each block of its tokens; a state without checkpoints has one for all."""
+        return not self.state or self.window is not None
+
 
 class PagePool(ABC):
     """Pages of a pool of `total` units; `columns` say what a sequence needs a page for, one for each block of tokens.
@@ -70,6 +75,13 @@ class PagePool(ABC):
 
         That is after `returned` were given back, and while the idle pages `revived` are held.
         """
+
+    def free_rounds(self, num_seqs: int) -> int:
+        """How often num_seqs sequences can take the pages of a block that are free now and have no unused unit.
+
+        What a page stores must grow with the tokens: checkpoints of states do not.
+        """
+        return 0
 
     @abstractmethod
     def short(self, needed: Sequence[int]) -> int | None:
@@ -123,6 +135,10 @@ class OnePageSize(PagePool):
         held = sum(map(len, revived or ())) - sum(map(len, returned))
         return sum(needed) + held <= len(self._free) + sum(self.idle)
 
+    def free_rounds(self, num_seqs: int) -> int:
+        growing = [one.width * self.block_size for one in self.columns if one.per_block]
+        return len(self._free) // (num_seqs * len(growing)) if {*growing} == {self.page_units} else 0
+
     def short(self, needed: Sequence[int]) -> int | None:
         return 0 if sum(needed) > len(self._free) else None
 
@@ -167,6 +183,9 @@ class FixedSplit(PagePool):
         return all(
             needed[i] + held[i] <= len(free) + len(returned[i]) + self.idle[i] for i, free in enumerate(self._free)
         )
+
+    def free_rounds(self, num_seqs: int) -> int:
+        return min(map(len, self._free)) // num_seqs
 
     def short(self, needed: Sequence[int]) -> int | None:
         return next((i for i, free in enumerate(self._free) if needed[i] > len(free)), None)

@@ -1,0 +1,83 @@
+"""The pages of one sequence in every column, and which of them its next token still reads."""
+
+from typing import NamedTuple
+
+from testbed.core.sequence import Sequence
+from testbed.core.slots import Extent, GroupTable, ceil_div
+from testbed.memory.groups.page_rules import Column, PagePool, Pages
+from testbed.memory.policy import UNBOUNDED_LEN
+
+
+class Hit(NamedTuple):
+    """What a sequence begins with: num_tokens tokens of the cache, by column in `pages` behind `dropped` blocks."""
+
+    num_tokens: int
+    pages: Pages
+    dropped: list[int]
+
+
+class PageTable:
+    """The pages of one sequence by column; of column c, it has none for its first `dropped[c]` blocks.
+
+    num_cached: leading tokens that it found in the cache.
+    """
+
+    __slots__ = ("block_size", "columns", "dropped", "num_cached", "pages", "seq")
+
+    def __init__(self, seq: Sequence, pool: PagePool, hit: Hit, new: Pages) -> None:
+        self.seq = seq
+        self.columns = pool.columns
+        self.block_size = pool.block_size
+        self.num_cached = hit.num_tokens
+        self.dropped = list(hit.dropped)
+        self.pages = [found + taken for found, taken in zip(hit.pages, new, strict=True)]
+
+    def group_tables(self, pool: PagePool) -> list[GroupTable]:
+        """Its extents by KV group."""
+        return [
+            GroupTable(
+                one.group,
+                [Extent(page, pool.used_units(i)) for page in self.pages[i]],
+                self.dropped[i] * self.block_size,
+                one.width,
+            )
+            for i, one in enumerate(self.columns)
+        ]
+
+    def unread(self, column: int) -> list[int]:
+        """Pages that no token of the next chunk or step reads: it begins at token num_slots, which reads itself too."""
+        first = first_read(self.columns[column], self.seq.num_slots, self.block_size)
+        return self.pages[column][: max(first - self.dropped[column], 0)]
+
+    def drop(self, column: int, count: int) -> None:
+        """Its first `count` pages of a column are its own no more."""
+        del self.pages[column][:count]
+        self.dropped[column] += count
+
+    def steps_to_return(self) -> int:
+        """How many steps in a row leave it the pages that it has."""
+        ends = zip(self.dropped, self.columns, strict=True)
+        kept = [(dropped + 1) * self.block_size + one.window for dropped, one in ends if one.window]
+        return min(kept, default=UNBOUNDED_LEN) - self.seq.num_slots - 1
+
+    def live(self, column: int) -> int:
+        """Units of a column in which a token or a state is stored."""
+        one = self.columns[column]
+        if one.state:
+            return one.state * len(self.pages[column])
+        return (self.seq.num_slots - self.dropped[column] * self.block_size) * one.width
+
+    def check(self) -> None:
+        """Raise AssertionError where it lacks a page that it reads, or has one too many."""
+        blocks = ceil_div(self.seq.num_slots, self.block_size)
+        reading = max(self.seq.num_slots - 1, self.num_cached)
+        for i, one in enumerate(self.columns):
+            expected = blocks - self.dropped[i] if one.per_block else 1
+            assert len(self.pages[i]) == expected, f"{self.seq} has {len(self.pages[i])} pages of column {i}"
+            unread = first_read(one, reading, self.block_size)
+            assert self.dropped[i] <= unread, f"{self.seq} has given back what it reads, in column {i}"
+
+
+def first_read(column: Column, token: int, block_size: int) -> int:
+    """The first block that a token reads, which also reads itself."""
+    return 0 if column.window is None else max(token + 1 - column.window, 0) // block_size
