@@ -62,8 +62,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:
         raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
-    host_slots = pool.slots_of(HOST)
-    pools = make_pools(spec, pool.num_slots, host_slots, layout.block_size, options.device, options.dtype,
+    pools = make_pools(spec, pool.num_slots, pool.slots_of(HOST), layout.block_size, options.device, options.dtype,
                        1 if pooled else spec.num_layers)  # fmt: skip
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
@@ -75,7 +74,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
     runner = Runner(state, network, attention, moves, layout, sampler, timer, NoSlotChecker(), longest)
     if options.debug:
-        runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, host_slots)
+        runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, pool)
     if options.registered:
         runner.register_prefix(options.registered)
     if options.graphs and options.device != "cpu":

@@ -28,7 +28,6 @@ TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
 Run = Callable[[torch.Tensor], None]  # fills an output
-PrefillKind = tuple[str, str, bool | None]  # name and kind of a prefill kernel, and whether it packs heads
 PLAIN = Form()
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
@@ -82,9 +81,9 @@ def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[s
         ("decode.cu", base | plan.constants | {"PAGED": 1, "BLOCK_SIZE": size}),
         ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
     ]
-    for _, kind, pack in prefill_kinds(shape, form):
-        source = {"mma": "prefill.cu", "wgmma": "prefill_wgmma.cu", "tma": "prefill_tma.cu"}[kind]
-        found.append((source, base | ({"BLOCK_SIZE": size} if pack is None else constants(group, size, pack))))
+    for kind, pack in prefill_kinds(shape, form).values():
+        source = {"mma": "prefill.cu", "tma": "prefill_tma.cu"}[kind]
+        found.append((source, base | ({"BLOCK_SIZE": size} if kind == "mma" else constants(group, size, pack))))
     if size & (size - 1) == 0 and form == PLAIN:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
     return found
@@ -139,26 +138,21 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
     want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, news, lens, form.window)
     read = batch.without_unread(form.window, news)
 
-    def run(kind: str, pack: bool | None, out: torch.Tensor) -> None:
+    def run(kind: str, pack: bool, out: torch.Tensor) -> None:
         options = {"max_query_len": max(news), "kind": kind, "pack": pack}
         caches = read.k_cache, read.v_cache, read.block_tables
         paged_prefill(out, batch.q, *caches, starts, batch.context_lens, **options, kv_scales=batch.kv_scales,
                       window=form.window)  # fmt: skip
 
-    kinds = prefill_kinds(case.shape, form)
-    return errors(
-        batch.q, want, {f"paged_prefill ({name}){form}": partial(run, kind, pack) for name, kind, pack in kinds}
-    )
+    kinds = prefill_kinds(case.shape, form).items()
+    return errors(batch.q, want, {f"paged_prefill ({name}){form}": partial(run, *kind) for name, kind in kinds})
 
 
-def prefill_kinds(shape: Shape, form: Form = PLAIN) -> list[PrefillKind]:
-    """Names and kinds of the prefill kernels that run here on this shape and form."""
-    found: list[PrefillKind] = [("mma", "mma", None)]
-    if has_wgmma(shape.head_size) and not form.fp8:
-        if form.window is None:
-            found.append(("wgmma", "wgmma", None))
-        if shape.block_size in BLOCK_SIZES_OF_TMA:
-            found += [("tma", "tma", False), ("tma, packed", "tma", True)]
+def prefill_kinds(shape: Shape, form: Form = PLAIN) -> dict[str, tuple[str, bool]]:
+    """The prefill kernels that run here on this shape and form: kind, and whether it packs heads."""
+    found = {"mma": ("mma", False)}
+    if has_wgmma(shape.head_size) and not form.fp8 and shape.block_size in BLOCK_SIZES_OF_TMA:
+        found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
     return found
 
 
