@@ -13,7 +13,7 @@ from testbed.core.errors import InputError
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 MEASUREMENTS = {
-    "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products"),
+    "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs"),
     "cache-forms": ("measure.cache_forms", "attention with caches of e4m3 and with windows, beside fp16 and torch"),
     "ladder": ("ladder.measure", "decode attention in five steps, each checked first"),
     "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
@@ -46,14 +46,13 @@ def bench_kernels(argv: list[str]) -> None:
     this = Parser(
         "bench-kernels",
         "Checks and prints every claim about the kernels: first all kernels against their references; then paging "
-        "against contiguous memory, decode, prefill and swap times against the goals, and the fit of one model's "
-        "profile. Needs torch, CuPy and an NVIDIA GPU.",
+        "against contiguous memory, and decode, prefill and swap times against the goals. Needs torch, CuPy and an "
+        "NVIDIA GPU.",
     )
     this.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
     this.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
-    this.add_argument("--fit", nargs="*", default=["opt-13b"], help="models whose fit is tested")
     options = this.parse_args(argv)
-    on_gpu("measure.bench_kernels", "bench-kernels").bench(options.out, options.rounds, options.fit)
+    on_gpu("measure.bench_kernels", "bench-kernels").bench(options.out, options.rounds)
 
 
 def measure(argv: list[str]) -> None:

@@ -14,10 +14,9 @@ from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools,
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import PlainAttention
-from testbed.kernels.engine.pool_moves import CudaMoves, PlainMoves
+from testbed.kernels.engine.pool_moves import CudaMoves, Moves
 from testbed.kernels.engine.runner import Runner, live_tables
-from testbed.kernels.engine.sampler import Sampler
-from testbed.kernels.engine.sampling import TopP
+from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
@@ -25,6 +24,7 @@ from testbed.memory.contiguous.contiguous import Contiguous
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.static_batch import StaticBatch
 
 MAX_BLOCK_SIZE = 256  # of the paged kernels
 
@@ -58,6 +58,8 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
         raise InputError(f"{type(policy).__name__}: moves blocks in the background, which only the simulator does")
     if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
         raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
+    if isinstance(scheduler, StaticBatch):
+        raise InputError("scheduler=static_batch: pads its batches, which only the simulator does")
     layout = layout_of(policy, spec.num_kv_heads, arch.windows)
     pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:
@@ -115,7 +117,7 @@ def _capture(runner: Runner, max_num_seqs: int, longest: int) -> None:
 
 
 def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
-    moves = PlainMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
+    moves = Moves(pools, layout, lambda: [table for _, table in live_tables(state)])
     return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout, arch.windows), moves, HostTimer()
 
 

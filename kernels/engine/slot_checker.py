@@ -127,8 +127,10 @@ class SlotChecker(NoSlotChecker):
         if found == ids[: len(slots)]:
             return
         at = next(i for i, (is_there, expected) in enumerate(zip(found, ids, strict=False)) if is_there != expected)
-        writer, position = self._written.get(found[at], (-1, -1))
-        what = "nothing" if found[at] is None else f"token {position} that {self._name(writer)} wrote"
+        what, wrong = "nothing", found[at]
+        if isinstance(wrong, int):
+            writer, position = self._written[wrong]
+            what = f"token {position} that {self._name(writer)} wrote"
         raise SlotError(f"{self._who(seq_id)} reads slot {slots[at]} as its token {at}; it holds {what}")
 
     def _who(self, seq_id: int) -> str:

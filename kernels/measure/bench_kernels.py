@@ -3,19 +3,16 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from testbed.core.shapes import read_model
-from testbed.cost.sections import dump
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from testbed.kernels.measure.bench_report import Report, Time
-from testbed.kernels.measure.fingerprint import file_name, fingerprint
-from testbed.kernels.measure.profile_sections import whole_profile
+from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.timing import Timing, time_graph, warm_up
 from testbed.kernels.verify.random_batches import Shape
 from testbed.kernels.verify.verify_attention import verify
@@ -160,19 +157,8 @@ def bench_swap(report: Report) -> None:
             report.add("swap", case, f"{median / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
 
 
-def bench_fit(report: Report, models: Iterable[str], folder: Path) -> None:
-    """Claim 6: a new profile, stored in the folder, predicts iterations that it was not fitted to."""
-    for name in models:
-        profile = whole_profile(read_model(name), 1)
-        (folder / file_name(profile)).write_text(dump(profile))
-        fit = profile["fit"]
-        median, p95 = fit["median_error"], fit["p95_error"]
-        text = f"median error {median:.2%}, p95 {p95:.2%} on {fit['num_batches']} ragged batches"
-        report.add("fit", name, text, "3%, 8%", median < 0.03 and p95 < 0.08)
-
-
-def bench(out: Path, rounds: int, models: Iterable[str]) -> None:
-    """Check, time, and write the report to a folder; `models` are the models whose fit is tested."""
+def bench(out: Path, rounds: int) -> None:
+    """Check, time, and write the report to a folder."""
     report, device = Report(), fingerprint()
     if not bench_correctness(report, rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
@@ -185,8 +171,6 @@ def bench(out: Path, rounds: int, models: Iterable[str]) -> None:
     del pools
     torch.cuda.empty_cache()
     bench_swap(report)
-    torch.cuda.empty_cache()
-    bench_fit(report, models, out)
     report.write(out, device)
 
 

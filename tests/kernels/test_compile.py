@@ -61,7 +61,6 @@ COVERING = [
         (other("prefill_tma.cu", 128, 4, 16, 0), 0, 1),
         (move(16, 0), 1, 0),
     )),
-    other("prefill_wgmma.cu", 64, 7, 16, 0), other("prefill_wgmma.cu", 128, 1, 1, 1),
     *(other("paper_decode.cu", size, 2, block, 0) for size, block in zip(HEAD_SIZES, (1, 8, 16, 32, 256), strict=True)),
     move(16, 0), move(3, 1),
     network(), network(HEAD_SIZE=64), network(HEAD_SIZE=128, BF16=1),
@@ -92,8 +91,6 @@ def test_full_grid_compiles() -> None:
     for size, group, block, bf16 in product(HEAD_SIZES, (1, 4, 7, 8, 12), blocks, (0, 1)):
         compile_cubin(*decode(size, group, block, bf16), "sm_90")
         compile_cubin(*other("prefill.cu", size, group, block, bf16), "sm_90")
-        if size in (64, 128):
-            compile_cubin(*other("prefill_wgmma.cu", size, group, block, bf16), "sm_90a")
         if block & (block - 1) == 0:
             compile_cubin(*other("paper_decode.cu", size, group, block, bf16), "sm_90")
 

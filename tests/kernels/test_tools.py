@@ -1,6 +1,5 @@
 """What calibrate and bench-kernels do without a GPU: load, read model shapes, lay out their files."""
 
-import json
 import pkgutil
 from importlib import import_module
 
@@ -12,12 +11,10 @@ import testbed.kernels
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.cost.profile import read_profile
-from testbed.cost.sections import dump
 from testbed.kernels.commands import MEASUREMENTS, measure
-from testbed.kernels.measure.all_reduce import predictions, require_gpus
-from testbed.kernels.measure.bench_report import Report
+from testbed.kernels.measure.all_reduce import require_gpus
 from testbed.kernels.measure.layers import shard_shape
-from testbed.kernels.measure.sweeps import MIXED_TOKENS, combined, mixed_grid, ragged_lens
+from testbed.kernels.measure.sweeps import combined, ragged_lens
 
 
 def test_every_kernel_module_can_be_imported() -> None:
@@ -33,12 +30,6 @@ SHIPPED = {"opt-13b": 1, "opt-66b": 4, "opt-175b": 8, "llama-13b": 1, "llama-3-8
 def test_all_reduce_over_missing_gpus_is_refused(requested: list[int]) -> None:
     with pytest.raises(InputError, match=rf"--gpus {requested[-1]}: this machine has 4 GPUs \(choose from 2 to 4\)"):
         require_gpus(requested, found=4)
-
-
-def test_all_reduces_are_predicted_from_the_next_smaller_number_of_gpus() -> None:
-    points = {2: [[2, 1000, 4.0, 3.9, 4.1]], 4: [[4, 1000, 7.0, 6.9, 7.1]], 8: [[8, 1000, 9.0, 8.9, 9.1]]}
-    expected = [(4, 1000, 7.0, 4 * 1.5), (8, 1000, 9.0, 7 * (7 / 8) / (3 / 4))]  # a ring's share (n - 1) / n
-    assert predictions(points) == [pytest.approx(row, rel=1e-6) for row in expected]
 
 
 @pytest.mark.parametrize(("name", "num_gpus"), SHIPPED.items())
@@ -66,23 +57,6 @@ def test_ragged_lengths_have_the_requested_mean(num_seqs: int, mean: int) -> Non
     assert lens == ragged_lens(num_seqs, mean, 2048)
 
 
-def test_profiles_are_written_one_point_a_line() -> None:
-    profile = {"sections": {"a": {"points": [[1, "x", 2.5], [2, "y z", 3.0]]}}, "fit": {"points": []}}
-    text = dump(profile)
-    assert '[1, "x", 2.5]' in text
-    assert json.loads(text) == profile
-
-
-def test_report_marks_missed_goals(tmp_path, capsys) -> None:
-    report = Report()
-    report.add("decode", "8x64", "5 us", "10", True)
-    report.add("decode", "8x128", "15 us", "10", False)
-    report.write(tmp_path, {"device": "a GPU", "date": "today"})
-    assert "| decode | 8x128 | 15 us | 10 | MISSED |" in (tmp_path / "h200.md").read_text()
-    assert (tmp_path / "h200.csv").read_text().startswith("# device a GPU, date today\n")
-    assert "MISSED" in capsys.readouterr().out
-
-
 def test_measurements_are_chosen_by_name() -> None:
     for name, (module, _) in MEASUREMENTS.items():
         found = import_module(f"testbed.kernels.{module}").MEASUREMENT
@@ -99,8 +73,3 @@ def test_shorter_list_of_layers_is_repeated() -> None:
     for call in combined(prefill, decode):
         call()
     assert done == ["prompt 0", "decode 0", "prompt 1", "decode 1", "prompt 0", "decode 2"]
-
-
-def test_measured_batches_fit_model_and_pool() -> None:
-    assert max(mean for _, mean in mixed_grid(1024)) < 1024
-    assert all(n * mean <= MIXED_TOKENS for n, mean in mixed_grid(16_384))
