@@ -38,7 +38,6 @@
 #define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
 #define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
 #define Q_TOKENS (Q_ROWS / HEADS)
-#define SLACK 8.0f                         // powers of two by which a maximum may lag behind
 
 // Shared memory: Q, K twice, V twice, output on its way out, barriers.
 #define K_AT TILE_BYTES
@@ -50,7 +49,6 @@ enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_
 
 #include "prefill_items.cuh"
 #include "prefill_copies.cuh"
-#include "prefill_softmax.cuh"
 
 // What a computing warpgroup knows wherever it is; `count` tiles have been computed, over all items.
 struct Place {
