@@ -8,7 +8,7 @@ import torch
 from testbed.core.errors import InputError
 from testbed.core.slots import HOST
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.clock import Clock, GpuTimer, HostTimer
+from testbed.kernels.engine.clock import Clock, Timer
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
@@ -118,7 +118,7 @@ def _capture(runner: Runner, max_num_seqs: int, longest: int) -> None:
 
 def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
     moves = Moves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout, arch.windows), moves, HostTimer()
+    return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout, arch.windows), moves, Timer()
 
 
 def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
@@ -132,4 +132,4 @@ def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layo
         )
     kind = ExtentAttention if isinstance(layout, Extents) else PagedAttention
     moves = CudaMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, FusedMaths()), kind(pools, layout, arch.windows), moves, GpuTimer()
+    return Network(arch, weights, FusedMaths()), kind(pools, layout, arch.windows), moves, Timer(on_gpu=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
-from testbed.kernels.engine.clock import HostTimer
+from testbed.kernels.engine.clock import Timer
 from testbed.kernels.engine.layout import Layout, Tables
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import Attention
@@ -31,7 +31,7 @@ class Runner:
 
     def __init__(
         self, state: SchedulerState, network: Network, attention: Attention, moves: Moves, layout: Layout,
-        sampler: Sampler, timer: HostTimer, slot_checker: NoSlotChecker, longest: int = 1,
+        sampler: Sampler, timer: Timer, slot_checker: NoSlotChecker, longest: int = 1,
     ) -> None:  # fmt: skip
         self.state = state
         self.network = network

@@ -1,8 +1,5 @@
 """The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model."""
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +36,6 @@ CONTIGUOUS = 1.1  # goal as a multiple of the time of torch's attention on conti
 FIG_18A = [(batch, context) for batch in (8, 32) for context in (64, 128, 256)]
 READ_BANDWIDTH = 4.36e12  # bytes/s of an H200, as measured before
 SWAP_GOAL = 45.0  # GB/s
-SANITIZED = "from testbed.kernels.verify.verify_attention import run_each_kernel; run_each_kernel()"
 
 
 def name_of(shape: Shape) -> str:
@@ -55,17 +51,9 @@ def timed(kernel: str, timing: Timing, shape: Shape, batch: int, context: int, s
 
 
 def bench_correctness(report: Report, rounds: int) -> bool:
-    """Claim 1: every kernel equals its reference; compute-sanitizer finds nothing."""
+    """Claim 1: every kernel equals its reference."""
     passed = verify(rounds, lambda line: report.add("right", *_split(line), "", None))
     report.add("right", "all kernels", "within tolerance" if passed else "WRONG", "fp16 2e-3, bf16 1e-2", passed)
-    for tool in ("memcheck", "racecheck"):
-        if shutil.which("compute-sanitizer") is None:
-            report.add("right", tool, "compute-sanitizer is not installed", "clean", None)
-            continue
-        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", SANITIZED]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        last = (result.stdout.strip().splitlines() or ["no output"])[-1].strip("= ")
-        report.add("right", tool, last, "clean", result.returncode == 0)
     return passed
 
 

@@ -17,9 +17,8 @@ from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguou
 from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.paper_attention import paper_decode
-from testbed.kernels.launch.prefill_attention import has_wgmma, paged_prefill
-from testbed.kernels.launch.prefill_tma import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
-from testbed.kernels.launch.prefill_tma import constants
+from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
+from testbed.kernels.launch.prefill_attention import constants, has_wgmma, paged_prefill
 from testbed.kernels.verify import reference
 from testbed.kernels.verify.random_batches import Batch, Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
@@ -194,18 +193,6 @@ def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
         report(f"right: {name}: {'bit for bit' if exact else 'WRONG'} on 20 random cases")
         passed &= exact
     return passed
-
-
-def run_each_kernel() -> None:
-    """Run every kernel on a few tiny cases, for compute-sanitizer; exits if one is wrong."""
-    for case in SMALL_CASES:
-        for name, error in check_forms(case).items():
-            if error > TOLERANCE[case.shape.dtype]:
-                raise SystemExit(f"{name}: error {error:.2e} on {case}")
-    for name, check in MOVE_CHECKS.items():
-        if not check(np.random.default_rng(0)):
-            raise SystemExit(f"{name} is wrong")
-    print("every kernel ran")
 
 
 def _tensors(batch: Batch) -> tuple[torch.Tensor, ...]:

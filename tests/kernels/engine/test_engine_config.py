@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-save_file = pytest.importorskip("safetensors.torch", reason="safetensors is not installed").save_file
 
 import tiny_models as tiny  # noqa: E402
 
@@ -31,7 +30,8 @@ TIMES = ("start", "duration", "host", "wait")
 ATTENTION = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
 NAMES = {  # that Hugging Face gives the tensors: of the model, of a layer, and of both kinds
     "opt": ("model.decoder.",
-            "embed_tokens.weight embed_positions.weight final_layer_norm.weight final_layer_norm.bias", f"{ATTENTION} self_attn_layer_norm self_attn.out_proj final_layer_norm fc1 fc2", "weight bias"),
+            "embed_tokens.weight embed_positions.weight final_layer_norm.weight final_layer_norm.bias",
+            f"{ATTENTION} self_attn_layer_norm self_attn.out_proj final_layer_norm fc1 fc2", "weight bias"),
     "qwen2": ("model.", "embed_tokens.weight norm.weight", f"{ATTENTION} input_layernorm self_attn.o_proj "
               "post_attention_layernorm mlp.gate_proj mlp.up_proj mlp.down_proj", "weight"),
 }  # fmt: skip
@@ -46,7 +46,8 @@ def folder(path, config):
 
     built = (module._opt if arch.is_opt else module._gated)(arch, get)
     (path / "config.json").write_text(json.dumps(config))
-    save_file(tensors, path / "model.safetensors")
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    safetensors.save_file(tensors, path / "model.safetensors")
     prefix, outer, inner, kinds = NAMES[config["model_type"]]
     names = {f"{prefix}layers.{i}.{name}.{kind}" for i in (0, 1) for name in inner.split() for kind in kinds.split()}
     biases = {f"{prefix}layers.{i}.self_attn.{x}_proj.bias" for i in (0, 1) for x in "qkv"}
