@@ -14,7 +14,7 @@ from testbed.cost.profile import read_profile
 from testbed.kernels.commands import MEASUREMENTS, measure
 from testbed.kernels.measure.all_reduce import require_gpus
 from testbed.kernels.measure.layers import shard_shape
-from testbed.kernels.measure.sweeps import combined, ragged_lens
+from testbed.kernels.measure.sweeps import ragged_lens
 
 
 def test_every_kernel_module_can_be_imported() -> None:
@@ -64,12 +64,3 @@ def test_measurements_are_chosen_by_name() -> None:
         assert found.about, name
     with pytest.raises(InputError, match="invalid choice: 'speed'"):
         measure(["speed"])
-
-
-def test_shorter_list_of_layers_is_repeated() -> None:
-    done: list[str] = []
-    prefill = [lambda i=i: done.append(f"prompt {i}") for i in range(2)]
-    decode = [lambda i=i: done.append(f"decode {i}") for i in range(3)]
-    for call in combined(prefill, decode):
-        call()
-    assert done == ["prompt 0", "decode 0", "prompt 1", "decode 1", "prompt 0", "decode 2"]
