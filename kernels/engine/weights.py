@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -60,9 +61,9 @@ class SafetensorsFolder:
             from safetensors import safe_open
         except ModuleNotFoundError:
             raise InputError(f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])") from None
-        files = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
+        files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
         self.folder = folder
-        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
+        self._files: dict[str, Any] = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
         if not self._files:
             raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
 
