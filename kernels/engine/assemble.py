@@ -24,7 +24,6 @@ from testbed.memory.contiguous.contiguous import Contiguous
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.static_batch import StaticBatch
 
 MAX_BLOCK_SIZE = 256  # of the paged kernels
 
@@ -58,8 +57,6 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
         raise InputError(f"{type(policy).__name__}: moves blocks in the background, which only the simulator does")
     if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
         raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
-    if isinstance(scheduler, StaticBatch):
-        raise InputError("scheduler=static_batch: pads its batches, which only the simulator does")
     layout = layout_of(policy, spec.num_kv_heads, arch.windows)
     pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:

@@ -1,7 +1,7 @@
 """One iteration's work as flat arrays: tokens of prompts first, then one token of each decoding sequence."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.layout import Ints, Place, Tables
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.plan import Plan
+from testbed.sched.state import SchedulerState
 
 Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
 ALIGN = 16  # bytes
@@ -68,7 +69,7 @@ def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers
         parts,
         len(prompts),
         sum(part.new for part in prompts),
-        np.array([*_flat(tokens), *(token_buffers.newest(part.seq, part.num_stored) for part in decodes)], np.int64),
+        np.array([*_flat(tokens), *(_decoded(part, token_buffers) for part in decodes)], np.int64),
         np.concatenate([*positions, [part.num_stored for part in decodes]]).astype(np.int64),
         ends[[part.wanted for part in parts]],
         [tables.place(part.seq, part.context_len) for part in parts],
@@ -103,12 +104,25 @@ class Ahead:
         return Ragged(parts, 0, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places)
 
 
+def _decoded(part: Part, token_buffers: TokenBuffers) -> int:
+    """The newest token of a sequence; for padding, one that it has stored."""
+    if part.wanted:
+        return token_buffers.newest(part.seq, part.num_stored)
+    return token_buffers.read(part.seq, part.num_stored, part.written)[0]
+
+
 def _flat(lists: list[list[int]]) -> list[int]:
     return [x for one in lists for x in one]
 
 
-def parts_of(plan: Plan, stepping: list[SequenceGroup]) -> tuple[list[Part], list[Part], list[Owner]]:
-    """Prompts, decodes, and the sequence that each row of the wanted logits belongs to."""
+def parts_of(
+    plan: Plan, stepping: list[SequenceGroup], state: SchedulerState
+) -> tuple[list[Part], list[Part], list[Owner]]:
+    """Prompts, decodes, and the sequence that each row of the wanted logits belongs to.
+
+    Padding recomputes stored tokens of the same sequences and discards the result, so that a static batch takes its
+    real time, except for attention to positions that no sequence has.
+    """
     prompts, owners = [], []
     for chunk in plan.chunks:
         whole = chunk.num_stored + chunk.new == chunk.group.prefill_len
@@ -118,7 +132,27 @@ def parts_of(plan: Plan, stepping: list[SequenceGroup]) -> tuple[list[Part], lis
     members = [(group, i) for group in stepping for i in range(len(group.sequences))]
     stepped = [group.sequences[i] for group, i in members]
     decodes = [Part(seq, 1, seq.num_stored, seq.num_stored, True) for seq in stepped]
+    prompts += padding(plan)
+    if plan.decode_seqs > len(members):
+        decodes += ended(stepping, state)
     return prompts, decodes, owners + members
+
+
+def padding(plan: Plan) -> Iterator[Part]:
+    """The padding of each chunk, in parts of at most the chunk's length."""
+    for chunk in plan.chunks:
+        left = chunk.padding
+        while left:
+            again = min(left, chunk.num_stored + chunk.new)
+            yield Part(chunk.seq, again, 0, again, False)
+            left -= again
+
+
+def ended(stepping: list[SequenceGroup], state: SchedulerState) -> list[Part]:
+    """The last stored token of each finished sequence that waits for the rest of its batch."""
+    decoding = {group.request.request_id for group in stepping}
+    waiting = [group for request_id, group in state.running.items() if request_id not in decoding]
+    return [Part(seq, 1, seq.num_stored - 1, seq.num_stored, False) for group in waiting for seq in group.sequences]
 
 
 class Arrays:

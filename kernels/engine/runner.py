@@ -78,7 +78,7 @@ class Runner:
             ready = self._ahead.batch(groups, self.token_buffers, self.tables)
             if ready is not None:
                 return ready, [(group, 0) for group in groups]
-        prompts, decodes, owners = parts_of(plan, groups)
+        prompts, decodes, owners = parts_of(plan, groups, self.state)
         return ragged(prompts, decodes, self.token_buffers, self.tables), owners
 
     def wait(self) -> None:

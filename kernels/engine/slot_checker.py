@@ -79,9 +79,10 @@ class SlotChecker(NoSlotChecker):
         for part, place in zip(batch.parts, batch.places, strict=True):
             seq_id, positions = part.seq.seq_id, np.arange(part.context_len)
             ids.setdefault(seq_id, self._ids(seq_id))
-            reads[seq_id] = layout.slots(place, positions)
+            slots = layout.slots(place, positions)
+            reads[seq_id] = max(slots, reads.get(seq_id, slots), key=len)  # padding reads less than its sequence
             new = slice(max(part.num_stored, part.written), part.context_len)
-            self.memory.write(reads[seq_id][new].tolist(), ids[seq_id][new])
+            self.memory.write(slots[new].tolist(), ids[seq_id][new])
             self._written.update(zip(ids[seq_id][new], ((seq_id, at) for at in positions[new].tolist()), strict=True))
         for seq_id, slots in reads.items():
             self._check_read(seq_id, slots.tolist(), ids[seq_id])

@@ -1,7 +1,7 @@
 """Launch wrapper of ragged paged prefill, which chooses the fastest kernel that can run.
 
-tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of 8 to 256; mma: prefill.cu, anywhere, and the only one
-for caches of e4m3.
+tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of 8 to 256; wgmma: prefill_wgmma.cu, any block size, no
+window; mma: prefill.cu, anywhere, and the only one for caches of e4m3.
 """
 
 import ctypes
@@ -28,6 +28,7 @@ UINT16, NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS = 1, 0, 3, 3, 0  # of the driv
 MAP_BYTES, MAP_ALIGN = 128, 64
 L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
 SHORT_PROMPT = 256  # new tokens up to which heads that share a kv head share thread blocks (prefill_tma.cu, PACK)
+SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
 
 
 def bind_paged_prefill(
@@ -50,32 +51,53 @@ def bind_paged_prefill(
     arrays.check_range("max_query_len", max_query_len, 1, max(1, s.num_rows))
     buffers = (out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
     pointers = [arrays.view("", buffer).pointer for buffer in buffers]
-    kind = kind or fastest(s, pointers[2:4])
+    kind = kind or fastest(s, pointers[2:4], max(max_query_len, tables.shape[1] * s.block_size))
+    if (s.kv_scales and kind != "mma") or (s.window and kind == "wgmma"):
+        raise ValueError(f"kind={kind}: {'reads no e4m3' if s.kv_scales else 'knows no window'} (leave kind out)")
     if kind == "tma":
-        if s.kv_scales:
-            raise ValueError("kind=tma: reads no e4m3 (leave kind out)")
         pack = max_query_len <= SHORT_PROMPT if pack is None else pack
         return bind_tma(s, pointers, tables.shape[1], num_seqs, max_query_len, scale, pack)
-    return _bind_mma(s, pointers, tables.shape[1], num_seqs, max_query_len, scale)
+    bind = _bind_wgmma if kind == "wgmma" else _bind_mma
+    return bind(s, pointers, tables.shape[1], num_seqs, max_query_len, scale)
 
 
 paged_prefill = at_once(bind_paged_prefill)
 
 
-def fastest(s: Shapes, caches: list[int]) -> str:
-    """The kind of kernel for caches at these addresses."""
-    return "tma" if not s.kv_scales and has_wgmma(s.head_size) and takes(s, caches) else "mma"
+def fastest(s: Shapes, caches: list[int], longest: int) -> str:
+    """The kind of kernel for contexts up to `longest` and caches at these addresses."""
+    if s.kv_scales or not has_wgmma(s.head_size):
+        return "mma"
+    if takes(s, caches):
+        return "tma"
+    return "mma" if s.window or longest <= SHORT else "wgmma"
+
+
+def _bind_wgmma(
+    s: Shapes, pointers: list[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None
+) -> Launch:
+    tiles, pairs = -(-max_query_len // Q_ROWS), num_seqs * s.num_heads
+    capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
+    numbers = (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, min(pairs, max(8, L2_SHARE // capacity)))
+    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
+    return _launch("prefill_wgmma.cu", s, (tiles * pairs,), 256, arguments, wgmma_shared_bytes(s.head_size))
 
 
 def _bind_mma(
     s: Shapes, pointers: list[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None
 ) -> Launch:
-    kernel = load("prefill.cu", "prefill", **s.defines, BLOCK_SIZE=s.block_size)
-    kernel.max_dynamic_shared_size_bytes = shared_bytes = mma_shared_bytes(s.head_size, s.kv_scales > 0)
     grid = (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs)
     numbers = (s.q_stride, s.num_kv_heads, max_blocks)
     arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
-    return Launch(kernel, grid, (128,), arguments, shared_bytes)
+    return _launch("prefill.cu", s, grid, 128, arguments, mma_shared_bytes(s.head_size, s.kv_scales > 0))
+
+
+def _launch(
+    source: str, s: Shapes, grid: tuple[int, ...], threads: int, arguments: tuple[Any, ...], shared_bytes: int
+) -> Launch:
+    kernel = load(source, "prefill", **s.defines, BLOCK_SIZE=s.block_size)
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    return Launch(kernel, grid, (threads,), arguments, shared_bytes)
 
 
 def has_wgmma(head_size: int) -> bool:
@@ -94,8 +116,13 @@ def mma_shared_bytes(head_size: int, fp8: bool = False) -> int:
     return rows * (head_size + 8) * 2 + (2 * 64 * head_size if fp8 else 0)
 
 
+def wgmma_shared_bytes(head_size: int) -> int:
+    """Dynamic shared memory of prefill_wgmma.cu: 128 rows of Q and two stages of 128 rows of K and of V."""
+    return 5 * Q_ROWS * head_size * 2
+
+
 def takes(s: Shapes, caches: Sequence[int]) -> bool:
-    """Whether the kernel supports these sizes, and whether caches at these addresses are rows of one map of memory."""
+    """Whether prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one map of memory."""
     row = s.head_size * 2
     last = origin_of(caches[0]) + ((1 << 31) - 1) * row - s.num_blocks * s.num_kv_heads * s.block_size * row
     here = all(cache % row == 0 and origin_of(caches[0]) <= cache <= last for cache in caches)

@@ -1,21 +1,30 @@
 """All-reduce times by bytes over the GPUs of one host: one process per GPU, NCCL through torch.
 
 `testbed measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and way: launched one by one
-(eager) or in a CUDA graph. It prints the median and the 10th and 90th percentile in microseconds.
+(eager) or in a CUDA graph, and in a graph between the matrix products of OPT-175B's layer (the time that the all-
+reduces add to these products). It prints the median and the 10th and 90th percentile in microseconds. For each number
+of GPUs it then compares NCCL's time in graphs with the time that the cost model predicts from fewer GPUs; --known adds
+a profile's all-reduces over numbers of GPUs that are not measured now.
 """
 
 import os
 import socket
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing import get_context
 from queue import Empty
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from testbed.command_line import Parser
 from testbed.core.errors import InputError
+from testbed.core.shapes import read_model
+from testbed.core.specs import GpuSpec, ServerSpec
+from testbed.cost.sections import read_profile
+from testbed.cost.transfers import all_reduce as predicted_ps
 from testbed.kernels.measure.sweeps import Point, point
 from testbed.kernels.measure.table import Measurement
 from testbed.kernels.measure.timing import Timing, time_graph, time_stream, warm_up
@@ -23,7 +32,9 @@ from testbed.kernels.measure.timing import Timing, time_graph, time_stream, warm
 BYTES = tuple(1 << e for e in range(11, 27))  # 2 KiB to 64 MiB
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 CALLS, REPLAYS = 20, 9  # fixed numbers: all ranks must enter the same collectives
+TOKENS = (1, 8, 32, 128, 512, 2048)
 LIMIT_S = 180
+NO_DATA_SHEET = GpuSpec("measured", 1, 1.0, 1.0, 1.0, 1.0)  # the cost model reads it only where nothing is measured
 
 
 class Case(NamedTuple):
@@ -32,7 +43,7 @@ class Case(NamedTuple):
     num_gpus: int
     dtype: str
     num_bytes: int
-    way: str  # eager, graph
+    way: str  # eager, graph, layer
 
 
 def all_reduce(num_gpus: int) -> list[Point]:
@@ -45,8 +56,10 @@ def all_reduce(num_gpus: int) -> list[Point]:
 
 
 def all_cases(num_gpus: int) -> list[Case]:
-    """Every case of so many GPUs."""
-    return [Case(num_gpus, dtype, size, way) for dtype in TYPES for way in ("eager", "graph") for size in BYTES[2:]]
+    """Every case of so many GPUs; a layer's all-reduce has one hidden vector per token."""
+    alone = [Case(num_gpus, dtype, size, way) for dtype in TYPES for way in ("eager", "graph") for size in BYTES[2:]]
+    width = 2 * read_model("opt-175b").hidden_size
+    return [*alone, *(Case(num_gpus, "fp16", tokens * width, "layer") for tokens in TOKENS)]
 
 
 def measure(num_gpus: int, cases: Sequence[Case]) -> list[tuple[Case, Timing]]:
@@ -77,7 +90,7 @@ def _rank(rank: int, num_gpus: int, port: int, cases: Sequence[Case], results: A
     address = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("nccl", init_method=address, rank=rank, world_size=num_gpus)
     warm_up()
-    timings = [alone_timing(case) for case in cases]
+    timings = [layer_timing(case) if case.way == "layer" else alone_timing(case) for case in cases]
     torch.distributed.barrier()
     if rank == 0:
         results.put(timings)
@@ -98,6 +111,42 @@ def alone_timing(case: Case) -> Timing:
     return Timing(timing.median_us / CALLS, timing.low_us / CALLS, timing.high_us / CALLS)
 
 
+def layer_timing(case: Case) -> Timing:
+    """What each of a layer's two all-reduces adds to its matrix products, sharded over the GPUs (Megatron-LM)."""
+    hidden = read_model("opt-175b").hidden_size
+    x = _random(case.num_bytes // 2 // hidden, hidden)
+    wide = [_random(n * hidden // case.num_gpus, hidden) for n in (3, 4)]
+    back = [_random(hidden, n * hidden // case.num_gpus) for n in (1, 4)]
+
+    def half(up: torch.Tensor, down: torch.Tensor, finish: Callable[[torch.Tensor], object]) -> None:
+        finish(F.linear(F.linear(x, up)[:, : down.shape[1]], down))
+
+    def layers(finish: Callable[[torch.Tensor], object]) -> Sequence[Callable[[], None]]:
+        return [partial(half, up, down, finish) for up, down in zip(wide, back, strict=True)] * (CALLS // 2)
+
+    products = time_graph(layers(lambda y: None), REPLAYS, min_us=0.0)
+    both = time_graph(layers(torch.distributed.all_reduce), REPLAYS, min_us=0.0)
+    return Timing(*(value - products.median_us for value in (both.median_us, both.low_us, both.high_us)))
+
+
+def _random(rows: int, columns: int) -> torch.Tensor:
+    return torch.randn(rows, columns, dtype=torch.float16, device="cuda") * 0.01
+
+
+def predictions(points: Mapping[int, Sequence[Point]]) -> list[tuple[int, int, float, float]]:
+    """GPUs, bytes, measured and predicted us: each number of GPUs from the largest smaller one that was measured.
+
+    The prediction is the cost model's: times scale by a ring's share (n - 1) / n (`testbed.cost.transfers`).
+    """
+    rows = []
+    for below, num_gpus in zip(sorted(points), sorted(points)[1:], strict=False):
+        section = {"unit": "one all-reduce", "axes": ["num_gpus", "bytes"], "points": list(points[below])}
+        server = ServerSpec("measured", NO_DATA_SHEET, num_gpus)
+        predict = predicted_ps({"sections": {"all_reduce": section}}, server)
+        rows += [(num_gpus, int(size), float(us), predict(int(size)) / 1e6) for _, size, us, *_ in points[num_gpus]]
+    return rows
+
+
 def require_gpus(num_gpus: Sequence[int], found: int) -> None:
     """Raises InputError if more GPUs are requested than there are, or fewer than two."""
     for number in num_gpus:
@@ -106,14 +155,32 @@ def require_gpus(num_gpus: Sequence[int], found: int) -> None:
 
 
 def rows(options: Namespace) -> Iterator[Point]:
-    """A row for each case."""
+    """A row for each case; then the predictions, as comments."""
     require_gpus(options.gpus, torch.cuda.device_count())
-    return (point(*c, timing=t) for number in sorted(set(options.gpus)) for c, t in measure(number, all_cases(number)))
+    known = read_profile(options.known)["sections"]["all_reduce"]["points"] if options.known else []
+    return _measured(sorted(set(options.gpus)), known)
+
+
+def _measured(num_gpus: Sequence[int], known: Sequence[Point]) -> Iterator[Point]:
+    graphs: dict[int, list[Point]] = {}
+    for row in known:
+        if row[0] not in num_gpus:
+            graphs.setdefault(int(row[0]), []).append(row)
+    for number in num_gpus:
+        for case, timing in measure(number, all_cases(number)):
+            yield point(*case, timing=timing)
+            if (case.dtype, case.way) == ("fp16", "graph"):
+                graphs.setdefault(number, []).append(point(number, case.num_bytes, timing=timing))
+    print(f"# NCCL {torch.cuda.nccl.version()}, no multicast; predicted from fewer GPUs:")
+    print("# num_gpus,bytes,measured_us,predicted_us,error_percent")
+    for number, size, measured, predicted in predictions(graphs):
+        print(f"# {number},{size},{measured:.1f},{predicted:.1f},{100 * (predicted / measured - 1):+.1f}")
 
 
 def add_arguments(parser: Parser) -> None:
-    """--gpus."""
+    """--gpus and --known."""
     parser.add_argument("--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)")
+    parser.add_argument("--known", metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs")
 
 
 MEASUREMENT = Measurement(__doc__, "num_gpus,dtype,bytes,way,median_us,p10_us,p90_us", rows, add_arguments)

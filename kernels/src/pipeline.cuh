@@ -1,4 +1,5 @@
-// Of prefill_tma.cu: barriers in shared memory, named barriers, and Hopper's tensor copies (PTX ISA, sm_90).
+// Of prefill_tma.cu: barriers in shared memory, named barriers (of prefill_wgmma.cu too), and Hopper's tensor copies (PTX
+// ISA, sm_90).
 #pragma once
 
 struct __align__(64) TensorMap {  // CUtensorMap, encoded by the host

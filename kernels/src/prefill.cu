@@ -10,7 +10,8 @@
 // one barrier a tile suffices. Rows are padded by 16 bytes: eight rows of one ldmatrix then touch all 32 banks once.
 // Block ids of the tile after next are fetched by one load per lane and handed around by shuffles.
 //
-// Runs where prefill_tma.cu cannot: GPUs other than Hopper, head sizes 80, 96 and 256, blocks of fewer than 8 slots.
+// Runs where prefill_wgmma.cu cannot: GPUs other than Hopper, head sizes 80, 96 and 256; and for e4m3, short contexts,
+// and windows over small blocks.
 //
 // FP8: rows arrive as bytes in shared memory, and each thread widens what it copied; so K and V have one stage.
 // WINDOWED: tiles before the window of a thread block's first row are not read.

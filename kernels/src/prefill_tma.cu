@@ -49,6 +49,7 @@ enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_
 
 #include "prefill_items.cuh"
 #include "prefill_copies.cuh"
+#include "prefill_softmax.cuh"
 
 // What a computing warpgroup knows wherever it is; `count` tiles have been computed, over all items.
 struct Place {

@@ -81,8 +81,8 @@ def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[s
         ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
     ]
     for kind, pack in prefill_kinds(shape, form).values():
-        source = {"mma": "prefill.cu", "tma": "prefill_tma.cu"}[kind]
-        found.append((source, base | ({"BLOCK_SIZE": size} if kind == "mma" else constants(group, size, pack))))
+        source = {"mma": "prefill.cu", "wgmma": "prefill_wgmma.cu", "tma": "prefill_tma.cu"}[kind]
+        found.append((source, base | (constants(group, size, pack) if kind == "tma" else {"BLOCK_SIZE": size})))
     if size & (size - 1) == 0 and form == PLAIN:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
     return found
@@ -150,8 +150,11 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
 def prefill_kinds(shape: Shape, form: Form = PLAIN) -> dict[str, tuple[str, bool]]:
     """The prefill kernels that run here on this shape and form: kind, and whether it packs heads."""
     found = {"mma": ("mma", False)}
-    if has_wgmma(shape.head_size) and not form.fp8 and shape.block_size in BLOCK_SIZES_OF_TMA:
-        found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
+    if has_wgmma(shape.head_size) and not form.fp8:
+        if form.window is None:
+            found["wgmma"] = ("wgmma", False)
+        if shape.block_size in BLOCK_SIZES_OF_TMA:
+            found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
     return found
 
 

@@ -36,7 +36,9 @@ def compiles(case: Case, arch: str) -> set[str]:
 def test_attention_compiles_for_hopper(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
     sources = compiles(case, "sm_90a")
-    assert ("prefill_tma.cu" in sources) == (case.shape.head_size in (64, 128) and case.shape.block_size >= 8)
+    hopper = case.shape.head_size in (64, 128)
+    assert ("prefill_wgmma.cu" in sources) == hopper
+    assert ("prefill_tma.cu" in sources) == (hopper and case.shape.block_size >= 8)
 
 
 def test_attention_compiles_for_older_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,9 +52,10 @@ def test_caches_must_fit_one_tensor_map() -> None:
 def test_fastest_usable_kernel_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     caches = [BASE, BASE + (1 << 30)]
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
-    assert {fastest(shapes(block_size=size), caches) for size in BLOCK_SIZES} == {"tma"}
-    assert {fastest(shapes(block_size=size), caches) for size in (1, 2, 3, 4, 24)} == {"mma"}
-    assert fastest(shapes(window=64), caches) == "tma"
-    assert fastest(shapes(scales=BASE), caches) == fastest(shapes(80), caches) == "mma"
+    assert {fastest(shapes(block_size=size), caches, 4096) for size in BLOCK_SIZES} == {"tma"}
+    assert {fastest(shapes(block_size=size), caches, 4096) for size in (1, 2, 3, 4, 24)} == {"wgmma"}
+    assert fastest(shapes(block_size=1), caches, 100) == fastest(shapes(block_size=1, window=64), caches, 4096) == "mma"
+    assert fastest(shapes(window=64), caches, 4096) == "tma"
+    assert fastest(shapes(scales=BASE), caches, 4096) == fastest(shapes(80), caches, 4096) == "mma"
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: False)
-    assert fastest(shapes(), caches) == "mma"
+    assert fastest(shapes(), caches, 4096) == "mma"

@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.cost.profile import read_profile
 from testbed.kernels.commands import MEASUREMENTS, measure
-from testbed.kernels.measure.all_reduce import require_gpus
+from testbed.kernels.measure.all_reduce import predictions, require_gpus
 from testbed.kernels.measure.layers import shard_shape
 from testbed.kernels.measure.sweeps import ragged_lens
 
@@ -30,6 +30,12 @@ SHIPPED = {"opt-13b": 1, "opt-66b": 4, "opt-175b": 8, "llama-13b": 1, "llama-3-8
 def test_all_reduce_over_missing_gpus_is_refused(requested: list[int]) -> None:
     with pytest.raises(InputError, match=rf"--gpus {requested[-1]}: this machine has 4 GPUs \(choose from 2 to 4\)"):
         require_gpus(requested, found=4)
+
+
+def test_all_reduces_are_predicted_from_the_next_smaller_number_of_gpus() -> None:
+    points = {2: [[2, 1000, 4.0, 3.9, 4.1]], 4: [[4, 1000, 7.0, 6.9, 7.1]], 8: [[8, 1000, 9.0, 8.9, 9.1]]}
+    expected = [(4, 1000, 7.0, 4 * 1.5), (8, 1000, 9.0, 7 * (7 / 8) / (3 / 4))]  # a ring's share (n - 1) / n
+    assert predictions(points) == [pytest.approx(row, rel=1e-6) for row in expected]
 
 
 @pytest.mark.parametrize(("name", "num_gpus"), SHIPPED.items())

@@ -25,7 +25,6 @@ from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
-from testbed.sched.static_batch import StaticBatch  # noqa: E402
 from testbed.sim.simulation import simulate  # noqa: E402
 
 FORMS = ("window", "hybrid", "fp8", "fp8 hybrid")
@@ -111,7 +110,5 @@ def test_what_is_not_served_is_refused_in_one_line():
         of_spec(replace(read_model("llama-3-8b"), kv_dtype_bytes=4))
     with pytest.raises(InputError, match=r"engine\.debug=true: checks no tables of several groups"):
         tiny.engine("hybrid", Grouped)
-    with pytest.raises(InputError, match="scheduler=static_batch: pads its batches"):
-        tiny.engine(scheduler=partial(StaticBatch, preemption=Recompute(), max_batch_size=4, max_padded_len=100))
     assert of_spec(read_model("mistral-7b-v0.1")).windows == (4096,) * 32
     assert of_spec(read_model("ministral-8b")).windows[:5] == (None, 32768, 32768, 32768, None)
