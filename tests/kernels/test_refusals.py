@@ -77,6 +77,8 @@ def test_prefill_refuses_wrong_starts_and_lengths() -> None:
         paged_prefill(query_starts=FakeArray((2,), "int32"), max_query_len=5, **arguments)
     with pytest.raises(ValueError, match="max_query_len: expected 1 to 9, got 10"):
         paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=10, **arguments)
+    with pytest.raises(ValueError, match="kind=wgmma: knows no window"):
+        paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=2, kind="wgmma", window=8, **arguments)
 
 
 @pytest.mark.parametrize(
