@@ -15,14 +15,9 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 MEASUREMENTS = {
     "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products"),
     "cache-forms": ("measure.cache_forms", "attention with caches of e4m3 and with windows, beside fp16 and torch"),
-    "decodes": ("engine.measure_decodes", "decode iterations of the whole engine, with the sum of their kernels"),
-    "overlap": ("measure.overlap", "whether computation hides the time of swaps"),
+    "ladder": ("ladder.measure", "decode attention in five steps, each checked first"),
     "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
-    "shared-reads": ("measure.shared_reads", "the time to read a shared block again"),
-    "transfers": (
-        "measure.transfers",
-        "transfers by number of extents, bytes and block size",
-    ),
+    "transfers": ("measure.transfers", "transfers by number of extents, bytes and block size"),
 }
 
 
@@ -51,14 +46,13 @@ def bench_kernels(argv: list[str]) -> None:
     this = Parser(
         "bench-kernels",
         "Checks and prints every claim about the kernels: first all kernels against their references; then paging "
-        "against contiguous memory, decode, prefill and swap times against the goals, and the fit of one model's "
-        "profile. Needs torch, CuPy and an NVIDIA GPU.",
+        "against contiguous memory, and decode, prefill and swap times against the goals. Needs torch, CuPy and an "
+        "NVIDIA GPU.",
     )
     this.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
     this.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
-    this.add_argument("--fit", nargs="*", default=["opt-13b"], help="models whose fit is tested")
     options = this.parse_args(argv)
-    on_gpu("measure.bench_kernels", "bench-kernels").bench(options.out, options.rounds, options.fit)
+    on_gpu("measure.bench_kernels", "bench-kernels").bench(options.out, options.rounds)
 
 
 def measure(argv: list[str]) -> None:
@@ -75,25 +69,6 @@ def measure(argv: list[str]) -> None:
     find = on_gpu if {"-h", "--help"}.isdisjoint(argv) else imported
     found = find(MEASUREMENTS[name][0], f"measure {name}").MEASUREMENT
     imported("measure.table", f"measure {name}").print_rows(name, found, argv[1:])
-
-
-def ladder(argv: list[str]) -> None:
-    """Check, decode, time and draw, or only draw."""
-    this = Parser(
-        "ladder",
-        "Checks and times every step on a GPU (run), or draws table and figure of stored rows without a GPU (draw). "
-        "The rows are written to right.csv and times.csv.",
-    )
-    ways = this.add_subparsers(dest="way", required=True, metavar="run | draw")
-    ways.add_parser("run").add_argument("--out", type=Path, required=True, help="folder of rows, table and figure")
-    ways.add_parser("draw").add_argument("folder", type=Path, help="folder that `testbed ladder run` has written")
-    options = this.parse_args(argv)
-    if options.way == "draw":
-        from testbed.kernels.ladder.draw import draw
-
-        print(draw(options.folder))
-        return
-    on_gpu("ladder.measure", "ladder run").run(options.out)
 
 
 def verify_engine(argv: list[str]) -> int:

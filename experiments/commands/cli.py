@@ -49,7 +49,6 @@ COMMANDS = {
     "bench-kernels": ("kernels.commands:bench_kernels", "check and time the CUDA kernels"),
     "pairs": ("kernels.commands:pairs", "runs on a GPU that are compared with their simulation"),
     "verify-engine": ("kernels.commands:verify_engine", "check the GPU engine against transformers"),
-    "ladder": ("kernels.commands:ladder", "attention in five steps: checked and timed, or drawn"),
     "measure": ("kernels.commands:measure", "one measurement on a GPU, by name"),
     "completion": ("experiments.commands.completion", "tab completion for bash and zsh"),
     "validate-costs": (

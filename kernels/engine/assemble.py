@@ -8,16 +8,15 @@ import torch
 from testbed.core.errors import InputError
 from testbed.core.slots import HOST
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.clock import Clock, GpuTimer, HostTimer
+from testbed.kernels.engine.clock import Clock, Timer
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import PlainAttention
-from testbed.kernels.engine.pool_moves import CudaMoves, PlainMoves
+from testbed.kernels.engine.pool_moves import CudaMoves, Moves
 from testbed.kernels.engine.runner import Runner, live_tables
-from testbed.kernels.engine.sampler import Sampler
-from testbed.kernels.engine.sampling import TopP
+from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
@@ -62,8 +61,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:
         raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
-    host_slots = pool.slots_of(HOST)
-    pools = make_pools(spec, pool.num_slots, host_slots, layout.block_size, options.device, options.dtype,
+    pools = make_pools(spec, pool.num_slots, pool.slots_of(HOST), layout.block_size, options.device, options.dtype,
                        1 if pooled else spec.num_layers)  # fmt: skip
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
@@ -75,7 +73,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
     runner = Runner(state, network, attention, moves, layout, sampler, timer, NoSlotChecker(), longest)
     if options.debug:
-        runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, host_slots)
+        runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, pool)
     if options.registered:
         runner.register_prefix(options.registered)
     if options.graphs and options.device != "cpu":
@@ -116,8 +114,8 @@ def _capture(runner: Runner, max_num_seqs: int, longest: int) -> None:
 
 
 def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
-    moves = PlainMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout, arch.windows), moves, HostTimer()
+    moves = Moves(pools, layout, lambda: [table for _, table in live_tables(state)])
+    return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout, arch.windows), moves, Timer()
 
 
 def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
@@ -131,4 +129,4 @@ def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layo
         )
     kind = ExtentAttention if isinstance(layout, Extents) else PagedAttention
     moves = CudaMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, FusedMaths()), kind(pools, layout, arch.windows), moves, GpuTimer()
+    return Network(arch, weights, FusedMaths()), kind(pools, layout, arch.windows), moves, Timer(on_gpu=True)

@@ -7,21 +7,15 @@ from torch import Tensor
 
 from testbed.sched.beams import Replacement, pairs
 
+Best = list[tuple[int, float]]  # the best next tokens of one candidate, in order, and their log-probabilities
+
 
 @dataclass(slots=True)
 class Beams:
     """The candidates of one request: `totals` are log-probabilities; `held` has the results of recompute so far."""
 
     totals: list[float]
-    held: dict[int, "Best"] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best next tokens of one candidate, in order, and their log-probabilities."""
-
-    tokens: list[int]
-    scores: list[float]
+    held: dict[int, Best] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +34,13 @@ def best_of(logits: Tensor, k: int) -> list[Best]:
     values, tokens = top.values, top.indices
     if k < scores.shape[1] and bool((values[:, k] == values[:, k - 1]).any()):  # a tie at the cut
         values, tokens = torch.sort(scores, dim=1, descending=True, stable=True)
-    found = []
-    for row_values, row_tokens in zip(values[:, :k].tolist(), tokens[:, :k].tolist(), strict=True):
-        ordered = sorted(zip(row_values, row_tokens, strict=True), key=lambda pair: (-pair[0], pair[1]))
-        found.append(Best([token for _, token in ordered], [value for value, _ in ordered]))
-    return found
+    rows = zip(tokens[:, :k].tolist(), values[:, :k].tolist(), strict=True)
+    return [sorted(zip(*row, strict=True), key=lambda pair: (-pair[1], pair[0])) for row in rows]
 
 
 def first_candidates(best: Best) -> Survivors:
     """The candidates after the prompt: its k best next tokens."""
-    return Survivors((), list(best.tokens), list(best.scores))
+    return Survivors((), [token for token, _ in best], [score for _, score in best])
 
 
 def survive(totals: list[float], best: list[Best]) -> Survivors:
@@ -58,11 +49,7 @@ def survive(totals: list[float], best: list[Best]) -> Survivors:
     A parent's first continuation keeps its index; the others take the indexes of candidates that did not survive.
     """
     k = len(totals)
-    ahead = [
-        (-(totals[parent] + score), parent, token)
-        for parent, one in enumerate(best)
-        for token, score in zip(one.tokens, one.scores, strict=True)
-    ]
+    ahead = [(-(totals[parent] + score), parent, token) for parent, one in enumerate(best) for token, score in one]
     chosen = sorted((parent, token, -score) for score, parent, token in sorted(ahead)[:k])
     replaced = pairs(tuple(parent for parent, _, _ in chosen))
     free = iter([child for _, child in replaced])

@@ -41,32 +41,15 @@ class Bench:
     arch: Architecture
     weights: Weights
     options: Options
-    max_num_batched_tokens: int = 2560
 
     def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> Engine:
         """An engine for num_seqs concurrent requests; the pool allows for buddy extents of twice their length."""
         lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
         times = 2 if isinstance(kind, type) and issubclass(kind, Contiguous) else 1
         pool = PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
-        budget = self.max_num_batched_tokens
-        scheduler = MixedPrefill(kind(pool), Recompute(), max_num_batched_tokens=budget, max_num_seqs=num_seqs)
+        scheduler = MixedPrefill(kind(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs)
         options = replace(self.options, graphs=min(self.options.graphs, num_seqs))
         return assemble(scheduler, pool, self.arch, self.weights, options)
-
-    def decodes(
-        self, kind: Kind, lengths: list[int], steps: int, before: Callable[[], None] = lambda: None
-    ) -> list[Iteration]:
-        """The iterations in which all sequences with prompts of these lengths decode, after a warm-up.
-
-        `before` is called when the engine has been built.
-        """
-        free()
-        requests = [Request(i, 0, length, steps) for i, length in enumerate(lengths)]
-        engine = self.engine(kind, requests, len(lengths))
-        before()
-        with undisturbed():
-            works = engine.serve(requests).iterations
-        return [one for one in works if one.work.decode_seqs == len(lengths) and not one.work.prefill][SETTLING:]
 
 
 def free() -> None:
@@ -92,9 +75,20 @@ def median_us(iterations: list[Iteration], name: str) -> float:
     return 1e6 * float(statistics.median(getattr(one, name) for one in iterations))
 
 
+def served_decodes(engine: Engine, requests: list[Request]) -> list[Iteration]:
+    """The iterations in which all sequences of the requests decode, after a warm-up."""
+    with undisturbed():
+        works = engine.serve(requests).iterations
+    num_seqs = sum(request.num_seqs for request in requests)
+    return [one for one in works if one.work.decode_seqs == num_seqs and not one.work.prefill][SETTLING:]
+
+
 def decodes_alone(bench: Bench, kind: Kind, batch: int) -> list[Iteration]:
     """Iterations in which `batch` sequences of ragged lengths decode, CONTEXT tokens on average."""
-    return bench.decodes(kind, ragged_lens(batch, CONTEXT - STEPS // 2, LONGEST), STEPS)
+    lengths = ragged_lens(batch, CONTEXT - STEPS // 2, LONGEST)
+    requests = [Request(i, 0, length, STEPS) for i, length in enumerate(lengths)]
+    free()
+    return served_decodes(bench.engine(kind, requests, batch), requests)
 
 
 def prompts_with_decodes(bench: Bench, lengths: Iterable[int], cost: CostModel) -> dict[int, list[Iteration]]:

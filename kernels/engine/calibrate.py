@@ -30,7 +30,7 @@ from testbed.kernels.engine.ragged import Ragged
 from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.profile_sections import PER_LAYER, section, shipped
-from testbed.kernels.measure.sweeps import REPLAYS, Point, point
+from testbed.kernels.measure.sweeps import REPLAYS, Point, point, swept
 from testbed.kernels.measure.timing import Timing, time_graph, warm_up
 from testbed.memory.contiguous.contiguous import ContiguousOracle
 from testbed.memory.paged.paged import Paged
@@ -103,30 +103,28 @@ def all_layers(network: Network, x: Tensor, positions: Tensor, output: Tensor) -
 
 def head_points(network: Network) -> list[Point]:
     """The final norm, the output projection and the most likely token, by rows."""
-    w, spec = network.weights, network.arch.spec
+    w = network.weights
 
     def head(x: Tensor) -> None:
         h = torch.empty_like(x)
         network.maths.norm(h, x, network.arch.norm_eps)(w.norm, None)
         torch.nn.functional.linear(h, w.head).argmax(dim=1)
 
-    xs = [torch.randn(count, spec.hidden_size, dtype=torch.float16, device="cuda") for count in ROWS]
-    return [point(len(x), timing=time_graph([partial(head, x)], REPLAYS)) for x in xs]
+    width = network.arch.spec.hidden_size
+    return swept(ROWS, lambda n: [partial(head, torch.randn(n, width, dtype=torch.float16, device="cuda"))])
 
 
 def embedding_points(network: Network) -> list[Point]:
     """Embeddings of tokens and, where they are learned, of positions, by tokens."""
-    w, points = network.weights, []
-    for count in (1, 32, 128, 512, 2560):
-        tokens = torch.randint(len(w.embedding), (count,), device="cuda")
+    w = network.weights
 
-        def embed(tokens: Tensor = tokens) -> None:
-            x = torch.nn.functional.embedding(tokens, w.embedding)
-            if w.positions is not None:
-                x += torch.nn.functional.embedding(tokens % len(w.positions), w.positions)
+    def embed(tokens: Tensor) -> None:
+        x = torch.nn.functional.embedding(tokens, w.embedding)
+        if w.positions is not None:
+            x += torch.nn.functional.embedding(tokens % len(w.positions), w.positions)
 
-        points.append(point(count, timing=time_graph([embed], REPLAYS)))
-    return points
+    num_ids = len(w.embedding)
+    return swept((1, 32, 128, 512, 2560), lambda n: [partial(embed, torch.randint(num_ids, (n,), device="cuda"))])
 
 
 def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, Any]:

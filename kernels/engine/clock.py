@@ -1,4 +1,4 @@
-"""The engine's clocks, and timers that divide an iteration's time between the host and the GPU."""
+"""The engine's clocks, and the timer that divides an iteration's time between the host and the GPU."""
 
 import time
 from typing import NamedTuple
@@ -58,23 +58,28 @@ class Split(NamedTuple):
     gpu_s: float
 
 
-class HostTimer:
-    """Timer for a CPU, where all time is host time."""
+class Timer:
+    """Divides an iteration's time: the host's, its wait for the device and, on a GPU, the device's by its own clock."""
 
-    def __init__(self) -> None:
-        self._start = 0.0
-        self._waited = 0.0
-        self._wait_start = 0.0
+    def __init__(self, on_gpu: bool = False) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
+        self._start = self._waited = self._wait_start = 0.0
+        self._begun = False
 
     def start(self) -> None:
         """Called when the iteration begins, before planning."""
-        self._start, self._waited = time.perf_counter(), 0.0
+        self._start, self._waited, self._begun = time.perf_counter(), 0.0, False
 
     def launched(self) -> None:
         """Called before the device's first work; only the first call of an iteration counts."""
+        if self._events and not self._begun:
+            self._begun = True
+            self._events[0].record()
 
     def wait(self) -> None:
         """Called when all device work has been launched and the host begins to wait for it."""
+        if self._events:
+            self._events[1].record()
         self._wait_start = time.perf_counter()
 
     def waited(self) -> None:
@@ -83,37 +88,8 @@ class HostTimer:
 
     def stop(self) -> Split:
         """Called when the iteration has been committed."""
-        return Split(time.perf_counter() - self._start - self._waited, self._waited, self.gpu_s())
-
-    def gpu_s(self) -> float:
-        """Seconds of device work."""
-        return 0.0
-
-
-class GpuTimer(HostTimer):
-    """Reads the device's clock by events around its work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        self._begun = self._recorded = False
-
-    def start(self) -> None:
-        super().start()
-        self._begun = self._recorded = False
-
-    def launched(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self._events[0].record()
-
-    def wait(self) -> None:
-        self._recorded = self._begun
-        self._events[1].record()
-        super().wait()
-
-    def gpu_s(self) -> float:
-        if not self._recorded:
-            return 0.0
-        self._events[1].synchronize()
-        return float(self._events[0].elapsed_time(self._events[1])) / 1e3
+        host_s, gpu_s = time.perf_counter() - self._start - self._waited, 0.0
+        if self._begun:
+            self._events[1].synchronize()
+            gpu_s = float(self._events[0].elapsed_time(self._events[1])) / 1e3
+        return Split(host_s, self._waited, gpu_s)

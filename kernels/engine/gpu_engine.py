@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED, Affine, Work
-from testbed.kernels.engine.clock import Clock, HostTimer
+from testbed.kernels.engine.clock import Clock, Timer
 from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Runner
 from testbed.memory.policy import MemoryPolicy
@@ -27,7 +27,7 @@ class Engine:
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, clock: Clock, timer: HostTimer, max_len: int,
+        self, scheduler: Scheduler, runner: Runner, clock: Clock, timer: Timer, max_len: int,
         window_s: tuple[float, float] | None = None,
     ) -> None:  # fmt: skip
         self.scheduler = scheduler

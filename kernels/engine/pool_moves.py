@@ -1,6 +1,5 @@
 """Performs a policy's copies on the device and moves between the device and the host."""
 
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
@@ -25,8 +24,11 @@ from testbed.kernels.launch.swap import copies_of_runs, issue
 Pairs = list[tuple[int, int]]
 
 
-class Moves(ABC):
-    """`live` lists the tables of all sequences on the device; only extents need them, to find a slot's owner."""
+class Moves:
+    """The operations in torch, at once.
+
+    `live` lists the tables of all sequences on the device; only extents need them, to find a slot's owner.
+    """
 
     def __init__(self, pools: Pools, layout: Layout, live: Callable[[], Iterable[list[Extent]]]) -> None:
         self.pools = pools
@@ -49,19 +51,22 @@ class Moves(ABC):
             source, target = (torch.from_numpy(r).to(rows.device) for r in self.copied_rows(group))
             rows[:, target] = rows[:, source]
 
-    @abstractmethod
     def swap(self, pairs: Pairs, to_host: bool) -> None:
         """Swap pairs of blocks (on the device, on the host) out or in."""
+        blocks, host = (f(self.layout.block_size) for f in (self.pools.blocks, self.pools.host_blocks))
+        for on_device, on_host in pairs:
+            if to_host:
+                host[on_host] = blocks[:, on_device]
+            else:
+                blocks[:, on_device] = host[on_host]
 
     def swap_times(self) -> list[SwapTime]:
         """Every swap so far, after it has ended; none where they are not timed."""
         return []
 
-    @abstractmethod
     def wait(self) -> None:
         """Make later device work wait for all operations so far, also for swaps on another stream."""
 
-    @abstractmethod
     def settle(self) -> None:
         """Return when all operations so far have finished."""
 
@@ -95,25 +100,6 @@ class Moves(ABC):
         if at < 0 or slot >= places[at][0].start + places[at][0].length:
             return None
         return self.layout.place(places[at], f"slot {slot}")
-
-
-class PlainMoves(Moves):
-    """Synchronous moves in torch."""
-
-    def swap(self, pairs: Pairs, to_host: bool) -> None:
-        blocks = self.pools.blocks(self.layout.block_size)
-        host = self.pools.host_blocks(self.layout.block_size)
-        for on_device, on_host in pairs:
-            if to_host:
-                host[on_host] = blocks[:, on_device].to(host.device)
-            else:
-                blocks[:, on_device] = host[on_host].to(blocks.device)
-
-    def wait(self) -> None:
-        """See Moves."""
-
-    def settle(self) -> None:
-        """See Moves."""
 
 
 class CudaMoves(Moves):

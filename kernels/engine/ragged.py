@@ -130,10 +130,9 @@ def parts_of(
         if whole:
             owners.append((chunk.group, chunk.group.sequences.index(chunk.seq)))
     members = [(group, i) for group in stepping for i in range(len(group.sequences))]
-    num_stored = [(group.sequences[i], group.sequences[i].num_stored) for group, i in members]
-    decodes = [Part(seq, 1, at, at, True) for seq, at in num_stored]
-    if any(chunk.padding for chunk in plan.chunks):
-        prompts += padding(plan)
+    stepped = [group.sequences[i] for group, i in members]
+    decodes = [Part(seq, 1, seq.num_stored, seq.num_stored, True) for seq in stepped]
+    prompts += padding(plan)
     if plan.decode_seqs > len(members):
         decodes += ended(stepping, state)
     return prompts, decodes, owners + members

@@ -8,7 +8,7 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
-from testbed.kernels.engine.clock import HostTimer
+from testbed.kernels.engine.clock import Timer
 from testbed.kernels.engine.layout import Layout, Tables
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import Attention
@@ -31,7 +31,7 @@ class Runner:
 
     def __init__(
         self, state: SchedulerState, network: Network, attention: Attention, moves: Moves, layout: Layout,
-        sampler: Sampler, timer: HostTimer, slot_checker: NoSlotChecker, longest: int = 1,
+        sampler: Sampler, timer: Timer, slot_checker: NoSlotChecker, longest: int = 1,
     ) -> None:  # fmt: skip
         self.state = state
         self.network = network
@@ -138,18 +138,18 @@ class Runner:
         """Run a batch of prompts of num_tokens tokens that writes nothing, to load kernels and matrix products."""
         longest = min(num_tokens, self.longest)
         lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(num_tokens % longest)
-        self._forward(self.idle_batch(lengths, [])).argmax(dim=1).tolist()
+        self._forward(self.idle_batch(lengths)).argmax(dim=1).tolist()
 
-    def idle_batch(self, prompts: list[int], decodes: list[int]) -> Ragged:
-        """Prompts and decodes of the given lengths, all stored already: they read the pool and write nothing."""
+    def idle_batch(self, lengths: list[int]) -> Ragged:
+        """Prompts of the given lengths, all stored already: they read the pool and write nothing."""
         parts, layout = [], self.tables.layout
-        for i, length in enumerate([*prompts, *decodes]):
-            seq, new = Sequence(-2 - i, Incoming(-2 - i, 0, length)), length if i < len(prompts) else 1
+        for i, length in enumerate(lengths):
+            seq = Sequence(-2 - i, Incoming(-2 - i, 0, length))
             slots = ceil_div(length, layout.block_size) * layout.block_size
             self.token_buffers.tokens[seq.seq_id] = [0] * length
             self.tables.pin(seq, layout.place([Extent(0, slots)], "an idle batch"))
-            parts.append(Part(seq, new, length - new, length, True))
-        batch = ragged(parts[: len(prompts)], parts[len(prompts) :], self.token_buffers, self.tables)
+            parts.append(Part(seq, length, 0, length, True))
+        batch = ragged(parts, [], self.token_buffers, self.tables)
         for part in parts:
             del self.token_buffers.tokens[part.seq.seq_id]
             self.tables.forget(part.seq.seq_id)

@@ -15,7 +15,7 @@ from testbed.kernels.engine.architecture import Architecture, check_served, of_f
 from testbed.kernels.engine.assemble import Options, assemble
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.run_folder import write_run
-from testbed.kernels.engine.sampling import TopP
+from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.sim.arrivals import SessionWorkload

@@ -1,7 +1,5 @@
 """The weights of a model under the same names for every family: from a folder, or random and seeded."""
 
-import json
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +13,7 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.kernels.engine.architecture import Architecture
 
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # of safetensors
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of a folder
 OPT_OFFSET = 2  # rows of OPT's position table before that of position 0
 Get = Callable[[str, tuple[int, ...]], Tensor]
 
@@ -56,44 +54,30 @@ class Weights:
 
 
 class SafetensorsFolder:
-    """All tensors of a folder's *.safetensors files by name; each is read from its file on request.
-
-    A file consists of eight bytes of length, JSON, then raw values.
-    """
+    """All tensors of a folder's *.safetensors files by name; each is read from its file on request."""
 
     def __init__(self, folder: Path) -> None:
+        try:
+            from safetensors import safe_open
+        except ModuleNotFoundError:
+            raise InputError(f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])") from None
+        files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
         self.folder = folder
-        self._places: dict[str, tuple[Path, int, dict[str, Any]]] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            start, header = read_header(path)
-            self._places.update({name: (path, start, entry) for name, entry in header.items()})
-        if not self._places:
+        self._files: dict[str, Any] = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
+        if not self._files:
             raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places
+        return name in self._files
 
     def read(self, name: str) -> Tensor:
         """The tensor of that name, on the host, in the file's type."""
-        if name not in self._places:
+        if name not in self._files:
             raise InputError(f"{self.folder}: the tensor {name} is in no *.safetensors file")
-        path, start, entry = self._places[name]
-        if entry["dtype"] not in DTYPES:
-            raise InputError(f"{path}: {name} of type {entry['dtype']}: is none of {', '.join(DTYPES)}")
-        first, end = entry["data_offsets"]
-        with path.open("rb") as file:
-            file.seek(start + first)
-            content = bytearray(file.read(end - first))
-        return torch.frombuffer(content, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
-
-
-def read_header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Where the values of a file start, and its entries by tensor name."""
-    with path.open("rb") as file:
-        length = struct.unpack("<Q", file.read(8))[0]
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return 8 + length, header
+        tensor: Tensor = self._files[name].get_tensor(name)
+        if tensor.dtype not in DTYPES:
+            raise InputError(f"{self.folder}: {name} of type {tensor.dtype}: is none of {DTYPES}")
+        return tensor
 
 
 def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dtype) -> Weights:

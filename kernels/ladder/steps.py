@@ -74,16 +74,10 @@ def ragged(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Ladd
     launch("v4_ragged.cu", "ragged", s, (s.num_rows, s.num_heads), *tensors, *numbers)
 
 
-def write(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, slot_mapping: Tensor) -> None:
-    """Step 4: write keys and values, [num_tokens, num_kv_heads, head_size], to their slots; skip negative slots."""
-    s = check_attention(k.new_empty(k.shape), k, k_cache, v_cache)
-    numbers = s.num_kv_heads, k.stride(0), v.stride(0)
-    launch("v4_ragged.cu", "write", s, (len(k),), k_cache, v_cache, k, v, slot_mapping, *numbers)
-
-
 def production(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: LadderBatch) -> None:
     """Step 5, the kernels that the engine runs: prompts by one launch, decodes by another."""
-    n, end, caches = batch.num_prompts, batch.num_prompt_tokens, (k_cache, v_cache)
+    n, caches = batch.num_prompts, (k_cache, v_cache)
+    end = sum(batch.news[:n])
     if n:
         paged_prefill(
             out[:end], q[:end], *caches, batch.block_tables[:n], batch.query_starts[: n + 1], batch.context_lens[:n],

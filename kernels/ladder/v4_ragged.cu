@@ -1,37 +1,19 @@
 // Step 4: prompts and decodes in one launch. The batch is a flat list of tokens with sequence ids and positions.
 //
 // A decode adds one token to its sequence, a prompt many. Flattened, both are tokens with a sequence id and a
-// position; a token attends to positions 0 up to its own, so the causal mask is a number. `write` puts the new keys
-// and values to their slots first; then no token waits for another, and all of them are computed at once.
+// position; a token attends to positions 0 up to its own, so the causal mask is a number. `write_cache` puts the new
+// keys and values to their slots first; then no token waits for another, and all of them are computed at once.
 //
 // Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE, BF16.
 #include "../src/common.cuh"
 #include "../ladder/online.cuh"
 
-// Grid (num_tokens): a thread block writes one token's keys and values, all kv heads.
-extern "C" __global__ void __launch_bounds__(THREADS)
-write(word16* k_cache,                // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
-      word16* v_cache,                // as k_cache
-      const word16* k,                // [num_tokens, num_kv_heads, HEAD_SIZE], rows of k_stride values
-      const word16* v,                // as k, rows of v_stride values
-      const long long* slot_mapping,  // [num_tokens]: block id * BLOCK_SIZE + offset; negative: stored already
-      int num_kv_heads, int k_stride, int v_stride) {
-  long long token = blockIdx.x, slot = slot_mapping[token];
-  if (slot < 0) return;
-  for (int i = threadIdx.x; i < num_kv_heads * HEAD_SIZE; i += THREADS) {
-    int kv_head = i / HEAD_SIZE, dim = i % HEAD_SIZE;
-    long long row = (slot / BLOCK_SIZE * num_kv_heads + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
-    k_cache[row * HEAD_SIZE + dim] = k[token * k_stride + i];
-    v_cache[row * HEAD_SIZE + dim] = v[token * v_stride + i];
-  }
-}
-
 // Grid (num_tokens, num_heads) of THREADS: a thread block makes one head's output of one token.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ragged(word16* out,            // [num_tokens, num_heads, HEAD_SIZE]
        const word16* q,        // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
-       const word16* k_cache,  // as above
-       const word16* v_cache,
+       const word16* k_cache,  // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+       const word16* v_cache,  // as k_cache
        const int* tables,      // [num_seqs, max_blocks]
        const int* seq_ids,     // [num_tokens]: the token's sequence
        const int* positions,   // [num_tokens]: tokens of its sequence before it

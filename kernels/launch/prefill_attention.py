@@ -4,16 +4,29 @@ tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of 8 to 256; wgmma
 window; mma: prefill.cu, anywhere, and the only one for caches of e4m3.
 """
 
+import ctypes
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.kernels.launch import arrays
 from testbed.kernels.launch.attention import Shapes, check_attention, check_tables, log2_scale
-from testbed.kernels.launch.compile import compute_capability, load
+from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
 from testbed.kernels.launch.launch import Launch, at_once
-from testbed.kernels.launch.prefill_tma import L2_SHARE, bind_tma, takes
 
+# Of prefill_tma.cu.
+Q_ROWS = K_ROWS = 128
+NUM_THREADS = 384
+NUM_COUNTERS = 4096
+ITEMS = 256  # least number per group: about two per multiprocessor, long ones first, so that all end together
+BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
+UINT16, NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS = 1, 0, 3, 3, 0  # of the driver's CUtensorMap enumerations
+MAP_BYTES, MAP_ALIGN = 128, 64
+L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
 SHORT_PROMPT = 256  # new tokens up to which heads that share a kv head share thread blocks (prefill_tma.cu, PACK)
 SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
 
@@ -38,8 +51,7 @@ def bind_paged_prefill(
     arrays.check_range("max_query_len", max_query_len, 1, max(1, s.num_rows))
     buffers = (out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
     pointers = [arrays.view("", buffer).pointer for buffer in buffers]
-    longest = max(max_query_len, tables.shape[1] * s.block_size)
-    kind = kind or fastest(s, pointers[2:4], longest)
+    kind = kind or fastest(s, pointers[2:4], max(max_query_len, tables.shape[1] * s.block_size))
     if (s.kv_scales and kind != "mma") or (s.window and kind == "wgmma"):
         raise ValueError(f"kind={kind}: {'reads no e4m3' if s.kv_scales else 'knows no window'} (leave kind out)")
     if kind == "tma":
@@ -64,7 +76,7 @@ def fastest(s: Shapes, caches: list[int], longest: int) -> str:
 def _bind_wgmma(
     s: Shapes, pointers: list[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None
 ) -> Launch:
-    tiles, pairs = -(-max_query_len // 128), num_seqs * s.num_heads
+    tiles, pairs = -(-max_query_len // Q_ROWS), num_seqs * s.num_heads
     capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
     numbers = (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, min(pairs, max(8, L2_SHARE // capacity)))
     arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
@@ -106,4 +118,119 @@ def mma_shared_bytes(head_size: int, fp8: bool = False) -> int:
 
 def wgmma_shared_bytes(head_size: int) -> int:
     """Dynamic shared memory of prefill_wgmma.cu: 128 rows of Q and two stages of 128 rows of K and of V."""
-    return 5 * 128 * head_size * 2
+    return 5 * Q_ROWS * head_size * 2
+
+
+def takes(s: Shapes, caches: Sequence[int]) -> bool:
+    """Whether prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one map of memory."""
+    row = s.head_size * 2
+    last = origin_of(caches[0]) + ((1 << 31) - 1) * row - s.num_blocks * s.num_kv_heads * s.block_size * row
+    here = all(cache % row == 0 and origin_of(caches[0]) <= cache <= last for cache in caches)
+    return s.head_size in (64, 128) and s.block_size in BLOCK_SIZES and here
+
+
+def packed(group: int, pack: bool) -> int:
+    """Heads of an item: with `pack` all `group` heads of a kv head if that is a power of two up to 8, else 1."""
+    return group if pack and group in (2, 4, 8) else 1
+
+
+def constants(group: int, block_size: int, pack: bool) -> dict[str, int]:
+    """The kernel's compile-time constants, without the shape."""
+    return {"BLOCK_SIZE": block_size, "PACK": int(packed(group, pack) > 1)}
+
+
+def bind_tma(
+    s: Shapes, pointers: Sequence[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None,
+    pack: bool,
+) -> Launch:  # fmt: skip
+    """A launch whose arguments were checked.
+
+    pointers: of out, q, K and V cache, block tables, query starts and context lengths.
+    """
+    share = s.num_heads // s.num_kv_heads
+    kernel = load("prefill_tma.cu", "prefill", **s.defines, **constants(share, s.block_size, pack))
+    shared_bytes = shared_memory(s.head_size)
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    device, origin, heads = require_gpu().cuda.runtime.getDevice(), origin_of(pointers[2]), packed(share, pack)
+    tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
+    capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
+    group = evenly(pairs, max(-(-ITEMS // tiles), L2_SHARE // capacity))
+    numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group, s.window))
+    rows = rows_of_memory(device, origin, s.head_size, s.block_size)
+    arguments = (*pointers, rows, origin, next_counter(device), log2_scale(scale, s.head_size), *numbers)
+    grid = min(tiles * pairs, multiprocessors(device))
+    return Launch(kernel, (grid,), (NUM_THREADS,), arguments, shared_bytes)
+
+
+def evenly(pairs: int, most: int) -> int:
+    """A group size from most / 2 to `most` pairs whose last group is not much smaller than the others."""
+    most = min(pairs, most)
+    sizes = range(-(-pairs // -(-pairs // most)), most // 2, -1)
+    return next((size for size in sizes if (pairs % size or size) >= 0.9 * size), sizes[0])
+
+
+def origin_of(pointer: int) -> int:
+    """The first address of the map of memory: at least 64 GiB below `pointer`, so that it covers other caches too."""
+    return max(0, (pointer >> 36) - 1) << 36
+
+
+@cache
+def rows_of_memory(device: int, origin: int, head_size: int, block_size: int) -> int:
+    """The address of a map of memory from `origin` on as rows of a head, in boxes of a block; it is never freed."""
+    box = (64, min(block_size, K_ROWS))
+    encoded = tensor_map(origin, (head_size, (1 << 31) - 1), (head_size * 2,), box)
+    there = require_gpu().asarray(encoded)
+    require_gpu().cuda.get_current_stream().synchronize()
+    _kept.append(there)
+    return int(there.data.ptr)
+
+
+_kept: list[Any] = []
+
+
+def tensor_map(
+    pointer: int, sizes: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
+) -> NDArray[np.uint8]:
+    """A map of an array of 16-bit values for boxes of 64 in the first dimension, 128-byte swizzled.
+
+    sizes: values per dimension, the dense one first; strides: bytes between neighbours, for every further dimension.
+    """
+    capacity = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
+    at = -capacity.ctypes.data % MAP_ALIGN
+    found = capacity[at : at + MAP_BYTES]
+    rank = len(sizes)
+    code = _encode()(
+        ctypes.c_void_p(found.ctypes.data), UINT16, rank, ctypes.c_void_p(pointer),
+        (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * (rank - 1))(*strides),
+        (ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*[1] * rank),
+        NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS,
+    )  # fmt: skip
+    if code:
+        raise ValueError(
+            f"the driver refuses a tensor map of {sizes} by {strides} bytes in boxes of {box}: error {code}"
+        )
+    return found
+
+
+@cache
+def _encode() -> "ctypes._NamedFuncPointer":
+    return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+
+
+@cache
+def counters(device: int) -> tuple[Any, Iterator[int]]:
+    """Zeroed counters of a device, and the endless order in which launches take them."""
+    cupy = require_gpu()
+    capacity = cupy.zeros((NUM_COUNTERS, 2), "int32")
+    cupy.cuda.get_current_stream().synchronize()
+    return capacity, cycle(range(capacity.data.ptr, capacity.data.ptr + capacity.nbytes, 8))
+
+
+def next_counter(device: int) -> int:
+    """The address of a counter that none of the last NUM_COUNTERS - 1 launches uses; a launch resets it to zero."""
+    return next(counters(device)[1])
+
+
+def shared_memory(head_size: int) -> int:
+    """Bytes of Q, two stages of K and of V, and the output, 128 rows each, and of barriers."""
+    return 6 * 128 * head_size * 2 + 128

@@ -3,7 +3,7 @@
 The total size of the caches is several times the L2 cache, so that every call reads K and V from device memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,11 @@ from testbed.kernels.launch.attention import contiguous_decode, decode_workspace
 from testbed.kernels.launch.paper_attention import paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.verify.random_batches import Form, Shape
 
 Calls = list[Callable[[], object]]
+LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
+PLAIN = Form()
 
 
 class Pools:
@@ -43,6 +45,15 @@ def random_tables(rng: np.random.Generator, blocks: np.ndarray, num_blocks: int)
     return torch.from_numpy(tables).cuda()
 
 
+def formed(k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form) -> tuple[LayerCaches, dict[str, Any]]:
+    """K and V of each layer in this form, and the arguments by which kernels read it."""
+    if not form.fp8:
+        return zip(k_cache, v_cache, strict=True), {"window": form.window}
+    k, v = (torch.stack([x.to(torch.float8_e4m3fn).view(torch.uint8) for x in cache]) for cache in (k_cache, v_cache))
+    scales = torch.full((2, k_cache.shape[2]), 0.5, device="cuda")
+    return zip(k, v, strict=True), {"window": form.window, "kv_scales": scales}
+
+
 class DecodeInputs:
     """One decode batch of given context lengths over several layers, paged and contiguous."""
 
@@ -65,19 +76,21 @@ class DecodeInputs:
         self.out = torch.empty_like(self.q)
         self.workspace = decode_workspace(self.q[0], 128 if self.q[0].numel() < 1 << 20 else 32)
 
-    def paged(self) -> Calls:
+    def paged(self, form: Form = PLAIN) -> Calls:
         """Calls of our paged kernel, one per layer."""
-        return self._decodes(paged_decode, self.k_cache, self.v_cache, self.tables)
+        layers, options = formed(self.k_cache, self.v_cache, form)
+        return self._decodes(partial(paged_decode, **options), layers, self.tables)
 
     def contiguous(self) -> Calls:
         """Calls of the contiguous kernel on the same memory."""
         size = (self.layers, -1, self.shape.num_kv_heads, self.shape.head_size)
-        return self._decodes(contiguous_decode, self.k_cache.view(size), self.v_cache.view(size), self.extents)
+        layers = zip(self.k_cache.view(size), self.v_cache.view(size), strict=True)
+        return self._decodes(contiguous_decode, layers, self.extents)
 
-    def _decodes(self, decode: Callable[..., None], k: torch.Tensor, v: torch.Tensor, places: torch.Tensor) -> Calls:
+    def _decodes(self, decode: Callable[..., None], layers: LayerCaches, places: torch.Tensor) -> Calls:
         options = {"max_context_len": self.longest, "workspace": self.workspace}
-        layers = zip(self.out, self.q, k, v, strict=True)
-        return [partial(decode, *layer, places, self.context_lens, **options) for layer in layers]
+        rows = zip(self.out, self.q, layers, strict=True)
+        return [partial(decode, out, q, *kv, places, self.context_lens, **options) for out, q, kv in rows]
 
     def paper(self) -> Calls:
         """Calls of the paper's kernel, which reads the same memory in its layout."""
@@ -118,13 +131,11 @@ class PrefillInputs:
         self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
 
-    def paged(self) -> Calls:
+    def paged(self, form: Form = PLAIN) -> Calls:
         """Calls of the prefill kernel, one per layer."""
-        arrays = self.tables, self.starts, self.context_lens
-        return [
-            partial(paged_prefill, self.out, self.q, k, v, *arrays, max_query_len=self.max_new)
-            for k, v in zip(self.k_cache, self.v_cache, strict=True)
-        ]
+        layers, options = formed(self.k_cache, self.v_cache, form)
+        prefill, arrays = partial(paged_prefill, self.out, self.q), (self.tables, self.starts, self.context_lens)
+        return [partial(prefill, *kv, *arrays, max_query_len=self.max_new, **options) for kv in layers]
 
     def sdpa(self) -> Calls:
         """torch's causal attention on contiguous memory; equal lengths without a past only."""

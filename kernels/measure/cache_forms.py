@@ -12,14 +12,11 @@ from typing import Any
 import torch
 
 from testbed.command_line import Parser
-from testbed.kernels.launch.attention import paged_decode
-from testbed.kernels.launch.decode_plan import DecodePlan
-from testbed.kernels.launch.prefill_attention import paged_prefill
-from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.bench_inputs import PLAIN, DecodeInputs, Pools, PrefillInputs
 from testbed.kernels.measure.table import Measurement
 from testbed.kernels.measure.timing import time_graph
 from testbed.kernels.verify.random_batches import Form, Shape
-from testbed.kernels.verify.verify_attention import PLAIN, verify
+from testbed.kernels.verify.verify_attention import verify
 
 MHA, GQA, SMALL = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64)
 FP8 = Form(True)
@@ -46,15 +43,13 @@ def rows(options: Namespace) -> Iterator[Sequence[Any]]:
     pools = Pools(12 << 30)
     for kind, shape, batch, tokens, form, (base_tokens, base_form), goal in CASES:
         base_inputs = inputs_of(pools, kind, shape, batch, base_tokens)
-        theirs, base = time_graph(base_inputs.sdpa()), time_graph(calls(base_inputs, base_form))
+        theirs, base = time_graph(base_inputs.sdpa()), time_graph(base_inputs.paged(base_form))
         del base_inputs
-        own = time_graph(calls(inputs_of(pools, kind, shape, batch, tokens), form))
+        own = time_graph(inputs_of(pools, kind, shape, batch, tokens).paged(form))
         torch.cuda.empty_cache()
         ratio = own.median_us / base.median_us
-        heads, types = (
-            f"{shape.num_heads}/{shape.num_kv_heads}",
-            ["e4m3" if x.fp8 else "fp16" for x in (form, base_form)],
-        )
+        types = ["e4m3" if x.fp8 else "fp16" for x in (form, base_form)]
+        heads = f"{shape.num_heads}/{shape.num_kv_heads}"
         yield (kind, heads, shape.head_size, batch, tokens, types[0], form.window or "", own.median_us, own.low_us,
                own.high_us, f"{types[1]} {batch}x{base_tokens}", base.median_us, theirs.median_us, ratio, goal or "",
                "" if goal is None else ratio <= goal)  # fmt: skip
@@ -63,29 +58,6 @@ def rows(options: Namespace) -> Iterator[Sequence[Any]]:
 def inputs_of(pools: Pools, kind: str, shape: Shape, batch: int, tokens: int) -> DecodeInputs | PrefillInputs:
     """Inputs of equal lengths."""
     return (DecodeInputs if kind == "decode" else PrefillInputs)(pools, shape, [tokens] * batch)
-
-
-def calls(inputs: DecodeInputs | PrefillInputs, form: Form, plan: DecodePlan | None = None) -> Calls:
-    """Calls of the paged kernel of this form, one for each layer."""
-    caches: Sequence[Any] = (inputs.k_cache, inputs.v_cache)
-    options: dict[str, Any] = {"window": form.window}
-    if form.fp8:
-        caches = [as_e4m3(cache) for cache in caches]
-        options["kv_scales"] = torch.full((2, inputs.shape.num_kv_heads), 0.5, device="cuda")
-    layers = list(zip(*caches, strict=True))
-    if isinstance(inputs, DecodeInputs):
-        options |= {"max_context_len": inputs.longest, "workspace": inputs.workspace, "plan": plan}
-        rows = zip(inputs.out, inputs.q, layers, strict=True)
-        decode = partial(paged_decode, block_tables=inputs.tables, context_lens=inputs.context_lens, **options)
-        return [partial(decode, out, q, *kv) for out, q, kv in rows]
-    options |= {"query_starts": inputs.starts, "max_query_len": inputs.max_new}
-    prefill = partial(paged_prefill, block_tables=inputs.tables, context_lens=inputs.context_lens, **options)
-    return [partial(prefill, inputs.out, inputs.q, *kv) for kv in layers]
-
-
-def as_e4m3(cache: torch.Tensor) -> torch.Tensor:
-    """The values as bytes of e4m3, layer by layer."""
-    return torch.stack([layer.to(torch.float8_e4m3fn).view(torch.uint8) for layer in cache])
 
 
 def add_arguments(parser: Parser) -> None:

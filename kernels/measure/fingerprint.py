@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.core.errors import InputError
 from testbed.kernels.launch.compile import require_gpu
 
 
@@ -49,17 +48,6 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, object]], about: str) -> 
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def read_rows(path: Path, maker: str) -> tuple[str, list[dict[str, str]]]:
-    """The first line's text, and the rows; `maker` is the command that writes the file on a GPU."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"{path}: is missing (`{maker}` writes it on a GPU)") from None
-    if len(lines) < 3 or not lines[0].startswith("# "):
-        raise InputError(f"{path}: no table of `{maker}` (its first line must name the device; then header and rows)")
-    return lines[0].removeprefix("# "), list(csv.DictReader(lines[1:]))
 
 
 def file_name(profile: dict[str, Any]) -> str:

@@ -9,9 +9,9 @@ import torch
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
-from testbed.kernels.launch.attention import decode_workspace, paged_decode
+from testbed.kernels.launch.attention import paged_decode
 from testbed.kernels.launch.cache_ops import write_cache
-from testbed.kernels.measure.bench_inputs import Pools, random_tables
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
 from testbed.kernels.measure.layers import Layers, shard_shape
 from testbed.kernels.measure.timing import time_graph
 
@@ -30,29 +30,21 @@ def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[
 
 def measure_iteration(layers: Layers, pools: Pools, num_gpus: int, lens: list[int], seed: int) -> float:
     """Microseconds of a decode iteration: measured layers scaled to all layers, plus the output head."""
-    shape, model, rng = shard_shape(layers.model, num_gpus), layers.model, np.random.default_rng(seed)
-    blocks = -(-np.array(lens) // shape.block_size)
-    num_blocks = int(blocks.sum())
-    count = min(len(layers.layers), pools.blocks(shape) // num_blocks)
-    k_cache, v_cache = pools.caches(count, num_blocks, shape)
-    tables = random_tables(rng, blocks, num_blocks)
-    last = np.array(lens) - 1
-    ids = tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
+    shape, model = shard_shape(layers.model, num_gpus), layers.model
+    inputs, last = DecodeInputs(pools, shape, lens, seed), np.array(lens) - 1
+    ids = inputs.tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
     slots = torch.from_numpy(ids * shape.block_size + last % shape.block_size).cuda()
-    context_lens = torch.tensor(lens, dtype=torch.int32).cuda()
     x = torch.randn(len(lens), model.hidden_size, dtype=torch.float16, device="cuda")
-    out = torch.empty(len(lens), shape.num_heads, shape.head_size, dtype=torch.float16, device="cuda")
-    workspace = decode_workspace(out, 128 if len(lens) <= 32 else 32)
+    caches = list(zip(inputs.k_cache, inputs.v_cache, strict=True))[: len(layers.layers)]
 
     def run(i: int) -> None:
         q, k, v = layers.project(x, layers.layers[i])
-        write_cache(k_cache[i], v_cache[i], k, v, slots)
-        paged_decode(
-            out, q, k_cache[i], v_cache[i], tables, context_lens, max_context_len=max(lens), workspace=workspace
-        )
-        layers.feed_forward(x, out, layers.layers[i])
+        write_cache(*caches[i], k, v, slots)
+        places = inputs.tables, inputs.context_lens
+        paged_decode(inputs.out[0], q, *caches[i], *places, max_context_len=max(lens), workspace=inputs.workspace)
+        layers.feed_forward(x, inputs.out[0], layers.layers[i])
 
-    layer_us = time_graph([partial(run, i) for i in range(count)], 5, 1000.0).median_us
+    layer_us = time_graph([partial(run, i) for i in range(len(caches))], 5, 1000.0).median_us
     head_us = time_graph([partial(layers.project_out, x, layers.head)], 5, 300.0).median_us
     return layer_us * model.num_layers + head_us
 

@@ -49,29 +49,35 @@ def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
     return [int(x) for x in rng.permutation(lens)]
 
 
-def linear(layers: Layers) -> list[Point]:
-    """Matrix products, norms, residual adds and activation of one layer, by tokens.
+def swept(counts: Sequence[int], calls: Callable[[int], Calls], *key: float | int | str) -> list[Point]:
+    """A point for each count, whose calls are timed as a graph, after the values that all points begin with.
 
     Largest first: the clocks settle some 100 ms after a change of load, which changes small counts by up to 10%.
     """
-    points, model = [], layers.model
-    for count in reversed(LINEAR_TOKENS):
-        x = torch.randn(count, model.hidden_size, dtype=torch.float16, device="cuda")
+    return sorted(point(*key, n, timing=time_graph(calls(n), REPLAYS)) for n in sorted(counts, reverse=True))
+
+
+def linear(layers: Layers) -> list[Point]:
+    """Matrix products, norms, residual adds and activation of one layer, by tokens."""
+
+    def calls(count: int) -> Calls:
+        x = torch.randn(count, layers.model.hidden_size, dtype=torch.float16, device="cuda")
         attended = torch.randn(count, layers.q_width, dtype=torch.float16, device="cuda")
-        calls = [partial(layers.linear, x, attended, layer) for layer in layers.layers]
-        points.append(point(count, timing=time_graph(calls, REPLAYS)))
-    return sorted(points)
+        return [partial(layers.linear, x, attended, layer) for layer in layers.layers]
+
+    return swept(LINEAR_TOKENS, calls)
 
 
 def output_head(layers: Layers) -> list[Point]:
     """Final norm and output projection, by rows (one per sequence)."""
-    points = []
-    for count in reversed([t for t in TOKENS if t <= 512]):
+    head = layers.head
+    copies = [head] + [head.clone() for _ in range(min(4, num_rotations(head.numel() * 2)) - 1)]
+
+    def calls(count: int) -> Calls:
         x = torch.randn(count, layers.model.hidden_size, dtype=torch.float16, device="cuda")
-        copies = [layers.head] + [layers.head.clone() for _ in range(num_rotations(layers.head.numel() * 2) - 1)]
-        calls = [partial(layers.project_out, x, weight) for weight in copies[:4]]
-        points.append(point(count, timing=time_graph(calls, REPLAYS)))
-    return sorted(points)
+        return [partial(layers.project_out, x, weight) for weight in copies]
+
+    return swept([t for t in TOKENS if t <= 512], calls)
 
 
 def decode_grid(pools: Pools, shape: Shape, max_len: int, coarse: bool) -> list[tuple[int, int]]:
@@ -142,27 +148,27 @@ def combined(prefill: Calls, decode: Calls) -> Calls:
 
 def cache_write(pools: Pools, shape: Shape) -> list[Point]:
     """One layer's cache write, by tokens."""
-    points, num_slots = [], 1 << 14
+    num_slots, rng = 1 << 14, np.random.default_rng(0)
     k_cache, v_cache = pools.caches(1, num_slots // shape.block_size, shape)
-    rng = np.random.default_rng(0)
-    for count in TOKENS:
+
+    def calls(count: int) -> Calls:
         size = (8, 2, count, shape.num_kv_heads, shape.head_size)
         new = torch.randn(size, dtype=shape.dtype, device="cuda")
         slots = torch.from_numpy(np.stack([rng.permutation(num_slots)[:count] for _ in range(8)])).cuda()
-        calls = [partial(write_cache, k_cache[0], v_cache[0], *new[i], slots[i]) for i in range(8)]
-        points.append(point(count, timing=time_graph(calls, REPLAYS)))
-    return points
+        return [partial(write_cache, k_cache[0], v_cache[0], *new[i], slots[i]) for i in range(8)]
+
+    return swept(TOKENS, calls)
 
 
 def block_copy(pool: torch.Tensor) -> list[Point]:
     """Fused copy over all layers: block size, blocks."""
-    points, rng = [], np.random.default_rng(0)
-    for count in (1, 2, 4, 8, 16, 32, 64):
-        if 2 * count > pool.shape[1]:
-            continue
-        ids = torch.from_numpy(rng.permutation(pool.shape[1])[: 2 * count].reshape(-1, 2).astype(np.int32)).cuda()
-        points.append(point(pool.shape[3], count, timing=time_graph([partial(copy_blocks, pool, ids)], REPLAYS)))
-    return points
+    rng, num_blocks = np.random.default_rng(0), pool.shape[1]
+
+    def calls(count: int) -> Calls:
+        ids = torch.from_numpy(rng.permutation(num_blocks)[: 2 * count].reshape(-1, 2).astype(np.int32)).cuda()
+        return [partial(copy_blocks, pool, ids)]
+
+    return swept([n for n in (1, 2, 4, 8, 16, 32, 64) if 2 * n <= num_blocks], calls, pool.shape[3])
 
 
 def swap(pool: torch.Tensor, host: torch.Tensor, counts: Sequence[int]) -> list[Point]:

@@ -18,18 +18,9 @@
 // Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, WAVE, BF16, FP8
 // (HEAD_SIZE 64, 128, 256), WINDOWED.
 //
-// History (H200, fp16, 40 heads of 128, block size 16; microseconds at 8x64 / 32x64 / 32x1024 tokens):
-//   4 warps, 4 thread blocks an SM in 128 registers, a few spilled         6.2 / 14.9 / 171.0
-//   3 thread blocks in 168 registers, nothing spilled                      5.9 / 14.8 / 161.6
-//   block id of the next tile fetched only if there is a next tile         5.6 /  -   / 158.1
-//   2 warps a thread block for many short contexts                          -  / 13.5 /   -
-//   2 warps a thread block of as long chunks                               -  /   -  / 155.2 (4 warps in that run: 160.0)
-// 32/8 heads, 32x4096 / 32x16384: 132 / 487; e4m3 68 / 256, of which chunks of 512 take 74 / 275, and 5 thread blocks an
-// SM, which spill, 82 / 287. 14/2 heads of 64, 1x16384: 128 chunks 11.5, 64 chunks 8.9.
-// 64/8 heads, 8x8192: 74.9; partial results of eight chunks loaded together 70.6; two long chunks in one WAVE 67.9.
-// Tried and dropped: 2 warps everywhere (168.6 at 32x1024), chunks of 512 at full batches (3 to 8% slower); in a WAVE two
-// tiles ahead in 225 registers (66.9, else 66.3); equal shares of all tiles, which may begin in one context and end in
-// another (each change costs some 2 us).
+// Measured (H200, fp16): 3 thread blocks of 4 warps an SM in 168 registers beat 4 in 128, of which a few spill (161.6 and
+// 171.0 us at 40 heads, 32x1024); the next tile's block id is fetched only if there is a next tile (158.1). e4m3 with 5 thread
+// blocks an SM, which spill, is 20% slower. Two tiles ahead in 225 registers are no faster in a WAVE.
 #include "common.cuh"
 
 #define TILE 16

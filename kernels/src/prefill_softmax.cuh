@@ -1,14 +1,7 @@
-// Of prefill_tma.cu: last values and online softmax of a computing warpgroup's 64 rows.
+// Of prefill_tma.cu: online softmax of a computing warpgroup's 64 rows.
 #pragma once
 
-template <int KEYS>
-DEVICE void add_last_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
-  pin(o);
-  begin_wgmma();
-  start_values<KEYS>(o, p, v);
-  wait_wgmma<0>();
-  pin(o);
-}
+#define SLACK 8.0f  // powers of two by which a maximum may lag behind
 
 // Online softmax of 64 rows: scores become weights; returns whether the output must shrink, and by which factors.
 template <int KEYS>

@@ -19,17 +19,10 @@
 // item. Items by groups of `group` (sequence, head) pairs whose K and V fit the L2 cache together, in each the longest
 // first.
 //
-// History (H200, fp16, 40 heads of 128; microseconds at 1x2048 / 1x4096 / 4x1024 / 16x161 / 1x16384 new tokens):
-//   prefill_wgmma.cu                                                    118 / 429 / 148 / 67 / 6300
-//   roles, tensor copies; items dealt in turn                           110 / 408 / 130 / 53 / 5846
-//   items drawn, warpgroups without rows pass, K and V by address       102 / 382 / 123 / 52 / 5325
-//   halves                                                              100 / 365 / 119 / 49 / 5211
-//   without pingpong                                                    112 / 403 / 135 / 49 / 5310
-//   without lazy                                                        111 / 383 / 126 / 50 / 5226
-//   two heads a group, not eight, where 8 MB of K and V a head are read   -   /  -   /  -   / -  / 2% less
-// Tried and dropped: a wait for O in each branch after the softmax, since the assembler moves a common one before it, so
-// that softmax and own values overlap (5 to 6% slower with pingpong, and without).
+// What each part is worth (H200, fp16, 40 heads of 128; microseconds at 1x4096 / 4x1024 / 16x161 new tokens): all 365 / 119 /
+// 49; without halves 382 / 123 / 52, without pingpong 403 / 135 / 49, without lazy 383 / 126 / 50.
 // 32/8 heads, PACK off and on: 87 / 91 at 4x1024, 39 / 32 at 16x161; so short prompts only.
+// A wait for O in each branch after the softmax is slower by 5 to 6%: the assembler moves a common one before it.
 //
 // Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PACK, WINDOWED.
 #if PACK
@@ -45,7 +38,6 @@
 #define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
 #define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
 #define Q_TOKENS (Q_ROWS / HEADS)
-#define SLACK 8.0f                         // powers of two by which a maximum may lag behind
 
 // Shared memory: Q, K twice, V twice, output on its way out, barriers.
 #define K_AT TILE_BYTES

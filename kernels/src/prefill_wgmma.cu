@@ -10,11 +10,10 @@
 // Grid (tiles x sequences x heads): groups of `group` (sequence, head) pairs whose K and V fit the L2 cache together,
 // in each the longest tiles first.
 //
-// History (H200, fp16, 40 heads of 128; microseconds at 1x1024 / 1x4096 new tokens): prefill.cu 66 / 623,
-// this 40 / 419.
-// Tried and dropped: K, V and the first block ids all started before the lengths are known (41 / 439).
+// Runs where prefill_tma.cu cannot: extents, and blocks of other sizes. Measured (H200, fp16, 40 heads of 128; microseconds
+// at 1x1024 / 1x4096 new tokens): 40 / 419, prefill.cu 66 / 623.
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE, BF16. Shared memory: `wgmma_shared_bytes` in prefill.py.
+// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE, BF16. Shared memory: `wgmma_shared_bytes` of its launch.
 #define HEADS 1  // a row is a token
 #include "common.cuh"
 #include "wgmma.cuh"
@@ -135,11 +134,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
   wait_copies<0>();
   publish_shared();
   __syncthreads();
-  pin(o);
-  begin_wgmma();
-  start_values<K_ROWS>(o, p, v_tiles + (end_tile - 1) % 2 * TILE_BYTES);
-  wait_wgmma<0>();
-  pin(o);
+  add_last_values<K_ROWS>(o, p, v_tiles + (end_tile - 1) % 2 * TILE_BYTES);
   long long out_stride = (long long)num_heads * HEAD_SIZE;
   sync_named(1 + warpgroup, 128);  // the warpgroup is done with its queries
   store(o, sum, shared, out + (start + first) * out_stride + head * HEAD_SIZE, out_stride, warpgroup * 64,

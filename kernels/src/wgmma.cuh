@@ -1,5 +1,5 @@
 // Of prefill_wgmma.cu and prefill_tma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a),
-// and a warpgroup's mask and output.
+// and a warpgroup's mask, last values and output.
 #pragma once
 
 // Descriptor of a 128-byte-swizzled tile: rows of 64 values, 16-byte vector v of row r at position v ^ (r % 8), 8
@@ -68,7 +68,7 @@ DEVICE void wgmma_values(float (&d)[32], const unsigned (&a)[4], unsigned long l
                : IN_OUT_32 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Tiles of the prefill kernels: 128 rows, in slabs of 64 dims.
+// Tiles: 128 rows, in slabs of 64 dims.
 #define Q_ROWS 128
 #define K_ROWS 128
 #define SLABS (HEAD_SIZE / 64)
@@ -116,6 +116,15 @@ DEVICE void mask(float (&s)[KEYS / 2], const int (&positions)[2], int key, int w
     int here = key + i / 4 * 8 + lane % 4 * 2 + i % 2, own = positions[i % 4 / 2];
     if (here > own || (WINDOWED && here <= own - window)) s[i] = MASKED;
   }
+}
+
+template <int KEYS>
+DEVICE void add_last_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
+  pin(o);
+  begin_wgmma();
+  start_values<KEYS>(o, p, v);
+  wait_wgmma<0>();
+  pin(o);
 }
 
 // Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes a lane. `own_row` is

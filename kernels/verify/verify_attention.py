@@ -17,9 +17,8 @@ from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguou
 from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.paper_attention import paper_decode
-from testbed.kernels.launch.prefill_attention import has_wgmma, paged_prefill
-from testbed.kernels.launch.prefill_tma import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
-from testbed.kernels.launch.prefill_tma import constants
+from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
+from testbed.kernels.launch.prefill_attention import constants, has_wgmma, paged_prefill
 from testbed.kernels.verify import reference
 from testbed.kernels.verify.random_batches import Batch, Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
@@ -28,7 +27,6 @@ TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
 Run = Callable[[torch.Tensor], None]  # fills an output
-PrefillKind = tuple[str, str, bool | None]  # name and kind of a prefill kernel, and whether it packs heads
 PLAIN = Form()
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
@@ -82,9 +80,9 @@ def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[s
         ("decode.cu", base | plan.constants | {"PAGED": 1, "BLOCK_SIZE": size}),
         ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
     ]
-    for _, kind, pack in prefill_kinds(shape, form):
+    for kind, pack in prefill_kinds(shape, form).values():
         source = {"mma": "prefill.cu", "wgmma": "prefill_wgmma.cu", "tma": "prefill_tma.cu"}[kind]
-        found.append((source, base | ({"BLOCK_SIZE": size} if pack is None else constants(group, size, pack))))
+        found.append((source, base | (constants(group, size, pack) if kind == "tma" else {"BLOCK_SIZE": size})))
     if size & (size - 1) == 0 and form == PLAIN:
         found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
     return found
@@ -139,26 +137,24 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
     want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, news, lens, form.window)
     read = batch.without_unread(form.window, news)
 
-    def run(kind: str, pack: bool | None, out: torch.Tensor) -> None:
+    def run(kind: str, pack: bool, out: torch.Tensor) -> None:
         options = {"max_query_len": max(news), "kind": kind, "pack": pack}
         caches = read.k_cache, read.v_cache, read.block_tables
         paged_prefill(out, batch.q, *caches, starts, batch.context_lens, **options, kv_scales=batch.kv_scales,
                       window=form.window)  # fmt: skip
 
-    kinds = prefill_kinds(case.shape, form)
-    return errors(
-        batch.q, want, {f"paged_prefill ({name}){form}": partial(run, kind, pack) for name, kind, pack in kinds}
-    )
+    kinds = prefill_kinds(case.shape, form).items()
+    return errors(batch.q, want, {f"paged_prefill ({name}){form}": partial(run, *kind) for name, kind in kinds})
 
 
-def prefill_kinds(shape: Shape, form: Form = PLAIN) -> list[PrefillKind]:
-    """Names and kinds of the prefill kernels that run here on this shape and form."""
-    found: list[PrefillKind] = [("mma", "mma", None)]
+def prefill_kinds(shape: Shape, form: Form = PLAIN) -> dict[str, tuple[str, bool]]:
+    """The prefill kernels that run here on this shape and form: kind, and whether it packs heads."""
+    found = {"mma": ("mma", False)}
     if has_wgmma(shape.head_size) and not form.fp8:
         if form.window is None:
-            found.append(("wgmma", "wgmma", None))
+            found["wgmma"] = ("wgmma", False)
         if shape.block_size in BLOCK_SIZES_OF_TMA:
-            found += [("tma", "tma", False), ("tma, packed", "tma", True)]
+            found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
     return found
 
 
@@ -200,18 +196,6 @@ def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
         report(f"right: {name}: {'bit for bit' if exact else 'WRONG'} on 20 random cases")
         passed &= exact
     return passed
-
-
-def run_each_kernel() -> None:
-    """Run every kernel on a few tiny cases, for compute-sanitizer; exits if one is wrong."""
-    for case in SMALL_CASES:
-        for name, error in check_forms(case).items():
-            if error > TOLERANCE[case.shape.dtype]:
-                raise SystemExit(f"{name}: error {error:.2e} on {case}")
-    for name, check in MOVE_CHECKS.items():
-        if not check(np.random.default_rng(0)):
-            raise SystemExit(f"{name} is wrong")
-    print("every kernel ran")
 
 
 def _tensors(batch: Batch) -> tuple[torch.Tensor, ...]:

@@ -19,7 +19,7 @@ def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: i
 
     The 2023 system swaps on a separate stream, and a layer waits for no blocks but its own: layer by layer, the
     slower of the two sets the pace, and the other is felt in one layer only. But the host launches no layer before the
-    driver has taken every copy, and it takes MAX_PENDING at a time. `testbed.kernels.measure.overlap` measures it.
+    driver has taken every copy, and it takes MAX_PENDING at a time.
     """
     waiting_ps = moving_ps * (num_copies - MAX_PENDING) // num_copies if num_copies > MAX_PENDING else 0
     moving_ps -= waiting_ps

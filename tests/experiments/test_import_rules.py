@@ -25,7 +25,7 @@ ALLOWED = {
     "testbed.kernels.engine": {
         "testbed.core", "testbed.memory", "testbed.sched", "testbed.cost", "testbed.sim", "testbed.metrics",
         "testbed.traces", "testbed.kernels", "testbed.build", "testbed.config", "testbed.description", "testbed.slo",
-        "testbed.command_line",
+        "testbed.contract",
     },
 }  # fmt: skip
 ONLY_IN = {
@@ -34,7 +34,7 @@ ONLY_IN = {
     "torch": ("testbed/kernels", "testbed/experiments/lockstep"),  # the second drives vLLM, which is built on it
     "hydra": ("testbed/experiments",),
     "omegaconf": ("testbed/experiments",),
-    "matplotlib": ("testbed/experiments", "testbed/kernels/ladder/draw.py"),
+    "matplotlib": ("testbed/experiments",),
     "hypothesis": ("tests",),
 }
 OURS = ("testbed", "testbed.traces", "testbed.kernels", "testbed.experiments")

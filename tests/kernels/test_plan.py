@@ -27,11 +27,6 @@ def test_every_decode_plan_is_valid(
         assert num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
 
 
-def test_full_batches_are_not_split_into_chunks() -> None:
-    assert plan_decode(32, 40, 128, 1024, 132).num_chunks(1024) == 1
-    assert plan_decode(8, 40, 128, 64, 132).num_chunks(64) == 1
-
-
 def test_windows_are_split_as_contexts_of_their_length() -> None:
     plan = plan_decode(32, 8, 128, 16_384, 132, window=1024)
     assert plan.most_read(16_384, 1024) == 1024 + TILE - 1  # a window may begin inside a tile
@@ -39,7 +34,9 @@ def test_windows_are_split_as_contexts_of_their_length() -> None:
     assert plan_decode(32, 8, 128, 4096, 132, fp8=True).chunk_tokens == 2048
 
 
-def test_single_long_context_is_split_over_the_gpu() -> None:
+def test_chunks_fill_the_gpu_only_where_heads_do_not() -> None:
+    assert plan_decode(32, 40, 128, 1024, 132).num_chunks(1024) == 1
+    assert plan_decode(8, 40, 128, 64, 132).num_chunks(64) == 1
     plan = plan_decode(1, 40, 128, 16_384, 132)
     assert 0.8 * 132 * plan.ctas_per_sm <= 40 * plan.num_chunks(16_384) <= 132 * plan.ctas_per_sm
 

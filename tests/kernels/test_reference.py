@@ -68,18 +68,12 @@ def test_e4m3_rounds_to_the_nearest_and_saturates() -> None:
     assert reference.dequantized(stored, scale)[0, 1].tolist() == [3.0, 0.5, -0.5, 0.0]
 
 
-def test_interleaved_keys_are_a_permutation(rng: np.random.Generator) -> None:
-    keys = torch.randn(3, 2, 16, 64)
-    interleaved = reference.interleave_keys(keys)
-    assert interleaved.shape == (3, 2, 8, 16, 8)
-    assert torch.equal(interleaved[1, 0, 5, 9], keys[1, 0, 9, 40:48])
-
-
-def test_transposed_values_are_a_permutation(rng: np.random.Generator) -> None:
-    values = torch.randn(3, 2, 16, 64)
-    transposed = reference.transpose_values(values)
-    assert transposed.shape == (3, 2, 64, 16)
-    assert torch.equal(transposed[1, 0, :, 9], values[1, 0, 9])
+def test_layout_of_the_paper_is_a_permutation() -> None:
+    cache = torch.randn(3, 2, 16, 64)
+    keys, values = reference.interleave_keys(cache), reference.transpose_values(cache)
+    assert (keys.shape, values.shape) == ((3, 2, 8, 16, 8), (3, 2, 64, 16))
+    assert torch.equal(keys[1, 0, 5, 9], cache[1, 0, 9, 40:48])
+    assert torch.equal(values[1, 0, :, 9], cache[1, 0, 9])
 
 
 def test_nan_gives_an_infinite_error() -> None:

@@ -15,6 +15,7 @@ from testbed.kernels.launch.paper_attention import paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
 from testbed.kernels.launch.swap import copies_of_runs, runs, swap_fused
 
+PAPER = {"k_cache": FakeArray((5, 2, 8, 16, 8)), "v_cache": FakeArray((5, 2, 64, 16))}
 WRONG_DECODE = [
     ("q", FakeArray((2, 8)), "expected shape"),
     ("q", FakeArray((2, 8, 64), "float32"), "expected float16 or bfloat16"),
@@ -48,16 +49,16 @@ def test_decode_refuses_wrong_arguments_by_name(name: str, value: Any, message: 
     assert str(error.value).split(":")[0].split("[")[0] in expected
 
 
-def test_block_sizes_above_256_are_refused() -> None:
-    caches = {name: FakeArray((5, 2, 512, 64)) for name in ("k_cache", "v_cache")}
-    with pytest.raises(ValueError, match="k_cache: block size: expected 1 to 256, got 512"):
-        paged_decode(**decode_arguments(**caches))
-
-
-def test_caches_with_too_many_rows_are_refused() -> None:
-    caches = {name: FakeArray((1 << 26, 2, 16, 64)) for name in ("k_cache", "v_cache")}
-    with pytest.raises(ValueError, match="k_cache: 2147483648 rows"):
-        paged_decode(**decode_arguments(**caches))
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((5, 2, 512, 64), "k_cache: block size: expected 1 to 256, got 512"),
+        ((1 << 26, 2, 16, 64), "k_cache: 2147483648 rows"),
+    ],
+)
+def test_large_caches_are_refused(shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        paged_decode(**decode_arguments(k_cache=FakeArray(shape), v_cache=FakeArray(shape)))
 
 
 def test_contiguous_decode_refuses_wrong_extents() -> None:
@@ -76,32 +77,38 @@ def test_prefill_refuses_wrong_starts_and_lengths() -> None:
         paged_prefill(query_starts=FakeArray((2,), "int32"), max_query_len=5, **arguments)
     with pytest.raises(ValueError, match="max_query_len: expected 1 to 9, got 10"):
         paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=10, **arguments)
+    with pytest.raises(ValueError, match="kind=wgmma: knows no window"):
+        paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=2, kind="wgmma", window=8, **arguments)
 
 
-def test_paper_kernel_refuses_unsupported_shapes() -> None:
-    caches = {"k_cache": FakeArray((5, 2, 8, 16, 8)), "v_cache": FakeArray((5, 2, 64, 16))}
-    with pytest.raises(ValueError, match="v_cache: expected shape"):
-        paper_decode(**decode_arguments())
-    with pytest.raises(ValueError, match="k_cache: expected shape"):
-        paper_decode(**decode_arguments(v_cache=caches["v_cache"]))
-    with pytest.raises(ValueError, match="max_context_len"):
-        paper_decode(**decode_arguments(**caches, max_context_len=100_000))
-    odd = {"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 64, 24))}
-    with pytest.raises(ValueError, match="power of two"):
-        paper_decode(**decode_arguments(**odd))
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, "v_cache: expected shape"),
+        ({"v_cache": FakeArray((5, 2, 64, 16))}, "k_cache: expected shape"),
+        ({**PAPER, "max_context_len": 100_000}, "max_context_len"),
+        ({"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 64, 24))}, "power of two"),
+    ],
+)
+def test_paper_kernel_refuses_unsupported_shapes(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        paper_decode(**decode_arguments(**changed))
 
 
-def test_cache_write_refuses_wrong_arguments_by_name() -> None:
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({2: FakeArray((7, 3, 64))}, {}, "k: expected shape"),
+        ({3: FakeArray((6, 2, 64))}, {}, "v: expected shape"),
+        ({4: FakeArray((7,), "int32")}, {}, "slot_mapping: expected int64"),
+        ({}, {"paper_layout": True}, "k_cache: expected shape"),
+    ],
+)
+def test_cache_write_refuses_wrong_arguments_by_name(changed: dict[int, Any], options: Any, message: str) -> None:
     cache, new = FakeArray((5, 2, 16, 64)), FakeArray((7, 2, 64))
-    slots = FakeArray((7,), "int64")
-    with pytest.raises(ValueError, match="k: expected shape"):
-        write_cache(cache, cache, FakeArray((7, 3, 64)), new, slots)
-    with pytest.raises(ValueError, match="v: expected shape"):
-        write_cache(cache, cache, new, FakeArray((6, 2, 64)), slots)
-    with pytest.raises(TypeError, match="slot_mapping: expected int64"):
-        write_cache(cache, cache, new, new, FakeArray((7,), "int32"))
-    with pytest.raises(ValueError, match="k_cache: expected shape"):
-        write_cache(cache, cache, new, new, slots, paper_layout=True)
+    arguments = dict(enumerate((cache, cache, new, new, FakeArray((7,), "int64")))) | changed
+    with pytest.raises((ValueError, TypeError), match=message):
+        write_cache(*arguments.values(), **options)
 
 
 def test_caches_of_e4m3_need_their_scales_and_sizes() -> None:

@@ -1,6 +1,5 @@
 """What calibrate and bench-kernels do without a GPU: load, read model shapes, lay out their files."""
 
-import json
 import pkgutil
 from importlib import import_module
 
@@ -12,12 +11,10 @@ import testbed.kernels
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.cost.profile import read_profile
-from testbed.cost.sections import dump
 from testbed.kernels.commands import MEASUREMENTS, measure
 from testbed.kernels.measure.all_reduce import predictions, require_gpus
-from testbed.kernels.measure.bench_report import Report
 from testbed.kernels.measure.layers import shard_shape
-from testbed.kernels.measure.sweeps import MIXED_TOKENS, combined, mixed_grid, ragged_lens
+from testbed.kernels.measure.sweeps import ragged_lens
 
 
 def test_every_kernel_module_can_be_imported() -> None:
@@ -66,23 +63,6 @@ def test_ragged_lengths_have_the_requested_mean(num_seqs: int, mean: int) -> Non
     assert lens == ragged_lens(num_seqs, mean, 2048)
 
 
-def test_profiles_are_written_one_point_a_line() -> None:
-    profile = {"sections": {"a": {"points": [[1, "x", 2.5], [2, "y z", 3.0]]}}, "fit": {"points": []}}
-    text = dump(profile)
-    assert '[1, "x", 2.5]' in text
-    assert json.loads(text) == profile
-
-
-def test_report_marks_missed_goals(tmp_path, capsys) -> None:
-    report = Report()
-    report.add("decode", "8x64", "5 us", "10", True)
-    report.add("decode", "8x128", "15 us", "10", False)
-    report.write(tmp_path, {"device": "a GPU", "date": "today"})
-    assert "| decode | 8x128 | 15 us | 10 | MISSED |" in (tmp_path / "h200.md").read_text()
-    assert (tmp_path / "h200.csv").read_text().startswith("# device a GPU, date today\n")
-    assert "MISSED" in capsys.readouterr().out
-
-
 def test_measurements_are_chosen_by_name() -> None:
     for name, (module, _) in MEASUREMENTS.items():
         found = import_module(f"testbed.kernels.{module}").MEASUREMENT
@@ -90,17 +70,3 @@ def test_measurements_are_chosen_by_name() -> None:
         assert found.about, name
     with pytest.raises(InputError, match="invalid choice: 'speed'"):
         measure(["speed"])
-
-
-def test_shorter_list_of_layers_is_repeated() -> None:
-    done: list[str] = []
-    prefill = [lambda i=i: done.append(f"prompt {i}") for i in range(2)]
-    decode = [lambda i=i: done.append(f"decode {i}") for i in range(3)]
-    for call in combined(prefill, decode):
-        call()
-    assert done == ["prompt 0", "decode 0", "prompt 1", "decode 1", "prompt 0", "decode 2"]
-
-
-def test_measured_batches_fit_model_and_pool() -> None:
-    assert max(mean for _, mean in mixed_grid(1024)) < 1024
-    assert all(n * mean <= MIXED_TOKENS for n, mean in mixed_grid(16_384))

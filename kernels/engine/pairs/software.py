@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.core.request import Request
-from testbed.kernels.engine.bench import SETTLING, median_us, undisturbed
+from testbed.kernels.engine.bench import median_us, served_decodes
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.plan import Stage
 from testbed.kernels.engine.run_folder import write_csv
@@ -23,10 +23,7 @@ def measure_software(engine: Callable[[], Engine], path: Path, stage: Stage) -> 
     rows = []
     for num_requests, num_seqs in stage.batches:
         requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
-        with undisturbed():
-            works = engine().serve(requests).iterations
-        whole = [one for one in works if one.work.decode_seqs == num_requests * num_seqs and not one.work.prefill]
-        plain = whole[SETTLING:]
+        plain = served_decodes(engine(), requests)
         beyond = statistics.median(one.duration_s - one.gpu_s for one in plain) * 1e6
         times = (*(median_us(plain, name) for name in ("duration_s", "gpu_s", "host_s")), beyond)
         rows.append([num_requests, num_seqs, len(plain), *(round(x, 1) for x in times)])

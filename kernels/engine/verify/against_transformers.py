@@ -12,34 +12,29 @@ import torch
 from torch import Tensor
 
 from testbed.kernels.engine.architecture import of_folder
-from testbed.kernels.engine.verify.scenarios import SCENARIOS, Recording, Scenario, record
+from testbed.kernels.engine.verify.scenarios import SCENARIOS, Recording, record
 from testbed.kernels.engine.weights import load_weights
 from testbed.kernels.measure.fingerprint import fingerprint, in_short, write_rows
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers
 SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ties
+OPT = {"hidden_size": 256, "ffn_dim": 512, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1000,
+       "word_embed_proj_dim": 256, "max_position_embeddings": 1024}  # fmt: skip
+GATED = {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 8,
+         "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny-opt": ("opt", {"hidden_size": 256, "ffn_dim": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
-                         "word_embed_proj_dim": 256, "vocab_size": 1000, "max_position_embeddings": 1024}),
-    "tiny-llama": ("llama", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
-                             "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 1000}),
-    "tiny-llama-3": ("llama", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
-                               "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000,
-                               "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
-    "tiny-qwen2": ("qwen2", {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
-                             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}),
-    "tiny-mistral": ("mistral", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
-                                 "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
-                                 "vocab_size": 1000, "sliding_window": 48}),
-    "tiny-qwen2-window": ("qwen2", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
-                                    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
-                                    "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 48}),
-    "tiny-llama-3-fp8": ("llama", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
-                                   "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000,
-                                   "kv_dtype_bytes": 1}),
-    "tiny-mistral-fp8": ("mistral", {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4,
-                                     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
-                                     "vocab_size": 1000, "sliding_window": 48, "kv_dtype_bytes": 1}),
+    "tiny-opt": ("opt", OPT),
+    "tiny-llama": ("llama", GATED | {"num_attention_heads": 4, "num_key_value_heads": 4}),
+    "tiny-llama-3": ("llama", GATED | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+    "tiny-qwen2": ("qwen2", GATED | {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}),
+    "tiny-mistral": ("mistral", GATED | {"head_dim": 64, "sliding_window": 48}),
+    "tiny-qwen2-window": (
+        "qwen2",
+        GATED | {"num_attention_heads": 4, "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 48},
+    ),
+    "tiny-llama-3-fp8": ("llama", GATED | {"kv_dtype_bytes": 1}),
+    "tiny-mistral-fp8": (
+        "mistral", GATED | {"num_attention_heads": 4, "head_dim": 128, "sliding_window": 48, "kv_dtype_bytes": 1}),
     "qwen2.5-0.5b": ("qwen2", {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
                                "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
                                "max_position_embeddings": 32768, "tie_word_embeddings": True,
@@ -60,11 +55,11 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
             arch = replace(arch, spec=replace(arch.spec, kv_dtype_bytes=MODELS[name][1].get("kv_dtype_bytes")))
             weights = load_weights(arch, Path(folder), "cuda", torch.float16)
             for scenario in SCENARIOS:
-                if scenarios not in scenario.name or (scenario.beam and reference.rounds):
+                if scenarios not in scenario.name:
                     continue
                 for mode, graphs in (("debug", 0), ("graphs", 64)):
                     found = record(scenario, arch, weights, "cuda", torch.float16, graphs)
-                    judged = judge(reference, found, scenario)
+                    judged = judge(reference, found)
                     rows.append({"model": name, "scenario": scenario.name, "mode": mode, **judged})
                     print(*rows[-1].values(), sep="  ", flush=True)
     wrong = [row for row in rows if not row["right"]]
@@ -104,7 +99,7 @@ def randomize(model: Any) -> None:
             parameter *= SPREAD / spread
 
 
-def judge(reference: Any, found: Recording, scenario: Scenario) -> dict[str, Any]:
+def judge(reference: Any, found: Recording) -> dict[str, Any]:
     """Errors of a recording; a choice counts where the reference's best two differ by more than the tolerance."""
     worst, clear, equal = 0.0, 0, 0
     for ours, theirs in pairs_of(reference, found):
@@ -114,10 +109,8 @@ def judge(reference: Any, found: Recording, scenario: Scenario) -> dict[str, Any
         sure = best.values[:, 0] - best.values[:, 1] > TOLERANCE * top
         clear += int(sure.sum())
         equal += int((sure & (ours.argmax(dim=1) == best.indices[:, 0])).sum())
-    beams = judge_beams(reference, found) if scenario.beam else {"beams": 0, "beams_equal": 0, "score_error": 0.0}
-    right = worst <= TOLERANCE and clear == equal and clear > 0 and beams["score_error"] <= TOLERANCE
     counts = {"rows": len(found.rows), "error": round(worst, 5), "choices": clear, "choices_equal": equal}
-    return {**counts, **beams, "right": right}
+    return {**counts, "right": worst <= TOLERANCE and clear == equal and clear > 0}
 
 
 def pairs_of(reference: Any, found: Recording, batch_size: int = 8) -> Any:
@@ -159,34 +152,3 @@ def rounding_cache() -> Any:
 
     cache.update = rounded
     return cache
-
-
-def judge_beams(reference: Any, found: Recording) -> dict[str, Any]:
-    """The engine's beams against the reference's search: without length penalty, without an end of sequence.
-
-    score_error: the reference's rating of its best candidate minus that of the engine's, relative to the former.
-    Correct searches may differ at near ties; a wrong one ends with a worse candidate.
-    """
-    equal, error = 0, 0.0
-    for request in found.records.requests:
-        i, prompt = request.request_id, torch.tensor([found.prompts[request.request_id]]).cuda()
-        with torch.inference_mode():
-            theirs = reference.generate(
-                prompt, attention_mask=torch.ones_like(prompt), num_beams=request.num_seqs, do_sample=False,
-                num_return_sequences=request.num_seqs, max_new_tokens=request.output_len, length_penalty=0.0,
-                early_stopping=False, eos_token_id=None, pad_token_id=0, output_scores=True,
-                return_dict_in_generate=True,
-            )  # fmt: skip
-        texts, outputs = theirs.sequences[:, request.prompt_len :].tolist(), found.records.outputs[i]
-        equal += sorted(texts) == sorted(outputs)
-        ours = outputs[max(range(len(outputs)), key=found.records.totals[i].__getitem__)]
-        best = float(theirs.sequences_scores.max())
-        error = max(error, (best - rating(reference, found.prompts[i], ours)) / abs(best))
-    return {"beams": len(found.records.requests), "beams_equal": equal, "score_error": round(error, 5)}
-
-
-def rating(reference: Any, prompt: list[int], output: list[int]) -> float:
-    """The log-probability that the reference gives to an output."""
-    tokens = torch.tensor(prompt + output).cuda()
-    scores = torch.log_softmax(forward(reference, tokens[None])[0].double(), dim=1)
-    return float(scores[len(prompt) - 1 : -1].gather(1, tokens[len(prompt) :, None]).sum())

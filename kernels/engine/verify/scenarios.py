@@ -102,7 +102,6 @@ class Recording:
     """rows: (tokens so far, logits of the next) of every choice."""
 
     rows: list[tuple[tuple[int, ...], Tensor]] = field(default_factory=list)
-    prompts: dict[int, list[int]] = field(default_factory=dict)
     records: Records = field(default_factory=Records)
     num_copies: int = 0
 
@@ -123,7 +122,6 @@ def record(
     options = Options(device, dtype, debug=debug, clock=StepClock(0.1), graphs=graphs)
     engine = assemble(scheduler, pool, short, weights, options)
     found, requests = Recording(), scenario.requests(arch.spec.vocab_size)
-    found.prompts = {r.request_id: engine.runner.token_buffers.prompt(r.incoming) for r in requests}
     _watch(engine.runner.sampler, engine.runner.moves, found)
     found.records = engine.serve(requests)
     _check(scenario, found, scheduler.policy.counters())

@@ -105,13 +105,3 @@ def test_prefill_benchmark_adds_single_prompts_to_decodes(monkeypatch):
 def test_excess_over_the_model_is_gpu_time():
     ones = [Iteration(0.0, 1.0, 0.5, 0.5, seconds, Work(1, 1, 1)) for seconds in (1.2e-3, 1.3e-3, 0.9e-3)]
     assert bench.beyond(ones, OneMillisecond()).median_us == pytest.approx(200)
-
-
-def test_idle_batch_has_the_requested_lengths():
-    runner = tiny.engine(debug=False).runner
-    batch = runner.idle_batch([5], [9, 9])
-    assert [part.context_len for part in batch.parts] == [5, 9, 9]
-    assert batch.positions.tolist() == [0, 1, 2, 3, 4, 8, 8]
-    before = runner.moves.pools.device.clone()
-    assert runner.forward(batch).shape == (3, 61)
-    assert torch.equal(before, runner.moves.pools.device)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import struct
 from itertools import pairwise
 
 import pytest
@@ -14,9 +13,10 @@ import tiny_models as tiny  # noqa: E402
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
+from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, serve_into  # noqa: E402
-from testbed.kernels.engine.weights import DTYPES, load_weights  # noqa: E402
+from testbed.kernels.engine.weights import load_weights  # noqa: E402
 
 OPT = {"model_type": "opt", "hidden_size": 32, "num_attention_heads": 4, "ffn_dim": 64, "num_hidden_layers": 2,
        "vocab_size": 61, "max_position_embeddings": 128}  # fmt: skip
@@ -27,69 +27,32 @@ QWEN2 = {"model_type": "qwen2", "hidden_size": 32, "num_attention_heads": 4, "nu
 TIMES = ("start", "duration", "host", "wait")
 
 
-def folder(path, config, weights=None):
+ATTENTION = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
+NAMES = {  # that Hugging Face gives the tensors: of the model, of a layer, and of both kinds
+    "opt": ("model.decoder.",
+            "embed_tokens.weight embed_positions.weight final_layer_norm.weight final_layer_norm.bias",
+            f"{ATTENTION} self_attn_layer_norm self_attn.out_proj final_layer_norm fc1 fc2", "weight bias"),
+    "qwen2": ("model.", "embed_tokens.weight norm.weight", f"{ATTENTION} input_layernorm self_attn.o_proj "
+              "post_attention_layernorm mlp.gate_proj mlp.up_proj mlp.down_proj", "weight"),
+}  # fmt: skip
+
+
+def folder(path, config):
     """A model folder as Hugging Face writes it."""
-    arch = tiny.architecture(config["model_type"])
-    w = weights or tiny.weights(arch)
-    tensors = {}
-    names = {"opt": opt_names, "qwen2": gated_names}[config["model_type"]]
-    names(tensors, arch, w)
+    arch, tensors = tiny.architecture(config["model_type"]), {}
+
+    def get(name, shape):
+        return tensors.setdefault(name, torch.randn(shape))
+
+    built = (module._opt if arch.is_opt else module._gated)(arch, get)
     (path / "config.json").write_text(json.dumps(config))
-    write_file(path / "model.safetensors", tensors)
-    return w
-
-
-def write_file(path, tensors):
-    """A safetensors file with these tensors."""
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    header, at = {}, 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    values = [tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(values))
-
-
-def opt_names(tensors, arch, w):
-    at = "model.decoder."
-    tensors[f"{at}embed_tokens.weight"] = w.embedding
-    tensors[f"{at}embed_positions.weight"] = torch.cat([torch.zeros(2, 32), w.positions])
-    put(tensors, f"{at}final_layer_norm", w.norm)
-    for i, layer in enumerate(w.layers):
-        here = f"{at}layers.{i}."
-        parts = ("self_attn_layer_norm", "self_attn.out_proj", "final_layer_norm", "fc1", "fc2")
-        for name, part in zip(parts, (layer.norm_1, layer.out, layer.norm_2, layer.up, layer.down), strict=True):
-            put(tensors, here + name, part)
-        split(tensors, here + "self_attn.", layer.qkv, {"q_proj": 32, "k_proj": 32, "v_proj": 32})
-
-
-def gated_names(tensors, arch, w):
-    tensors["model.embed_tokens.weight"] = w.embedding
-    put(tensors, "model.norm", w.norm)
-    for i, layer in enumerate(w.layers):
-        here = f"model.layers.{i}."
-        parts = ("input_layernorm", "self_attn.o_proj", "post_attention_layernorm", "mlp.down_proj")
-        for name, part in zip(parts, (layer.norm_1, layer.out, layer.norm_2, layer.down), strict=True):
-            put(tensors, here + name, part)
-        split(tensors, here + "self_attn.", layer.qkv, {"q_proj": 32, "k_proj": 8, "v_proj": 8})
-        split(tensors, here + "mlp.", layer.up, {"gate_proj": 48, "up_proj": 48})
-
-
-def put(tensors, name, part):
-    tensors[f"{name}.weight"] = part.weight
-    if part.bias is not None:
-        tensors[f"{name}.bias"] = part.bias
-
-
-def split(tensors, at, part, widths):
-    first = 0
-    for name, width in widths.items():
-        tensors[f"{at}{name}.weight"] = part.weight[first : first + width].contiguous()
-        if part.bias is not None:
-            tensors[f"{at}{name}.bias"] = part.bias[first : first + width].contiguous()
-        first += width
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    safetensors.save_file(tensors, path / "model.safetensors")
+    prefix, outer, inner, kinds = NAMES[config["model_type"]]
+    names = {f"{prefix}layers.{i}.{name}.{kind}" for i in (0, 1) for name in inner.split() for kind in kinds.split()}
+    biases = {f"{prefix}layers.{i}.self_attn.{x}_proj.bias" for i in (0, 1) for x in "qkv"}
+    assert {*tensors} == names | biases | {prefix + name for name in outer.split()}
+    return built
 
 
 @pytest.mark.parametrize("config", [OPT, QWEN2], ids=["opt", "qwen2"])

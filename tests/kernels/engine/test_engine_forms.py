@@ -14,9 +14,8 @@ from test_engine_correctness import LENGTHS, check  # noqa: E402
 from test_engine_folder import OneSecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
-from testbed.core.layers import Window  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
-from testbed.kernels.engine.architecture import Architecture, of_spec  # noqa: E402
+from testbed.kernels.engine.architecture import of_spec  # noqa: E402
 from testbed.kernels.engine.assemble import assemble  # noqa: E402
 from testbed.kernels.engine.layout import Pages  # noqa: E402
 from testbed.kernels.engine.serve import serve_into  # noqa: E402
@@ -113,9 +112,3 @@ def test_what_is_not_served_is_refused_in_one_line():
         tiny.engine("hybrid", Grouped)
     assert of_spec(read_model("mistral-7b-v0.1")).windows == (4096,) * 32
     assert of_spec(read_model("ministral-8b")).windows[:5] == (None, 32768, 32768, 32768, None)
-
-
-def test_unevenly_spread_windows_come_from_the_architecture():
-    spec = replace(tiny.SHAPES["llama"], window=Window(5, 1))
-    assert Architecture(spec, "llama").windows == (None, 5)
-    assert Architecture(spec, "llama", windowed=(True, False)).windows == (5, None)

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
 
-from testbed.kernels.engine.beam_search import Best, best_of, survive  # noqa: E402
-from testbed.kernels.engine.sampling import TopP  # noqa: E402
+from testbed.kernels.engine.beam_search import best_of, survive  # noqa: E402
+from testbed.kernels.engine.sampler import TopP  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
@@ -71,11 +71,11 @@ def test_parallel_samples_are_independent_of_memory_policy():
 
 
 def test_beam_ties_prefer_lower_parent_then_lower_token():
-    best = [Best([4, 2], [-1.0, -1.0]), Best([1, 0], [-1.0, -2.0]), Best([9, 8], [-1.0, -1.0])]
+    best = [[(4, -1.0), (2, -1.0)], [(1, -1.0), (0, -2.0)], [(9, -1.0), (8, -1.0)]]
     after = survive([0.0, 0.0, 0.0], best)
     assert after.parents == ((0, 2),)
     assert (after.tokens, after.totals) == ([2, 1, 4], [-1.0] * 3)
-    assert best_of(torch.zeros(1, 50), 3)[0].tokens == [0, 1, 2]
+    assert [token for token, _ in best_of(torch.zeros(1, 50), 3)[0]] == [0, 1, 2]
 
 
 def test_top_p_samples_only_likely_tokens():

@@ -9,8 +9,7 @@ import tiny_models as tiny  # noqa: E402
 
 from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
-from testbed.kernels.engine.cuda_attention import PagedAttention, padded  # noqa: E402
-from testbed.kernels.engine.extent_attention import ExtentAttention  # noqa: E402
+from testbed.kernels.engine.cuda_attention import padded  # noqa: E402
 from testbed.kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
 from testbed.kernels.engine.layout import Blocks, Extents  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent, whole  # noqa: E402
@@ -21,11 +20,6 @@ def test_graph_bucket_is_at_least_the_batch_size():
     assert all(bucket(n) >= n for n in range(1, BUCKETS[-1] + 1))
     assert [context_bucket(n, 1000) for n in (1, 256, 257, 600, 1000)] == [256, 256, 512, 1000, 1000]
     assert context_bucket(50, 100) == 100
-
-
-def test_attention_classes_implement_all_methods():
-    assert not PagedAttention.__abstractmethods__
-    assert not ExtentAttention.__abstractmethods__
 
 
 def test_block_tables_are_padded():
