@@ -37,7 +37,7 @@ from testbed.core.slots import (
     is_footprint,
     is_plain,
 )
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.traced import Traced
 
 TRAITS = {
@@ -69,6 +69,11 @@ def overrides(policy: MemoryPolicy, method: str) -> bool:
     """Whether the policy overrides a method for which the API has a default."""
     kind = type(policy.policy if isinstance(policy, Traced) else policy)
     return getattr(kind, method) is not getattr(MemoryPolicy, method)
+
+
+def pool_of(policy: MemoryPolicy, given: PoolSpec) -> PoolSpec:
+    """The pool in the policy's own slots, which it has where it has tables of several KV groups."""
+    return policy.pool if overrides(policy, "group_tables") else given  # type: ignore[attr-defined]
 
 
 def check_traits(policy: MemoryPolicy) -> None:

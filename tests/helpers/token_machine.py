@@ -3,7 +3,7 @@
 from collections import Counter
 
 from testbed.contract.clauses import slots_of
-from testbed.contract.witness import TokenMemory
+from testbed.contract.token_memory import TokenMemory
 from testbed.core.sequence import SequenceStatus
 from testbed.memory.policy import PoolSpec, host
 
