@@ -19,7 +19,6 @@ from test_plug_in_policies import (
     workload,
 )
 from tiny import analytic, server
-from token_machine import Machine, watchable
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
@@ -134,22 +133,6 @@ def test_victim_recovers_in_the_cheaper_way(host_bandwidth, way):
     totals = run(workload(3, gap_ps=10**8), POLICIES["counting"](POOL), preemption=PREEMPTIONS[-1], cost=cost).totals
     assert getattr(totals, way) > 0
     assert totals.swaps + totals.recomputes == getattr(totals, way)
-
-
-@pytest.mark.parametrize("preemption", [Recompute, Swap])
-@pytest.mark.parametrize("kind", SCHEDULERS)
-@pytest.mark.parametrize("block_size", [1, 4])
-def test_tokens_read_from_host_equal_tokens_written(block_size, kind, preemption):
-    for seed, samples in enumerate(("single", "samples", "beams", "single")):
-        requests = workload(seed, kind=samples, gap_ps=10**9)
-        if block_size > 1:
-            requests = [r._replace(prompt_ids=r.prompt_ids[::block_size], tokens_per_id=block_size) for r in requests]
-        policy = watchable(two_tiers.TwoTiers)(PoolSpec(400, MAX_LEN, host(300)), block_size=block_size)
-        scheduler = watchable(kind)(policy, preemption(COST), max_num_batched_tokens=40, max_num_seqs=30)
-        machine = Machine(scheduler)
-        simulate(requests, scheduler, COST, MAX_LEN)
-        assert machine.num_read
-        assert policy.counters()["host_read_blocks"] > 0
 
 
 def test_second_tier_saves_prefill_tokens():

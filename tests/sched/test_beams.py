@@ -54,17 +54,6 @@ def steps(concentration, seed, request):
     return [beams.parents(request, num_generated) for num_generated in range(2, request.output_len + 1)]
 
 
-def test_lower_concentration_changes_parents_more_often():
-    request = Request(0, 0, 10, 5000, num_seqs=2, beam=True)
-    changes = [sum(map(bool, steps(c, 0, request))) for c in (0.1, 1.0)]
-    assert changes[0] < changes[1]
-
-
-def test_concentration_must_be_positive():
-    with pytest.raises(InputError, match="concentration is 0"):
-        SyntheticBeams(0)
-
-
 HEADER = "request,step,parent,child\n"
 
 

@@ -6,7 +6,6 @@ from manual_driver import ManualDriver, scheduler_of
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import GRANTED, Grant
-from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.preemption import Recompute, Swap
@@ -33,12 +32,6 @@ def admitting(answer, base=Paged):
 def test_admit_must_return_a_refusal_or_grants(answer):
     with pytest.raises(PlugInError, match="Odd answered"):
         run_of(admitting(answer)).step()
-
-
-def test_policy_without_sharing_must_grant_every_sequence():
-    run_of(admitting([GRANTED] * 3, ContiguousMax), num_seqs=3).step()
-    with pytest.raises(PlugInError, match="a list of a Grant for each"):
-        run_of(admitting([GRANTED], ContiguousMax), num_seqs=3).step()
 
 
 @pytest.mark.parametrize("num_cached", [-1, 11])
