@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from testbed.config import RunConfig
+from testbed.config import RunConfig, Slo
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_members
 from testbed.core.request import PS, Workload
@@ -19,7 +19,6 @@ from testbed.sched.beams import BeamModel
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import ArrivalProcess
-from testbed.slo import Slo
 from testbed.traces.reader import Trace
 from testbed.workload import make_workload
 
@@ -82,7 +81,7 @@ def build(config: RunConfig) -> Setup:
     window_ps = None if config.window_s is None else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
     return Setup(
         config, workload, scheduler, config.beams.make("beams"), cost, config.model, pool, window_ps,
-        Slo(config.slo.ttft_s, config.slo.tpot_s), describe(config, pool, scheduler, cost),
+        config.slo, describe(config, pool, scheduler, cost),
     )  # fmt: skip
 
 
@@ -94,7 +93,7 @@ def _make_policy(part: Part, pool: PoolSpec) -> Any:
 
 
 def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
-    """Memory below the device is asked for only where the policy declares that it uses it."""
+    """Memory below the device is configured only where the policy declares that it uses it."""
     name = type(policy).__name__
     if isinstance(preemption, Swap) and not policy.moves_tiers:
         raise InputError(f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, or "

@@ -1,22 +1,11 @@
 """Service level objectives: the requests that meet them, and the goodput."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.config import Slo as Slo
 from testbed.core.request import PS
 from testbed.sim.recorder import PackedRows
-
-
-class Slo(NamedTuple):
-    """Limits in seconds on the TTFT and the TPOT of a request; None: no limit."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-
-    def __bool__(self) -> bool:
-        return self.ttft_s is not None or self.tpot_s is not None
 
 
 def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:

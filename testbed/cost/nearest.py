@@ -30,6 +30,10 @@ class Known(NamedTuple):
         """Bytes and FLOPs of its shard."""
         return Loads(self.model, self.profile["num_gpus"])
 
+    def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
+        """Whether it is of this shape on so many GPUs."""
+        return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
+
 
 def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
     """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet is left out."""
@@ -58,7 +62,7 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
     """
     known = [one for one in known if one.model.is_plain == model.is_plain]
     if not model.is_plain:
-        same = [one for one in known if _is_same(one, model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
+        same = [one for one in known if one.is_of(model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
         return {MEASURED: same[0]} if same else {}
     here, found = Loads(model, server.num_gpus), dict[str, tuple[tuple[float, bool], Known]]()
     for one in known:
@@ -72,7 +76,7 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
 def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     """How to derive a shard's costs from a profile; None if that is impossible. A derived one is not derived again."""
     there, elsewhere = one.loads, is_elsewhere(one, gpu)
-    is_same = _is_same(one, here.model, here.num_gpus)
+    is_same = one.is_of(here.model, here.num_gpus)
     if is_same and not elsewhere:
         return MEASURED
     if one.profile["fingerprint"]["source"] == "derived" or there.model.dtype_bytes != here.model.dtype_bytes:
@@ -80,11 +84,6 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     if is_same:
         return OTHER_GPU
     return OTHER_MODEL if abs(log(there.layer / here.layer)) < FARTHEST else None
-
-
-def _is_same(one: Known, model: ModelSpec, num_gpus: int) -> bool:
-    """Whether the profile is of this shape on so many GPUs."""
-    return one.model.is_shaped_like(model) and one.profile["num_gpus"] == num_gpus
 
 
 def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.layers import spec_of
 from testbed.core.renamed import advice, new_name
-from testbed.core.specs import GpuSpec, ModelSpec, spec_of
+from testbed.core.specs import GpuSpec, ModelSpec
 
 BATCH = ("num_seqs", "total_context")
 OF_KERNEL = ("block_size", "spread", *BATCH)

@@ -1,6 +1,6 @@
 """What a scheduler hands to an engine, and what it gets back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
@@ -117,16 +117,6 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     return record(Work, (decodes, context, longest, repeated, prefill, num_requests, copies, moves, extra, forks, ()))
 
 
-def _less_than_nothing(copies: Iterable[int], moves: Iterable[Moved], extra: Mapping[str, int]) -> str:
-    """The first of these that is."""
-    reported = [
-        *(f"copy {length} slots" for length in copies if length < 1),
-        *(f"move {move.length} slots from {move.source} to {move.target}" for move in moves if move.length < 1),
-        *(f"count {count} {name}" for name, count in extra.items() if count < 0),
-    ]
-    return reported[0]
-
-
 def summed(ops: list[Ops]) -> Summed:
     """Copies by length, moves by tiers and length, and what policies count by name; each kind in order."""
     copies, extra = dict[int, int](), dict[str, int]()
@@ -136,6 +126,11 @@ def summed(ops: list[Ops]) -> Summed:
             copies[copy.length] = copies.get(copy.length, 0) + 1
         for name, count in one.extra:
             extra[name] = extra.get(name, 0) + count
-    if min((*copies, *(move.length for move in moves), *(count + 1 for count in extra.values())), default=1) < 1:
-        raise PlugInError(f"a policy's ops {_less_than_nothing(copies, moves, extra)}: less than nothing")
+    wrong = [
+        *[f"copy {length} slots" for length in copies if length < 1],
+        *[f"move {move.length} slots from {move.source} to {move.target}" for move in moves if move.length < 1],
+        *[f"count {count} {name}" for name, count in extra.items() if count < 0],
+    ]
+    if wrong:
+        raise PlugInError(f"a policy's ops {wrong[0]}: less than nothing")
     return tuple(sorted(copies.items())), moves, tuple(sorted(extra.items()))

@@ -22,7 +22,7 @@ def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request
 
 
 class ClosedLoop:
-    """Sends the requests of a session workload to an engine, which says when each has ended.
+    """Sends the requests of a session workload to an engine, which reports when each has ended.
 
     A request that is rejected has ended too: its session goes on. What follows an answer at once misses the plan that
     is made at that very moment, as a client's would.

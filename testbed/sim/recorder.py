@@ -1,6 +1,7 @@
 """What a run leaves behind: requests and iteration spans as rows, exact totals, and columns in seconds of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import mul
 from typing import Any, NamedTuple, TypeAlias
@@ -178,7 +179,7 @@ class Recorder:
     def mark(self, requested_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
         self.settle()
-        self.marks[requested_ps] = Mark(now_ps, self.totals.copy())
+        self.marks[requested_ps] = Mark(now_ps, replace(self.totals))
 
 
 def packed(column: tuple[int, ...]) -> Counts:

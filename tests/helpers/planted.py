@@ -3,9 +3,7 @@
 import random
 from dataclasses import replace
 
-from ring import Window
-
-from testbed.core.slots import GRANTED, HOST, NO_GROWTH, Extent, Grant, Granular, Refusal
+from testbed.core.slots import GRANTED, HOST, NO_GROWTH, Grant, Granular, Refusal
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import host
@@ -239,10 +237,3 @@ class ForgetsThatCopiesGrow(Breaks, Paged, clauses={7}):
         answer = super().extend(batch, num_tokens)
         copied = sum(copy.length for copy in answer.ops.copies) if isinstance(answer, Grant) else 0
         return answer._replace(growth=answer.growth._replace(slots=answer.growth.slots - copied)) if copied else answer
-
-
-class RotatesTable(Window):
-    def table(self, seq):
-        whole = [slot for extent in super().table(seq) for slot in range(extent.start, sum(extent))]
-        turned = whole if seq.num_slots <= self.window else whole[1:] + whole[:1]
-        return [Extent(slot, 1) for slot in turned]

@@ -4,7 +4,6 @@ import counting
 import numpy as np
 import pytest
 import two_sizes
-import two_tiers
 import vattention
 import window
 from test_plug_in_policies import (
@@ -20,14 +19,7 @@ from test_plug_in_policies import (
 )
 from tiny import analytic, server
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
-from testbed.core.specs import ModelSpec
-from testbed.cost.model import Work
-from testbed.cost.profile import Choices, ProfileCost, read_profile
-from testbed.memory.policy import PoolSpec, host
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
@@ -42,25 +34,6 @@ def test_mapped_pages_add_the_configured_time(keep_mapped):
     predicted = analytic(overhead_s=1e-3, extra_s=COSTS)
     busy = [run(requests, p, cost=c).totals.busy_ps for p, c in zip(policies, (free, predicted), strict=True)]
     assert busy[1] - busy[0] == policies[0].num_mapped * round(1e-4 * PS) > 0
-
-
-def test_pages_kept_mapped_are_not_mapped_again():
-    kept, unmapped = (vattention.VAttention(POOL, 16, keep_mapped) for keep_mapped in (True, False))
-    for policy in (kept, unmapped):
-        run(workload(0), policy)
-    assert 0 < kept.num_mapped < unmapped.num_mapped
-
-
-def test_profile_adds_mapping_time_or_refuses_without_one():
-    profile = read_profile("h200-opt-13b-tp1")
-    model = ModelSpec(**profile["model"])
-    free, predicted = (ProfileCost(model, None, profile, Choices(extra_s={"pages_mapped": s})) for s in (0.0, 1e-4))
-    requests = [r._replace(arrival_ps=0) for r in workload(1)]
-    policies = [vattention.VAttention(POOL, 16) for _ in range(3)]
-    busy = [run(requests, p, cost=c).totals.busy_ps for p, c in zip(policies, (free, predicted), strict=False)]
-    assert busy[1] - busy[0] == policies[0].num_mapped * round(1e-4 * PS)
-    with pytest.raises(InputError, match="pages_mapped"):
-        run(requests, policies[2], cost=ProfileCost(model, None, profile))
 
 
 def test_window_attention_reads_only_kept_tokens():
@@ -135,44 +108,9 @@ def test_victim_recovers_in_the_cheaper_way(host_bandwidth, way):
     assert totals.swaps + totals.recomputes == getattr(totals, way)
 
 
-def test_second_tier_saves_prefill_tokens():
-    requests = workload(0, 60, gap_ps=10**10)
-    pool = PoolSpec(200, MAX_LEN, host(2000))
-    one, two = PrefixCaching(pool, 8), two_tiers.TwoTiers(pool, 8)
-    prefilled = [run(requests, policy).spans.columns()["prefill_tokens"].sum() for policy in (one, two)]
-    assert prefilled[1] < prefilled[0]
-    assert prefilled[0] - prefilled[1] <= 8 * two.counters()["host_read_blocks"]
-    assert two.counters()["host_written_blocks"] <= two.counters()["evictions"]
-
-
 def test_plug_in_counters_reach_the_summary():
     policy = counting.CountingPaged(POOL, block_size=8)
     run([Request(0, 0, 12, 20, num_seqs=2)], policy)
     # each of two sequences ends with 31 tokens: blocks from token 1 and 9, 17, 25; 31 - 12 = 19, 14 and 6 old
     counted = {name: n for name, n in policy.counters().items() if n}
     assert counted == {"copies_on_write": 1, "blocks_of_age_16": 4, "blocks_of_age_0": 4}
-
-
-def test_samples_without_sharing_get_slots_for_the_whole_prompt():
-    slot_counts = []
-
-    class Watched(vattention.VAttention):
-        def guaranteed_steps(self, batch):
-            slot_counts.append([seq.num_slots for seq in batch])
-            return 0
-
-    scheduler = ChunkedPrefill(Watched(POOL), Recompute(), max_num_batched_tokens=16, max_num_seqs=9)
-    simulate([Request(0, 0, 40, 4, num_seqs=3)], scheduler, COST, MAX_LEN)
-    assert slot_counts == [
-        [num_slots] * 3 for num_slots in (42, 43)
-    ]  # the step of the fork's copies is no step of many
-
-
-def test_prompt_chunks_read_only_kept_tokens():
-    requests = [Request(0, 0, 100, 1)]
-    cost = analytic(prefill_flops=1e-6, extra_s={"pages_mapped": 0.0})
-    policies = window.Window(POOL, sinks=4, window=8, block_size=4), vattention.VAttention(POOL, 64)
-    kept, full = (run(requests, policy, ChunkedPrefill, cost=cost).totals.busy_ps for policy in policies)
-    chunks = [(40, 0), (40, 40), (20, 80)]
-    read = [cost.iteration(Work(prefill=((new, min(before, 16)),), num_requests=1)) for new, before in chunks]
-    assert kept == sum(read) < full
