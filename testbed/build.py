@@ -14,7 +14,6 @@ from testbed.description import describe
 from testbed.machine import make_cost, make_pool
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.parts import Part
 from testbed.sched.beams import BeamModel
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
@@ -58,8 +57,11 @@ def build(config: RunConfig) -> Setup:
     """The objects of one run. Policy, cost model and scheduler get what they serve as first positional arguments."""
     _check_kinds(config)
     pool = make_pool(config)
-    policy = _make_policy(config.policy, pool)
+    policy: Any = _kept("policy", config.policy.make("policy", pool))
     if config.policy.is_instance:
+        if policy.usage().allocated:
+            name = type(policy).__qualname__
+            raise InputError(f"policy is a {name} whose pool is in use; give a new one, or the class")
         pool = replace(pool, num_slots=policy.usage().total)
     elif isinstance(policy, Grouped):
         if config.server.num_blocks is not None and len(pool.groups) > 1:
@@ -83,13 +85,6 @@ def build(config: RunConfig) -> Setup:
         config, workload, scheduler, config.beams.make("beams"), cost, config.model, pool, window_ps,
         config.slo, describe(config, pool, scheduler, cost),
     )  # fmt: skip
-
-
-def _make_policy(part: Part, pool: PoolSpec) -> Any:
-    policy: Any = _kept("policy", part.make("policy", pool))
-    if part.is_instance and policy.usage().allocated:
-        raise InputError(f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or the class")
-    return policy
 
 
 def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: PreemptionRule) -> None:

@@ -26,7 +26,10 @@ def make_pool(config: RunConfig) -> PoolSpec:
     num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(model)
     if server.num_blocks is not None or model.name in server.kv_memory_gib:
         _check_given_pool(server, model, num_slots)
-    num_slots -= _null_slots(config.null_blocks, block_size or 0, num_slots)
+    null_slots = config.null_blocks * (block_size or 0)  # counted by the server, and never given to a sequence
+    if null_slots and null_slots >= num_slots:
+        raise InputError(f"null_blocks={config.null_blocks}: the pool has no more than these; give it more blocks")
+    num_slots -= null_slots
     copies, layers = model.kv_copies(server.num_gpus), model.num_attention_layers
     token_bytes = model.kv_bytes_per_token * copies
     groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
@@ -121,11 +124,3 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
                 f"{slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
             )
     return server.num_blocks * block_size
-
-
-def _null_slots(null_blocks: int, block_size: int, num_slots: int) -> int:
-    """Slots of the blocks that the server counts and never gives to a sequence (vLLM V1: one)."""
-    slots = null_blocks * block_size
-    if slots and slots >= num_slots:
-        raise InputError(f"null_blocks={null_blocks}: the pool has no more than these; give it more blocks")
-    return slots

@@ -138,9 +138,7 @@ def check_usage(used: object, given: int) -> None:
 def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], pinned: Collection[int]) -> None:
     """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots are a prefix's."""
     for start, length in itertools.chain(*tables):
-        require(
-            10, is_plain((start, length)), f"slots from {start!r} on, {length!r} of them, are no whole numbers (int)"
-        )
+        require(10, is_plain((start, length)), f"{length!r} slots from {start!r} on are no whole numbers (int)")
         inside = min(start, length) >= 0 and start + length <= used.total
         require(4, inside, f"slots from {start} to {start + length} are beyond the pool of {used.total}")
     slots = [slots_of(table) for table in tables]
@@ -151,15 +149,10 @@ def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], 
     require(4, used.held == held, f"usage() reports {used.held} held slots, the tables have {held}")
     if overrides(policy, "non_sequence_slots"):
         cached, rounding = (slots_of(list(extents)) for extents in policy.non_sequence_slots()[1:])
-        require(
-            4,
-            len(cached) == used.cached,
-            f"usage() reports {used.cached} cached slots, non_sequence_slots() lists {len(cached)}",
-        )
-        known = len(rounding) == used.allocated - used.held
-        require(
-            4, known, f"{used.allocated - used.held} slots are rounding, non_sequence_slots() lists {len(rounding)}"
-        )
+        counts = used.cached, used.allocated - used.held
+        for kind, listed, count in zip(("cached", "rounding"), (cached, rounding), counts, strict=True):
+            reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(listed)}"
+            require(4, len(listed) == count, reported)
         apart = len(set(cached + rounding).union(*slots)) == len(cached) + len(rounding) + len(set().union(*slots))
         require(4, apart, "non_sequence_slots() lists a slot of a table as cached or rounding")
 
@@ -178,11 +171,8 @@ def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) ->
     require(10, is_footprint(footprint), f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)")
     held = sum(extent.length for extent in table)
     claimed = slots_at(footprint, seq.num_slots)
-    require(
-        11,
-        claimed == held,
-        f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}",
-    )
+    reported = f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}"
+    require(11, claimed == held, reported)
 
 
 def slots_at(footprint: Footprint, num_tokens: int) -> int:

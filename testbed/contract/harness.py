@@ -103,8 +103,7 @@ class Harness(Moves):
     def _flood(self) -> None:
         before, num_tokens = set(self.groups), self._max_len // 2
         while num_tokens:
-            if not self._admit_new(Admit(num_tokens, 1)):
-                num_tokens //= 2
+            num_tokens = num_tokens if self._admit_new(Admit(num_tokens, 1)) else num_tokens // 2
         self.run_plan()
         for request_id in [i for i in self.groups if i not in before]:
             self.release(self.groups[request_id])

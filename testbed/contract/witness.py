@@ -33,7 +33,6 @@ class Witness:
     def __init__(self, policy: MemoryPolicy, pool: PoolSpec) -> None:
         self.policy = policy
         self.memory = TokenMemory(pool)
-        self.stories = Stories(policy)
         self.resident: dict[int, Sequence] = {}
         self.tokens: dict[int, list[Hashable]] = {}
         self.found: dict[int, int] = {}
@@ -42,8 +41,8 @@ class Witness:
         self._has_groups = overrides(policy, "group_tables")
         self._windows = [group.window for group in pool.groups] if self._has_groups else [None]
         self._tokens_per_page: int = getattr(policy, "tokens_per_page", 1)
-        if self._has_groups:
-            self.stories.finds_nothing_certain()
+        certain = policy.caches_prefixes and not self._has_groups  # one group's blocks may be gone before another's
+        self.stories = Stories(getattr(policy, "block_size", None) if certain else None)
 
     def registered(self, num_tokens: int) -> None:
         """The policy has pinned a prefix, which an engine computes now."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
-from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.sequence import Batch, Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, Grant, Ops, record
-from testbed.cost.model import UNBOUNDED, Moved, Work, counted
+from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.sched.beams import Replacement
 
 Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]
@@ -115,6 +115,19 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     copies, moves, extra = summed(plan.ops) if plan.ops else NOTHING
     decodes, longest, forks = plan.decode_seqs, plan.decode_max_context, plan.forks
     return record(Work, (decodes, context, longest, repeated, prefill, num_requests, copies, moves, extra, forks, ()))
+
+
+def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[WindowReads, ...]:
+    """What the decodes of a plan read, for each size: of the batch where it steps, and of those just swapped in."""
+    back = [seq.num_slots for group in plan.swapped_in for seq in group.sequences if seq.num_slots > seq.num_stored]
+    members = [seq.num_slots for seq in batch] if plan.decode_seqs > len(back) else []
+    found = []
+    for size in sizes:
+        growing = [length for length in members if length < size]
+        steps = size - max(growing) + 1 if growing else UNBOUNDED if members else 1
+        tokens = sum([min(length, size) for length in (*members, *back)])
+        found.append(WindowReads(size, tokens, len(growing), steps))
+    return tuple(found)
 
 
 def summed(ops: list[Ops]) -> Summed:

@@ -37,9 +37,12 @@ class SchedulerState(Groups):
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
             num_tokens = prefill_len
-        if policy.moves_in_background and not self.load(group, num_tokens, plan):
-            self.refused = group
-            return Refusal.LATER
+        if policy.moves_in_background:
+            loading = one_answer(policy, policy.load(group.sequences[0], num_tokens))
+            if isinstance(loading, Refusal):
+                self.refused = group
+                return Refusal.LATER
+            self.order(loading.ops, plan)
         grants = policy.admit(seqs, num_tokens)
         if grants is Refusal.LATER and self.take_kept():
             return self.admit(group, num_tokens, plan)
@@ -79,13 +82,6 @@ class SchedulerState(Groups):
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
         return [GRANTED]
-
-    def load(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
-        """Begin to load what lower tiers have of a waiting group; False where there are no slots for it now."""
-        answer = one_answer(self.policy, self.policy.load(group.sequences[0], num_tokens))
-        if isinstance(answer, Grant):
-            self.order(answer.ops, plan)
-        return isinstance(answer, Grant)
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find them."""

@@ -23,16 +23,7 @@ Columns = dict[str, NDArray[Any]]
 
 NOT_YET = -1
 BATCH = 512  # what waits to be packed fits the caches, and stays young for the garbage collector
-SHAPE = (
-    "start_ps",
-    "duration_ps",
-    "iterations",
-    "decode_seqs",
-    "prefill_tokens",
-    "preempted",
-    "waiting",
-    "swapped",
-)
+SHAPE = ("start_ps", "duration_ps", "iterations", "decode_seqs", "prefill_tokens", "preempted", "waiting", "swapped")
 SLOTS = Measures._fields[1:]
 
 
@@ -169,12 +160,8 @@ class Recorder:
         used = [packed(column) for column in zip(*accounts, strict=True)]
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used
-        reserved, rounding, external_fragmentation = (
-            held - live - internal,
-            allocated - held,
-            free + cached - largest_free,
-        )
-        return [running, live, reserved, internal, saved + copies, cached, rounding, external_fragmentation]
+        reserved, external_fragmentation = held - live - internal, free + cached - largest_free
+        return [running, live, reserved, internal, saved + copies, cached, allocated - held, external_fragmentation]
 
     def mark(self, requested_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
