@@ -144,9 +144,8 @@ class Witness:
         found = self.found.get(seq_id, 0)
         for _, extents, first, each in tables:
             skipped = max(found - first, 0)
-            yield from (
-                slots_of(extents)[skipped * each :] if each else slots_of(extents[skipped // self._tokens_per_page :])
-            )
+            held = extents if each else extents[skipped // self._tokens_per_page :]
+            yield from slots_of(held)[skipped * each :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
         """A token reads those before it: the last of them in a window, some where the policy drops tokens, else all."""

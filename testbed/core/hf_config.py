@@ -68,9 +68,7 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     layers = _layers(fields, kind)
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
-        raise InputError(
-            f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): this shape is not supported"
-        )
+        raise InputError(f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported")
     dtype = _dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
     states, ffn_layers = _states(fields, kind, layers, dtype)

@@ -96,9 +96,7 @@ class Replay(ArrivalProcess):
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
         if rows is None or rows.arrival_s is None:
-            raise InputError(
-                "arrivals=replay needs a trace with time stamps: this one has none; choose arrivals=poisson"
-            )
+            raise InputError("arrivals=replay needs a trace with time stamps: this has none; choose arrivals=poisson")
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
 
 
