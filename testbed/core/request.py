@@ -130,10 +130,6 @@ class Turns:
         after = [tuple(place[list(self.after[row])].tolist()) for row in order.tolist()]
         return Turns(self.session[order], after, self.wait_s[order], self.answer_s[order])
 
-    def within(self, max_wait_s: float) -> "Turns":
-        """The same turns with every wait cut to max_wait_s."""
-        return replace(self, wait_s=np.minimum(self.wait_s, max_wait_s))
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:

@@ -108,10 +108,9 @@ def carried(
     share = attainable if is_elsewhere(one, server.gpu) else None
     profile = derive(one.profile, one.gpu, server.gpu, share, shard)
     if server.num_gpus > 1 and not has(profile, "all_reduce"):
-        for other in known:
-            if other.gpu == one.gpu and other.model.is_plain and has(other.profile, "all_reduce"):
-                reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
-                profile["sections"]["all_reduce"] = reduced
-                break
+        here = [other for other in known if other.gpu == one.gpu and other.model.is_plain]
+        if other := next((other for other in here if has(other.profile, "all_reduce")), None):
+            reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
+            profile["sections"]["all_reduce"] = reduced
     origin = {**one.profile["fingerprint"], "model": one.profile["model"]["name"], "num_gpus": one.profile["num_gpus"]}
     return {**profile, "fingerprint": {**profile["fingerprint"], "way": way, "from": origin}}

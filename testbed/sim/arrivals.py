@@ -143,11 +143,11 @@ class Sessions(ArrivalProcess):
             raise InputError(
                 "arrivals=sessions needs a trace that says which request waits for which answer: trace=agent_sessions"
             )
+        turns = rows.turns
         if self.max_think_s is not None:
-            rows = replace(rows, turns=rows.turns.within(self.max_think_s))
-        assert rows.turns is not None
-        order = likely_order(rows.turns, self.at_once, self.start_gap_s)
-        rows = replace(rows.take(order), turns=rows.turns.take(order))
+            turns = replace(turns, wait_s=np.minimum(turns.wait_s, self.max_think_s))
+        order = likely_order(turns, self.at_once, self.start_gap_s)
+        rows = replace(rows.take(order), turns=turns.take(order))
         unknown = np.zeros(len(rows), np.int64)
         return SessionWorkload(rows, unknown, num_seqs, beam, self.at_once, round(self.start_gap_s * PS))
 

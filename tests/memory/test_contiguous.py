@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from manual_driver import admit, admit_and_prefill, extend, fork, samples, sequence
+from manual_driver import admit, admit_and_prefill, fork, samples, sequence
 
 from testbed.core.slots import Copy, Extent, Refusal
 from testbed.memory.contiguous.buddy import BuddyAllocator
@@ -38,14 +38,6 @@ def test_group_admission_is_all_or_nothing():
     assert policy.admit([sequence(i, 8) for i in range(2, 5)], 8) is Refusal.LATER
     assert policy.usage() == before
     policy.check()
-
-
-def test_reservation_is_usable_up_to_its_last_slot():
-    policy, seq = policy_of(ContiguousOracle, r0=6), sequence(0, 10)
-    admit_and_prefill(policy, [seq], 10)
-    assert not isinstance(extend(policy, [seq], 6), Refusal)
-    assert extend(policy, [seq], 1) is Refusal.NEVER
-    assert policy.max_seq_len(10, 1) == 256
 
 
 def test_tables_and_rounding_are_counted_in_slots():

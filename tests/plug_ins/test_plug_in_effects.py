@@ -3,7 +3,6 @@
 import counting
 import numpy as np
 import pytest
-import two_sizes
 import vattention
 import window
 from test_plug_in_policies import (
@@ -36,17 +35,6 @@ def test_mapped_pages_add_the_configured_time(keep_mapped):
     assert busy[1] - busy[0] == policies[0].num_mapped * round(1e-4 * PS) > 0
 
 
-def test_window_attention_reads_only_kept_tokens():
-    one = [Request(0, 0, 20, 100)]
-    full, short = vattention.VAttention(POOL), window.Window(POOL, sinks=3, window=30, block_size=4)
-    by_context = analytic(extra_s=COSTS)
-    times = [run(one, policy, cost=by_context) for policy in (full, short)]
-    assert times[1].totals.busy_ps < times[0].totals.busy_ps
-    assert times[1].totals.per_iteration.live == 20 + sum(short.num_stored(n) for n in range(21, 120))
-    assert short.num_stored(119) in range(33, 3 + 30 + 2 * 4)
-    assert times[1].totals.per_iteration.internal < 4 * 4  # the padding of the last block, in its last iterations
-
-
 def tables_by_num_slots(policy, request):
     """The table that the only sequence of a request has for so much room, and the totals of its run."""
     tables = {}
@@ -69,14 +57,6 @@ def test_window_keeps_first_and_last_tokens():
     assert tables[17] == [tables[16][i] for i in (0, 2, 3, 1)]  # the oldest block behind the sink is written over
     assert tables[21] == [tables[16][i] for i in (0, 3, 1, 2)]
     assert all(table[0] == tables[16][0] for table in tables.values())
-
-
-def test_prompt_head_is_stored_in_large_blocks():
-    policy = two_sizes.TwoSizes(POOL, large=16, small=4, large_share=0.5)
-    tables, totals = tables_by_num_slots(policy, Request(0, 0, 37, 30))
-    assert [extent.length for extent in tables[41]] == [16, 16, 4, 4, 4]
-    assert all(extent.start >= policy.num_large * 16 for extent in tables[41][2:])
-    assert totals.per_iteration.internal == 2  # it ends with 67 tokens: the last two iterations hold 68 slots
 
 
 def mean_latency(recorder):

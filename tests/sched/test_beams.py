@@ -74,12 +74,6 @@ def test_recorded_searches_are_replayed_in_turn(tmp_path):
     assert beams.parents(beam(2), 2) == ((0, 1),)
 
 
-def test_recorded_line_without_a_pair_means_all_survive(tmp_path):
-    beams = record(tmp_path, HEADER + "0,2,0,1\n0,4,,\n1,3,,\n")
-    assert [beams.parents(beam(0), n) for n in range(2, 7)] == [((0, 1),), (), (), ((0, 1),), ()]
-    assert [beams.parents(beam(1), n) for n in range(2, 5)] == [(), (), ()]
-
-
 @pytest.mark.parametrize(
     ("text", "culprit"),
     [

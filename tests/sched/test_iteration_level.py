@@ -13,7 +13,6 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
-from testbed.sched.static_batch import StaticBatch
 from testbed.sim.simulation import simulate
 
 KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
@@ -122,20 +121,6 @@ def test_no_swap_in_during_an_iteration_that_preempts():
     assert plans[1].preempted == [pair]
     assert (plans[9].preempted, plans[9].swapped_in) == ([long], [])
     assert plans[10].swapped_in == [pair]
-
-
-def static(**limits):
-    policy = ContiguousMax(PoolSpec(16 * 64, 64), block_size=4)
-    return ManualDriver(StaticBatch(policy, Recompute(), **{"max_batch_size": 2, "max_padded_len": 64, **limits}))
-
-
-def test_static_batch_is_limited_by_size_and_padded_length():
-    run = static()
-    add(run, (4, 2), (4, 2), (4, 2))
-    assert step(run) == (0, [4, 4])
-    run = static(max_batch_size=9, max_padded_len=20)
-    add(run, (8, 2), (4, 12), (9, 12))
-    assert step(run) == (0, [8, 4])  # 8 + 12 are 20, 9 + 12 are not
 
 
 @pytest.mark.parametrize("kind", [Paged, ContiguousMax])

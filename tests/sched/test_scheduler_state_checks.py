@@ -58,14 +58,3 @@ def test_victim_must_be_running():
     run.add(Request(1, 0, 10, 20))
     with pytest.raises(PlugInError, match=r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives"):
         run.preempt()
-
-
-def test_recovery_must_not_be_a_string():
-    class RecoversByString(Swap):
-        def recovery(self, group):
-            return "swap"
-
-    run = run_of(Paged, RecoversByString)
-    run.step()
-    with pytest.raises(PlugInError, match="RecoversByString answered 'swap'"):
-        run.preempt()

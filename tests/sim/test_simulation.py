@@ -134,15 +134,6 @@ def test_first_token_time_survives_recompute(cost):
     assert log["num_recomputes"].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("cost", COSTS)
-def test_waiting_swapped_and_preempted_are_counted_separately(cost):
-    recorder = run([*PAIR, *(Request(i, 12 * MS, 30, 2) for i in (2, 3))], cost, tight(), Swap)
-    spans = recorder.spans.columns()
-    assert (spans["waiting"].max(), spans["swapped"].max(), spans["preempted"].max()) == (2, 1, 1)
-    assert (recorder.totals.swaps, recorder.totals.recomputes) == (1, 0)
-    assert recorder.requests.columns()["num_swaps"].sum() == 1
-
-
 def test_work_counts_requests_and_repeated_shared_context():
     cost = RecordingCost()
     run([Request(0, 0, 8, 4, num_seqs=3), Request(1, 0, 8, 4)], cost)
