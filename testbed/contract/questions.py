@@ -25,18 +25,16 @@ class Questions:
     """
 
     def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool) -> None:
-        self.policy = factory()
+        self._factory = factory
+        self.lengths: dict[int, int] = {}
+        self.registered_prefix = 0
+        self.policy = self.fresh()
         self.witness = Witness(self.policy, pool_of(self.policy, pool))
         self.max_len = pool.max_len
         self.thorough = thorough
-        self.lengths: dict[int, int] = {}
-        self.registered_prefix = 0
         self.refused: tuple[str, Question] | None = None
         self.log: list[str] = []
         self.answers: list[object] = []
-        self._factory = factory
-        if self.policy.reads_output_len:
-            self.policy.foresee(MappingProxyType(self.lengths))
 
     def fresh(self) -> MemoryPolicy:
         """Another such policy, whose pool is empty."""

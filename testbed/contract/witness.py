@@ -83,8 +83,8 @@ class Witness:
         layer are written before they are read.
         """
         tables = {seq_id: self.policy.group_tables(seq) for seq_id, seq in self.resident.items()}
-        own = {seq_id: set(self._not_found(seq_id, tables[seq_id])) for seq_id in tables}
-        holders = Counter(chain(self.pinned, *own.values()))
+        lists = {seq_id: list(self._not_found(seq_id, tables[seq_id])) for seq_id in tables}
+        holders, own = Counter(chain(self.pinned, *lists.values())), {key: set(slots) for key, slots in lists.items()}
         for seq, start, num_tokens in writes:
             self._generate(seq, start + num_tokens)
             self._check_states(seq, tables[seq.seq_id], start)
@@ -161,11 +161,12 @@ class Witness:
                 read = [self.memory.device.get(slot) for slot in slots[: self.policy.num_stored(token)]]
                 require(5, is_subsequence(read, expected), f"{name}, not even those that it has not dropped")
                 continue
+            require(5, first <= begin, f"{name}: it begins at token {first}")
             read = [self.memory.device.get(slot) for slot in slots[(begin - first) * each : (token - first) * each]]
             found = 0 if window else self.found.get(seq.seq_id, 0) * each
             known = read[:found] == expected[:found]
             require(8, known, f"{found} slots of tokens were published for {seq}, but others are there, or none")
-            require(5, first <= begin and read == expected, name)
+            require(5, read == expected, name)
 
     def _check_states(self, seq: Sequence, tables: list[GroupTable], token: int) -> None:
         """The state of each group is that of all tokens before `token`."""
