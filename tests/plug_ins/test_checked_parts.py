@@ -26,7 +26,7 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
-from testbed.sched.mixed import MixedPrefill
+from testbed.sched.mixed import Mixed2023, MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.static_batch import StaticBatch
@@ -36,7 +36,7 @@ POOL = PoolSpec(131, 80, host(60))
 SIZES = {"num_slots": 131, "max_len": 80, "host_slots": 60}
 RELEASE = {**LIMITS, "long_prefill_token_threshold": 16, "scheduler_reserve_full_isl": True}
 SCHEDULERS = {
-    SeparatePrefill: {}, MixedPrefill: {}, ChunkedPrefill: {}, VllmV1: RELEASE,
+    SeparatePrefill: {}, MixedPrefill: {}, ChunkedPrefill: {}, Mixed2023: {}, VllmV1: RELEASE,
     AsyncVllmV1: {**RELEASE, "ignore_eos": False}, StaticBatch: {"max_batch_size": 4, "max_padded_len": 80},
     shortest_remaining.ShortestRemaining: {},
 }  # fmt: skip
