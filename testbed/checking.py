@@ -93,13 +93,8 @@ def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -
     for name, number, least in (("slots", num_slots, 1), ("max-len", max_len, 4), ("host-slots", host_slots, 0)):
         if number is not None and number < least:
             raise InputError(f"--{name} {number}: must be at least {least}")
-    pools = [
-        replace(
-            pool,
-            num_slots=pool.num_slots if num_slots is None else num_slots,
-            max_len=pool.max_len if max_len is None else max_len,
-            tiers=pool.tiers if host_slots is None else (*host(host_slots), *pool.tiers[1:]),
-        )
-        for pool in POOLS
-    ]
+    sizes: dict[str, Any] = {"num_slots": num_slots, "max_len": max_len}
+    pools = [replace(pool, **{key: size for key, size in sizes.items() if size is not None}) for pool in POOLS]
+    if host_slots is not None:
+        pools = [replace(pool, tiers=(*host(host_slots), *pool.tiers[1:])) for pool in pools]
     return list(dict.fromkeys(pools))
