@@ -196,17 +196,9 @@ class SequenceGroup:
     """
 
     __slots__ = (
-        "batch",
-        "generated_offset",
-        "num_recomputes",
-        "num_swaps",
-        "rank",
-        "request",
-        "resident",
-        "sequences",
-        "status",
-        "todo",
-    )
+        "batch", "generated_offset", "num_recomputes", "num_swaps", "rank", "request", "resident", "sequences",
+        "status", "todo",
+    )  # fmt: skip
 
     def __init__(self, request: Incoming, sequences: list[Sequence]) -> None:
         self.request = request

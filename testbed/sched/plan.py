@@ -38,20 +38,9 @@ class Plan:
     """
 
     __slots__ = (
-        "chunks",
-        "decode_context",
-        "decode_max_context",
-        "decode_seqs",
-        "ended_early",
-        "ends_on_arrival",
-        "forks",
-        "guaranteed_steps",
-        "ops",
-        "preempted",
-        "rejected",
-        "swapped_in",
-        "wake_ps",
-    )
+        "chunks", "decode_context", "decode_max_context", "decode_seqs", "ended_early", "ends_on_arrival", "forks",
+        "guaranteed_steps", "ops", "preempted", "rejected", "swapped_in", "wake_ps",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.decode_seqs = self.decode_context = self.decode_max_context = self.guaranteed_steps = self.forks = 0
