@@ -25,9 +25,9 @@ class Write(NamedTuple):
 class Witness:
     """The sequences on the device, what each must read back, and a memory that stores every token of theirs.
 
-    A slot holds (KV group, token). That of a state holds (KV group, all tokens up to one): its extents are those of the
-    blocks of tokens_per_page tokens from `first` on; one extent is of the present state. A state is read as it was
-    before the plan runs, because one kernel cannot wait for another sequence.
+    A slot of the first KV group holds a token, one of another (group, token). That of a state holds (group, all tokens
+    up to one): its extents are those of the blocks of tokens_per_page tokens from `first` on; one extent is of the
+    present state. A state is read as it was before the plan runs, because one kernel cannot wait for another sequence.
     """
 
     def __init__(self, policy: MemoryPolicy, pool: PoolSpec) -> None:
@@ -49,7 +49,7 @@ class Witness:
         self.pinned = slots_of(list(self.policy.non_sequence_slots().pinned))
         pinned = f"non_sequence_slots() has {len(self.pinned)} pinned slots"
         require(8, len(self.pinned) >= num_tokens, f"a prefix of {num_tokens} tokens is registered, {pinned}")
-        self.memory.write(self.pinned[:num_tokens], [(0, token) for token in story_tokens(PREFIX, num_tokens)])
+        self.memory.write(self.pinned[:num_tokens], story_tokens(PREFIX, num_tokens))
         self._num_pinned = num_tokens
 
     def entered(self, seq: Sequence, num_cached: int) -> None:
@@ -84,14 +84,15 @@ class Witness:
         """
         tables = {seq_id: self.policy.group_tables(seq) for seq_id, seq in self.resident.items()}
         lists = {seq_id: list(self._not_found(seq_id, tables[seq_id])) for seq_id in tables}
-        holders, own = Counter(chain(self.pinned, *lists.values())), {key: set(slots) for key, slots in lists.items()}
+        holders = Counter(chain(self.pinned, *lists.values()))
         for seq, start, num_tokens in writes:
             self._generate(seq, start + num_tokens)
             self._check_states(seq, tables[seq.seq_id], start)
         for seq, start, num_tokens in writes:
+            own = set(lists[seq.seq_id])
             for table in tables[seq.seq_id]:
                 for slots, contents in self._written(seq, table, start, start + num_tokens):
-                    alone = all(holders[slot] == (slot in own[seq.seq_id]) for slot in slots)
+                    alone = all(holders[slot] == (slot in own) for slot in slots)
                     require(5, alone, f"{seq} writes to a slot of another sequence, in group {table.group}")
                     self.memory.write(slots, contents)
         for seq, start, _ in writes if self._has_groups else ():  # a window may have moved on when the plan has run
@@ -108,17 +109,18 @@ class Witness:
         """Clauses 4, 5 and 11, at any time: the policy's usage() compared with its tables."""
         used = self.policy.usage()
         check_usage(used, self.memory.num_slots[DEVICE])
-        tables = {seq_id: self.policy.table(seq) for seq_id, seq in self.resident.items()}
+        by_group = {seq_id: self.policy.group_tables(seq) for seq_id, seq in self.resident.items()}
+        tables = {key: [extent for part in parts for extent in part.extents] for key, parts in by_group.items()}
         check_tables(self.policy, used, list(tables.values()), self.pinned)
         live = set(self.pinned[: self._num_pinned])
         for seq_id, seq in self.resident.items():
             check_footprint(self.policy, seq, tables[seq_id])
-            for _, extents, first, each in self.policy.group_tables(seq):
+            for _, extents, first, each in by_group[seq_id]:
                 slots = slots_of(extents)
                 live.update(slots[: (seq.num_slots - first) * each] if each else slots)
         require(4, used.live == len(live), f"usage() reports {used.live} live slots, the sequences have {len(live)}")
         if not (self.pinned and self.policy.moves_tiers):  # a group on the host may have kept the prefix here
-            saved = sum(map(len, map(slots_of, tables.values()))) + len(self.pinned) - used.held
+            saved = sum(extent.length for extent in chain(*tables.values())) + len(self.pinned) - used.held
             require(4, used.saved == saved, f"usage() reports {used.saved} slots saved by sharing, the tables {saved}")
 
     def check_alone(self, seqs: Iterable[Sequence], num_tokens: int) -> None:
@@ -155,7 +157,7 @@ class Witness:
             if not each or begin >= token:
                 continue
             name = f"{seq} does not read back the tokens before {token}, in group {group}"
-            expected = [(group, one) for one in self.tokens[seq.seq_id][begin:token] for _ in range(each)]
+            expected = contents_of(group, self.tokens[seq.seq_id][begin:token], each)
             slots = slots_of(extents)
             if self.policy.drops_tokens:
                 read = [self.memory.device.get(slot) for slot in slots[: self.policy.num_stored(token)]]
@@ -185,7 +187,7 @@ class Witness:
         if each:
             slots = slots_of(extents)[(start - first) * each : (end - first) * each]
             require(5, len(slots) == (end - start) * each, f"{seq} has no slots for token {end - 1} in group {group}")
-            yield slots, [(group, token) for token in tokens[start:end] for _ in range(each)]
+            yield slots, contents_of(group, tokens[start:end], each)
             return
         for token in range(start, end):
             if token + 1 == end or (token + 1) % self._tokens_per_page == 0:
@@ -196,6 +198,13 @@ class Witness:
         """The slots of the state as `token` leaves it."""
         block = (token - table.first) // self._tokens_per_page
         return slots_of([table.extents[min(block, len(table.extents) - 1)]])
+
+
+def contents_of(group: int, tokens: list[Hashable], slots_per_token: int) -> list[Hashable]:
+    """What the slots of these tokens hold in a KV group."""
+    if not group and slots_per_token == 1:
+        return tokens
+    return [(group, token) if group else token for token in tokens for _ in range(slots_per_token)]
 
 
 def is_subsequence(read: Seq[Hashable], tokens: Seq[Hashable]) -> bool:

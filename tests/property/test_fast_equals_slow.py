@@ -62,7 +62,7 @@ many = settings(max_examples=40, deadline=None, derandomize=True, suppress_healt
 ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching]))
 
 
-@settings(many, max_examples=150)
+@settings(many, max_examples=100)
 @given(
     ANY_POLICY,
     schedulers(),
