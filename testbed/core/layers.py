@@ -78,7 +78,7 @@ def spec_of(kind: type[T], values: Any, where: object) -> T:
     try:
         return kind(**values)
     except TypeError as error:
-        raise InputError(f"{where}: not the values of {kind.__name__} ({error})") from None
+        raise InputError(f"{where}: not the values of a {kind.__name__}: {error}") from None
 
 
 def layers_of(kind: type[T], value: T | Mapping[str, Any] | None, where: str) -> T | None:

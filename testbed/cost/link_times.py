@@ -83,12 +83,12 @@ def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink |
 
 def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
     """The file that a GPU names, by path or by the name of one that ships; InputError if it is of another GPU."""
-    name, kind = str(gpu.transfers), "a file of `testbed measure transfers`"
+    name, kind = str(gpu.transfers), "file of `testbed measure transfers`"
     file, found = measured_file(name, HARDWARE, f"server.gpu.transfers={name}", kind)
     try:
         device, section = found["fingerprint"]["device"], found["sections"][SECTION]
     except (KeyError, TypeError) as error:
-        raise InputError(f"{file}: not {kind} ({error!r})") from error
+        raise InputError(f"{file}: not a {kind} ({error!r})") from error
     check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
     if gpu.device != device:
         raise InputError(

@@ -33,7 +33,7 @@ INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 def read_profile(path: str | Path) -> dict[str, Any]:
     """A profile by path, or one that ships with the package by name such as `h200-opt-13b-tp1`."""
-    file, profile = measured_file(path, PROFILES, f"no profile {path}", "a profile")
+    file, profile = measured_file(path, PROFILES, f"no profile {path}", "profile")
     check_profile(profile, file.name)
     return profile
 
@@ -47,11 +47,11 @@ def measured_file(name: str | Path, shipped: Path, culprit: str, kind: str) -> t
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not {kind}, which is a JSON file ({error})") from error
+        raise InputError(f"{file}: not a {kind}, which is a JSON file ({error})") from error
     if not isinstance(found, dict):
-        raise InputError(f"{file}: not {kind}, which is a JSON object with 'format': {FORMAT}")
+        raise InputError(f"{file}: not a {kind}, which is a JSON object with 'format': {FORMAT}")
     if found.get("format") != FORMAT:
-        raise InputError(f"{file.name}: format {found.get('format')} of {kind}, this version reads {FORMAT}")
+        raise InputError(f"{file.name}: {kind} format {found.get('format')}, this version reads {FORMAT}")
     return file, found
 
 
