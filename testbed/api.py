@@ -135,7 +135,7 @@ def capacity(
         raise InputError("rate is what capacity looks for; say where to begin by low and high")
     options |= {key: value for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s)) if value is not None}
     config = front_end().configure(overrides, options)
-    if config.slo.ttft_s is None and config.slo.tpot_s is None:
+    if not config.slo:
         raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from testbed.config import RunConfig
+from testbed.config import RunConfig, Slo
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_members
 from testbed.core.request import PS, Workload
@@ -14,12 +14,10 @@ from testbed.description import describe
 from testbed.machine import make_cost, make_pool
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.parts import Part
 from testbed.sched.beams import BeamModel
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import ArrivalProcess
-from testbed.slo import Slo
 from testbed.traces.reader import Trace
 from testbed.workload import make_workload
 
@@ -59,8 +57,11 @@ def build(config: RunConfig) -> Setup:
     """The objects of one run. Policy, cost model and scheduler get what they serve as first positional arguments."""
     _check_kinds(config)
     pool = make_pool(config)
-    policy = _make_policy(config.policy, pool)
+    policy: Any = _kept("policy", config.policy.make("policy", pool))
     if config.policy.is_instance:
+        if policy.usage().allocated:
+            name = type(policy).__qualname__
+            raise InputError(f"policy is a {name} whose pool is in use; give a new one, or the class")
         pool = replace(pool, num_slots=policy.usage().total)
     elif isinstance(policy, Grouped):
         if config.server.num_blocks is not None and len(pool.groups) > 1:
@@ -82,19 +83,12 @@ def build(config: RunConfig) -> Setup:
     window_ps = None if config.window_s is None else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
     return Setup(
         config, workload, scheduler, config.beams.make("beams"), cost, config.model, pool, window_ps,
-        Slo(config.slo.ttft_s, config.slo.tpot_s), describe(config, pool, scheduler, cost),
+        config.slo, describe(config, pool, scheduler, cost),
     )  # fmt: skip
 
 
-def _make_policy(part: Part, pool: PoolSpec) -> Any:
-    policy: Any = _kept("policy", part.make("policy", pool))
-    if part.is_instance and policy.usage().allocated:
-        raise InputError(f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or the class")
-    return policy
-
-
 def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
-    """Memory below the device is asked for only where the policy declares that it uses it."""
+    """Memory below the device is configured only where the policy declares that it uses it."""
     name = type(policy).__name__
     if isinstance(preemption, Swap) and not policy.moves_tiers:
         raise InputError(f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, or "

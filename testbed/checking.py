@@ -42,7 +42,11 @@ def check(
     model. A scheduler is simulated under three policies, every plan compared with what happens. Raises InputError for
     what is no such plug-in or cannot be made.
     """
-    target: Any = locate(_dotted(plug_in), "plug-in") if isinstance(plug_in, str) else plug_in
+    target: Any = plug_in
+    if isinstance(plug_in, str):
+        if ":" not in plug_in and "." not in plug_in:
+            raise InputError(f"no class {plug_in!r}; give MODULE:CLASS")
+        target = locate(plug_in.replace(":", "."), "plug-in")
     pools = _pools(num_slots, max_len, host_slots)
     if inspect.isclass(target) and issubclass(target, Scheduler):
         return _check_scheduler(target, pools, parameters)
@@ -53,7 +57,10 @@ def check(
         return check_cost(make_cost, num_examples)
     make = partial(target, **parameters)
     for pool in pools:
-        _check_built(make, pool)
+        built = called(partial(make, pool), "policy", f"what is made for {pool}")
+        if not isinstance(built, MemoryPolicy):
+            raise InputError(f"{type(built).__name__} is no MemoryPolicy")
+        check_members("policy", built)
     broken = check_policy(make, pools, num_examples)
     return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
 
@@ -81,31 +88,13 @@ def _check_scheduler(kind: type[Scheduler], pools: list[PoolSpec], parameters: d
     return None
 
 
-def _dotted(name: str) -> str:
-    if ":" not in name and "." not in name:
-        raise InputError(f"no class {name!r}; give MODULE:CLASS")
-    return name.replace(":", ".")
-
-
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:
     """The pools of the contract, with the requested sizes in place of theirs."""
     for name, number, least in (("slots", num_slots, 1), ("max-len", max_len, 4), ("host-slots", host_slots, 0)):
         if number is not None and number < least:
             raise InputError(f"--{name} {number}: must be at least {least}")
-    pools = [
-        replace(
-            pool,
-            num_slots=pool.num_slots if num_slots is None else num_slots,
-            max_len=pool.max_len if max_len is None else max_len,
-            tiers=pool.tiers if host_slots is None else (*host(host_slots), *pool.tiers[1:]),
-        )
-        for pool in POOLS
-    ]
+    sizes: dict[str, Any] = {"num_slots": num_slots, "max_len": max_len}
+    pools = [replace(pool, **{key: size for key, size in sizes.items() if size is not None}) for pool in POOLS]
+    if host_slots is not None:
+        pools = [replace(pool, tiers=(*host(host_slots), *pool.tiers[1:])) for pool in pools]
     return list(dict.fromkeys(pools))
-
-
-def _check_built(make: MakePolicy, pool: PoolSpec) -> None:
-    built = called(partial(make, pool), "policy", f"what is made for {pool}")
-    if not isinstance(built, MemoryPolicy):
-        raise InputError(f"{type(built).__name__} is no MemoryPolicy")
-    check_members("policy", built)

@@ -1,12 +1,12 @@
 """The typed configuration of a run: what `testbed run`, the Python API, kept runs and the GPU engine are built from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_known_shape
-from testbed.core.specs import LAYERS, GpuSpec, ModelSpec, ServerSpec, TierSpec
+from testbed.core.specs import LAYERS, ModelSpec, ServerSpec
 from testbed.parts import Part
 from testbed.sampling import parse_mix
 from testbed.schema import read
@@ -24,24 +24,15 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig:
+class ServerConfig(ServerSpec):
     """A server and how large its KV pool is.
 
-    kv_memory_gib: GiB of the pool by model, over all GPUs; kv_memory_of: the machine for which they are valid, None
-    where it is unknown. num_blocks: the pool in blocks of the policy's size. Where neither gives the pool, it is what
-    `memory_utilization` of each GPU leaves after weights and `workspace_gib`. tiers: memories below the GPUs by name,
-    from the fastest to the slowest.
+    num_blocks: the pool in blocks of the policy's size, in place of kv_memory_gib. kv_memory_of: the machine for which
+    the pools of kv_memory_gib are valid, None where it is unknown.
     """
 
-    name: str
-    gpu: GpuSpec
-    num_gpus: int
-    kv_memory_gib: Mapping[str, float] = field(default_factory=dict)
     num_blocks: int | None = None
-    memory_utilization: float = 0.95
-    workspace_gib: float = 1.0
     kv_memory_of: Machine | None = None
-    tiers: Mapping[str, TierSpec] | None = None
 
     @classmethod
     def from_values(cls, values: Any, key: str) -> "ServerConfig":
@@ -58,11 +49,6 @@ class ServerConfig:
     def default(cls, name: str) -> Any:
         """The value where none is given."""
         return next(one.default for one in fields(cls) if one.name == name)
-
-    @property
-    def spec(self) -> ServerSpec:
-        """The server as cost models and pools see it."""
-        return ServerSpec(**{one.name: getattr(self, one.name) for one in fields(ServerSpec)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +78,14 @@ class WorkloadConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class SloConfig:
+class Slo:
     """Seconds to the first token, and for each later one, that a request must keep; None: no limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.ttft_s is not None or self.tpot_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +145,7 @@ class RunConfig:
     seed: int = 0
     workload: WorkloadConfig = WorkloadConfig()
     swap_space_gib: float = 20
-    slo: SloConfig = SloConfig()
+    slo: Slo = Slo()
     null_blocks: int = 0
     window_s: tuple[float, float] | None = None
     stop_at_latency: float | None = None

@@ -60,9 +60,8 @@ def works(random: Random, count: int) -> Iterator[Work]:
 def checked_cost(cost: CostModel, work: Work) -> int:
     """The cost of one iteration, if it is a valid one."""
     time_ps = cost.iteration(work)
-    require(
-        10, type(time_ps) is int and time_ps > 0, f"iteration() answered {time_ps!r}; a cost is an int above 0, in ps"
-    )
+    valid = type(time_ps) is int and time_ps > 0
+    require(10, valid, f"iteration() answered {time_ps!r}; a cost is an int above 0, in ps")
     return time_ps
 
 

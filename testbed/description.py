@@ -15,7 +15,7 @@ from testbed.cost.model import CostModel
 from testbed.cost.origin import origin, tested
 from testbed.cost.tier_links import transfers_origin
 from testbed.identity import ROOT, code_hash
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.policy import PoolSpec
 from testbed.parts import Part
 from testbed.sched.scheduler import Scheduler
 
@@ -31,7 +31,8 @@ def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: Cost
     and block_size (tokens) are None where the policy has no blocks; pool_gib is over all GPUs together.
     """
     model, server, policy = config.model, config.server, scheduler.policy
-    block_size = block_size_of(policy)
+    size = getattr(policy, "block_size", None)
+    block_size = size if isinstance(size, int) and size > 0 else None
     return {
         "model": model.name,
         "server": server.name,
@@ -49,16 +50,10 @@ def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: Cost
         "trace": configured(config.trace),
         "arrivals": configured(config.arrivals),
         "seed": config.seed,
-        "cost_error": tested(cost, server.spec),
+        "cost_error": tested(cost, server),
         "scheduler_note": scheduler.note(min(model.max_len, config.workload.max_len or model.max_len)),
         **software(),
     }
-
-
-def block_size_of(policy: MemoryPolicy) -> int | None:
-    """Tokens of a policy's blocks; None where it has none."""
-    size = getattr(policy, "block_size", None)
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def configured(value: Any) -> str:
@@ -86,7 +81,7 @@ def cost_source(config: RunConfig, cost: CostModel) -> str:
     times = {key: value for key, value in asdict(config.software).items() if key != "name"} if config.software else {}
     name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
     if config.server.tiers:
-        where = f"{where}; transfers: {transfers_origin(config.server.spec)}".removeprefix("; ")
+        where = f"{where}; transfers: {transfers_origin(config.server)}".removeprefix("; ")
     return f"{name} ({where})" if where else name
 
 

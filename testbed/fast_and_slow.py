@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from testbed.contract import ClauseBroken
-from testbed.contract.clauses import overrides
+from testbed.contract.clauses import overrides, pool_of
 from testbed.contract.search import MakePolicy
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
@@ -65,7 +65,7 @@ class Case:
         cost = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
         scheduler: Any = watched(self.scheduler, env, decisions)
         served = scheduler(policy, self.rule(cost), **self.parameters)
-        pool = policy.pool if overrides(policy, "group_tables") else self.pool  # type: ignore[attr-defined]
+        pool = pool_of(policy, self.pool)
         recorder = simulate(requests, served, cost, pool.max_len, pool=pool, fast_forward=fast_forward, env=env)
         return Served(recorder, dict(policy.counters()), decisions, served.reads_output_len or policy.reads_output_len)
 

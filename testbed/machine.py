@@ -23,15 +23,18 @@ def make_pool(config: RunConfig) -> PoolSpec:
     block_size = config.policy.parameters.get("block_size")
     if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
         block_size = None  # the policy has none, or will refuse it
-    num_slots = _slots_of_blocks(server, model, block_size) or server.spec.kv_slots(model)
+    num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(model)
     if server.num_blocks is not None or model.name in server.kv_memory_gib:
         _check_given_pool(server, model, num_slots)
-    num_slots -= _null_slots(config.null_blocks, block_size or 0, num_slots)
+    null_slots = config.null_blocks * (block_size or 0)  # counted by the server, and never given to a sequence
+    if null_slots and null_slots >= num_slots:
+        raise InputError(f"null_blocks={config.null_blocks}: the pool has no more than these; give it more blocks")
+    num_slots -= null_slots
     copies, layers = model.kv_copies(server.num_gpus), model.num_attention_layers
     token_bytes = model.kv_bytes_per_token * copies
     groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
     host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
-    tiers = (*host(host_slots, server.gpu.host_bandwidth), *_lower_tiers(model, server.spec))
+    tiers = (*host(host_slots, server.gpu.host_bandwidth), *_lower_tiers(model, server))
     return PoolSpec(num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, groups)
 
 
@@ -48,7 +51,7 @@ def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
 def make_cost(part: Part, model: ModelSpec, server: ServerConfig, software: SoftwareConfig | None = None) -> CostModel:
     """The cost model; one that was measured on another GPU than the server's is refused, and one that charges the
     software time of another system than `software`."""
-    cost: CostModel = part.make("cost", model, server.spec)
+    cost: CostModel = part.make("cost", model, server)
     charged = getattr(cost, "software", None)
     if software is not None and charged not in (None, software.name):
         raise InputError(
@@ -114,18 +117,10 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
     if block_size is None:
         raise InputError("server.num_blocks needs a policy with a block_size; without one give server.kv_memory_gib")
     if model.name in server.kv_memory_gib:
-        slots = server.spec.kv_slots(model, block_size)
+        slots = server.kv_slots(model, block_size)
         if slots != server.num_blocks * block_size:
             raise InputError(
                 f"server.num_blocks={server.num_blocks}: server.kv_memory_gib has {model.name}'s pool, "
                 f"{slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
             )
     return server.num_blocks * block_size
-
-
-def _null_slots(null_blocks: int, block_size: int, num_slots: int) -> int:
-    """Slots of the blocks that the server counts and never gives to a sequence (vLLM V1: one)."""
-    slots = null_blocks * block_size
-    if slots and slots >= num_slots:
-        raise InputError(f"null_blocks={null_blocks}: the pool has no more than these; give it more blocks")
-    return slots

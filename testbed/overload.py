@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
-KEPT_UP = (
-    0.9  # a smaller share of the arrivals that begin is an overload, unless it is within the noise of few requests
-)
+KEPT_UP = 0.9  # a smaller share of the arrivals that begin is an overload, unless within the noise of few requests
 
 
 def overload(arrival_s: NDArray[np.float64], first_token_s: NDArray[np.float64]) -> dict[str, float] | None:

@@ -62,11 +62,9 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
     at_most = plan.decode_seqs * plan.decode_max_context
     require(10, plan.decode_context <= at_most, f"plan() counts decodes as {counted}: more context than they can have")
     if plan.guaranteed_steps:
-        promised = policy.guaranteed_steps(batch)
-        kept = plan.guaranteed_steps <= promised
-        require(
-            10, kept, f"plan() promises {plan.guaranteed_steps} more steps, of which the policy has promised {promised}"
-        )
+        promised, claimed = policy.guaranteed_steps(batch), plan.guaranteed_steps
+        reported = f"plan() promises {claimed} more steps, of which the policy has promised {promised}"
+        require(10, claimed <= promised, reported)
 
 
 def check_chunks(scheduler: Scheduler, plan: Plan) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from testbed.build import Setup
 from testbed.core.errors import InputError
 from testbed.front_end import front_end
-from testbed.sim.recorder import Recorder
-from testbed.tables import requests, sessions, spans
+from testbed.sim.recorder import Recorder, request_columns, span_columns, with_identity
+from testbed.tables import sessions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,12 +30,16 @@ class Result:
     @cached_property
     def requests(self) -> "pd.DataFrame":
         """One row a request, in order of arrival: times and latencies in s, lengths in tokens."""
-        return requests(self.recorder, self.setup.workload.rows)
+        import pandas as pd  # takes a third of a second, which most runs do not need
+
+        return pd.DataFrame(with_identity(request_columns(self.recorder), self.setup.workload.rows))
 
     @cached_property
     def iterations(self) -> "pd.DataFrame":
         """One row a span of identical iterations: times in s, memory in slots as means over the span."""
-        return spans(self.recorder)
+        import pandas as pd
+
+        return pd.DataFrame(span_columns(self.recorder))
 
     @cached_property
     def sessions(self) -> "pd.DataFrame":

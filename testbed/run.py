@@ -55,19 +55,12 @@ def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext(
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
     profile = getattr(setup.cost, "fingerprint", None)
-    extra = {STOPPED: overloaded, OVERLOAD: _overload(recorder), PROFILE: profile, COUNTERS: counters(setup)}
-    return Run(recorder, {RUN: dict(setup.description), **summary, **extra}, wall_s)
-
-
-def _overload(recorder: Recorder) -> dict[str, float] | None:
+    counters = dict(setup.scheduler.policy.counters())
     columns = recorder.requests.columns()
-    first = np.where(columns["first_token_ps"] < 0, np.nan, columns["first_token_ps"] / PS)
-    return overload(columns["arrival_ps"] / PS, first)
-
-
-def counters(setup: Setup) -> dict[str, Any]:
-    """What the policy counted."""
-    return dict(setup.scheduler.policy.counters())
+    first_s = np.where(columns["first_token_ps"] < 0, np.nan, columns["first_token_ps"] / PS)
+    behind = overload(columns["arrival_ps"] / PS, first_s)
+    extra = {STOPPED: overloaded, OVERLOAD: behind, PROFILE: profile, COUNTERS: counters}
+    return Run(recorder, {RUN: dict(setup.description), **summary, **extra}, wall_s)
 
 
 @cache

@@ -47,7 +47,8 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
         raise InputError(f"{key}._target_={values['_target_']}: only {named} is allowed here (change its values)")
     known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     entries = {str(name): value for name, value in values.items() if name != "_target_"}
-    check_names(entries, known, key)
+    for unknown in (name for name in entries if name not in known):
+        raise InputError(no_key(dotted(key, unknown), [dotted(key, name) for name in known]))
     hints = get_type_hints(cls)
     for name, field in known.items():
         if name not in entries and field.default is MISSING and field.default_factory is MISSING:
@@ -105,13 +106,6 @@ def check_range(value: Any, key: str) -> None:
         raise InputError(f"{key}={value}: exceeds the maximum of {MAX_GIB:,} GiB")
 
 
-def check_names(entries: Iterable[str], known: Iterable[str], key: str) -> None:
-    """Every name must be a known one; `key` is the group in which they stand."""
-    unknown = next((name for name in entries if name not in set(known)), None)
-    if unknown is not None:
-        raise InputError(no_key(dotted(key, unknown), [dotted(key, name) for name in known]))
-
-
 def no_key(key: str, known: Iterable[str]) -> str:
     """The refusal of a key that nothing reads, with its new name, or the known key that is most like it."""
     if new := new_name("option", key):
@@ -135,9 +129,7 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question, or nothing where no known name is like this one."""
     names = list(known)
-    longer = [
-        one for one in names if name and one.startswith((f"{name}-", f"{name}_"))
-    ]  # h100 is h100-80gb's beginning
+    longer = [one for one in names if name and one.startswith((f"{name}-", f"{name}_"))]  # h100 begins h100-80gb
     close = longer or get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -1,31 +1,11 @@
 """Service level objectives: the requests that meet them, and the goodput."""
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.core.errors import InputError
+from testbed.config import Slo as Slo
 from testbed.core.request import PS
 from testbed.sim.recorder import PackedRows
-
-
-class Slo(NamedTuple):
-    """Limits in seconds on the TTFT and the TPOT of a request; None: no limit."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-
-    def __bool__(self) -> bool:
-        return self.ttft_s is not None or self.tpot_s is not None
-
-
-def checked_slo(ttft_s: Any, tpot_s: Any) -> Slo:
-    """The objectives; raises InputError where one is neither above zero nor None."""
-    for name, value in (("ttft_s", ttft_s), ("tpot_s", tpot_s)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-            raise InputError(f"slo.{name}={value!r}: must be a number of seconds above 0, or null")
-    return Slo(ttft_s, tpot_s)
 
 
 def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:

@@ -1,26 +1,14 @@
-"""A run as tables: its requests, its iterations, and its summary as one row."""
+"""A run as tables: its sessions, and its summary as one row."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from testbed.core.request import Rows
 from testbed.description import RUN
-from testbed.sim.recorder import Columns, Recorder, request_columns, span_columns, with_identity
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEFT_OUT = ("cost_profile",)  # not in a summary's row: a nested description without numbers
-
-
-def requests(recorder: Recorder, rows: Rows) -> "pd.DataFrame":
-    """One row per request that has ended, in order of arrival; a rejected one has a reason and no times."""
-    return _frame(with_identity(request_columns(recorder), rows))
-
-
-def spans(recorder: Recorder) -> "pd.DataFrame":
-    """One row per span of identical iterations, in order of time; slots are means over its iterations."""
-    return _frame(span_columns(recorder))
 
 
 def sessions(table: "pd.DataFrame", session: Any) -> "pd.DataFrame":
@@ -40,12 +28,6 @@ def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
 def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
     """The row, renamed where an axis has the same name: `policy` is the option, policy_in_full all its parameters."""
     return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}
-
-
-def _frame(columns: Columns) -> "pd.DataFrame":
-    import pandas as pd  # takes a third of a second, which most runs do not need
-
-    return pd.DataFrame(columns)
 
 
 def _joined(before: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -33,7 +33,7 @@ def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
         config = fitting(name, overrides)
         model, num_gpus = config.model, config.server.num_gpus
         size = block_size(model, num_gpus)
-        here, there = ours(config, size), theirs(model, num_gpus, config.server.spec.kv_pool_bytes(model), size)
+        here, there = ours(config, size), theirs(model, num_gpus, config.server.kv_pool_bytes(model), size)
         different = different or here != there
         token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
         numbers = "".join(f" {number:,} |" for number in (num_gpus, token_bytes, size, *here, *there))
@@ -46,7 +46,7 @@ def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
     for num_gpus in GPUS:
         config = configured((f"model={name}", "server=h200", f"server.num_gpus={num_gpus}", *overrides))
         model = config.model
-        if config.server.spec.kv_pool_bytes(model) >= 2 * model.max_len * model.kv_bytes_per_token:
+        if config.server.kv_pool_bytes(model) >= 2 * model.max_len * model.kv_bytes_per_token:
             return config
     raise InputError(f"model={name}: does not fit {GPUS[-1]} GPUs")
 

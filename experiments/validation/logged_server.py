@@ -59,7 +59,7 @@ def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
     """The pool that the logs' requests filled, or what the GPU's memory leaves."""
     size, server = config.policy.parameters.get("block_size", 1), config.server
-    rest = server.spec.kv_slots(config.model, size) // size
+    rest = server.kv_slots(config.model, size) // size
     left = f"{rest:,} of {size} tokens, what {server.memory_utilization:g} of {server.name} leaves"
     if not blocks_from_log:
         way_out = "say server.num_blocks=N, or --blocks-from-log"

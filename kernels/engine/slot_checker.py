@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.contract.witness import TokenMemory
+from testbed.contract.token_memory import TokenMemory
 from testbed.core.slots import Extent, Ops
 from testbed.kernels.engine.layout import Ints, Pools, Tables
 from testbed.kernels.engine.ragged import Ragged

@@ -37,7 +37,7 @@ from testbed.core.slots import (
     is_footprint,
     is_plain,
 )
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.traced import Traced
 
 TRAITS = {
@@ -69,6 +69,11 @@ def overrides(policy: MemoryPolicy, method: str) -> bool:
     """Whether the policy overrides a method for which the API has a default."""
     kind = type(policy.policy if isinstance(policy, Traced) else policy)
     return getattr(kind, method) is not getattr(MemoryPolicy, method)
+
+
+def pool_of(policy: MemoryPolicy, given: PoolSpec) -> PoolSpec:
+    """The pool in the policy's own slots, which it has where it has tables of several KV groups."""
+    return policy.pool if overrides(policy, "group_tables") else given  # type: ignore[attr-defined]
 
 
 def check_traits(policy: MemoryPolicy) -> None:
@@ -133,9 +138,7 @@ def check_usage(used: object, given: int) -> None:
 def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], pinned: Collection[int]) -> None:
     """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots are a prefix's."""
     for start, length in itertools.chain(*tables):
-        require(
-            10, is_plain((start, length)), f"slots from {start!r} on, {length!r} of them, are no whole numbers (int)"
-        )
+        require(10, is_plain((start, length)), f"{length!r} slots from {start!r} on are no whole numbers (int)")
         inside = min(start, length) >= 0 and start + length <= used.total
         require(4, inside, f"slots from {start} to {start + length} are beyond the pool of {used.total}")
     slots = [slots_of(table) for table in tables]
@@ -146,15 +149,10 @@ def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], 
     require(4, used.held == held, f"usage() reports {used.held} held slots, the tables have {held}")
     if overrides(policy, "non_sequence_slots"):
         cached, rounding = (slots_of(list(extents)) for extents in policy.non_sequence_slots()[1:])
-        require(
-            4,
-            len(cached) == used.cached,
-            f"usage() reports {used.cached} cached slots, non_sequence_slots() lists {len(cached)}",
-        )
-        known = len(rounding) == used.allocated - used.held
-        require(
-            4, known, f"{used.allocated - used.held} slots are rounding, non_sequence_slots() lists {len(rounding)}"
-        )
+        counts = used.cached, used.allocated - used.held
+        for kind, listed, count in zip(("cached", "rounding"), (cached, rounding), counts, strict=True):
+            reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(listed)}"
+            require(4, len(listed) == count, reported)
         apart = len(set(cached + rounding).union(*slots)) == len(cached) + len(rounding) + len(set().union(*slots))
         require(4, apart, "non_sequence_slots() lists a slot of a table as cached or rounding")
 
@@ -175,11 +173,8 @@ def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) ->
     claimed = slots_at(footprint, seq.num_slots)
     if policy.returns_slots:
         held = sum(slots.length for one in policy.group_tables(seq) if one.slots_per_token for slots in one.extents)
-    require(
-        11,
-        held <= claimed if policy.returns_slots else held == claimed,
-        f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}",
-    )
+    reported = f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}"
+    require(11, held <= claimed if policy.returns_slots else held == claimed, reported)
 
 
 def slots_at(footprint: Footprint, num_tokens: int) -> int:

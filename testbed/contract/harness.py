@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from testbed.contract.clauses import ClauseBroken, check_all_returned, check_traits, overrides
-from testbed.contract.histories import Act, Admit, Call, Flood, Land, Register, Step
+from testbed.contract.histories import Act, Admit, Call
 from testbed.contract.moves import Group, Moves
 from testbed.contract.questions import PolicyFactory, check_max_seq_len
 from testbed.core.errors import OracleError
@@ -60,17 +60,18 @@ class Harness(Moves):
         if not (isinstance(call, Admit) or (isinstance(call, Act) and call.verb in SAME_PLAN)):
             self.run_plan()
         match call:
-            case Register(num_tokens) if not self._num_requests and overrides(self.policy, "register_prefix"):
-                self.questions.register(num_tokens)
             case Admit():
                 self._admit_new(call)
-            case Flood():
+            case Act("register", _, num_tokens):
+                if num_tokens and not self._num_requests and overrides(self.policy, "register_prefix"):
+                    self.questions.register(num_tokens)
+            case Act("flood"):
                 self._flood()
-            case Land(pick):
+            case Act("land", pick):
                 self.land(pick)
-            case Step(num_tokens):
+            case Act("step", _, num_tokens):
                 self.step(num_tokens)
-            case Act(verb, pick, number):
+            case Act(verb, pick, number) if verb in ACTS:
                 can, act = ACTS[verb]
                 groups = list(filter(can, self.groups.values()))
                 if groups:
@@ -102,8 +103,7 @@ class Harness(Moves):
     def _flood(self) -> None:
         before, num_tokens = set(self.groups), self._max_len // 2
         while num_tokens:
-            if not self._admit_new(Admit(num_tokens, 1)):
-                num_tokens //= 2
+            num_tokens = num_tokens if self._admit_new(Admit(num_tokens, 1)) else num_tokens // 2
         self.run_plan()
         for request_id in [i for i in self.groups if i not in before]:
             self.release(self.groups[request_id])

@@ -7,18 +7,11 @@ histories to draw, finds the same faults in 2 to 100 times the time and shows up
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from testbed.memory.policy import MemoryPolicy
 
 MAX_PICK = 11
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A provider's prefix of num_tokens tokens; only ahead of everything else, and where the policy shares."""
-
-    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,47 +33,29 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class Flood:
-    """Requests that share nothing fill the pool to its last block and leave it again: whatever is cached is evicted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The plan is carried out: what was placed is computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Land:
-    """The `pick`th of the transfers in the background that are on their way ends, or none if there are none."""
-
-    pick: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """num_tokens more for the whole lockstep batch."""
-
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Act:
-    """One group does something: the `pick`th of those that can, the newest first.
+    """Anything else that happens; of groups, it is the `pick`th of those that can, the newest first.
 
-    extend: `number` tokens more while it is not in the batch, of its prompt or generated. join: it joins the lockstep
-    batch, or leaves it if it is a member. refork: a candidate of a beam continues with those of candidate `number`.
-    move: it goes to the host, or back. shrink: a single sequence loses its last `number` slots and will compute what
-    they stored again. preempt: it loses its slots and will compute all again. return: preempted, it
+    register: a provider's prefix of `number` tokens, only ahead of everything else and where the policy shares.
+    run: the plan is carried out. step: `number` tokens more for the whole lockstep batch. land: the `pick`th of the
+    transfers that are on their way ends. flood: requests that share nothing fill the pool to its last block and leave
+    it again, so that whatever is cached is evicted.
+
+    extend: `number` tokens more of a group that is not in the batch, of its prompt or generated. join: it joins the
+    lockstep batch, or leaves it if it is a member. refork: a candidate of a beam continues with those of candidate
+    `number`. move: it goes to the host, or back. shrink: a single sequence loses its last `number` slots and will
+    compute what they stored again. preempt: it loses its slots and will compute all again. return: preempted, it
     requests slots for prompt and generated tokens, a single sequence for a chunk of `number` first, if not 0.
     release: it ends, wherever it is.
     """
 
-    verb: Literal["extend", "join", "refork", "move", "shrink", "preempt", "return", "release"]
-    pick: int
+    verb: str
+    pick: int = 0
     number: int = 0
 
 
-Call: TypeAlias = Register | Admit | Flood | Run | Land | Step | Act
+Call: TypeAlias = Admit | Act
+RUN, FLOOD = Act("run"), Act("flood")
 
 
 class Histories:
@@ -100,13 +75,13 @@ class Histories:
         """A history of about max_calls calls, or fewer: a pool that is not crowded yet refuses other things."""
         calls: list[Call] = []
         if self.policy.shares and self.random.random() < 0.4:
-            calls.append(Register(self.random.randint(1, self.max_len // 3)))
+            calls.append(Act("register", 0, self.random.randint(1, self.max_len // 3)))
         calls += [self.admission() for _ in range(self.random.randint(0, 6))]
         num_calls = self.random.randint(1, max_calls)
         while len(calls) < num_calls:
             calls += self.random.choice(self._scenes)()
             if self.policy.moves_in_background:
-                calls += [Land(self.pick()) for _ in range(self.random.randint(0, 3))]
+                calls += [Act("land", self.pick()) for _ in range(self.random.randint(0, 3))]
         return calls + self.cut() if self.policy.shrinks else calls
 
     def single(self) -> Call:
@@ -116,7 +91,7 @@ class Histories:
         if kind < 3:
             return self.admission()
         if kind < 5:
-            return Step(random.choice([1, random.randint(1, 40)]))
+            return Act("step", 0, random.choice([1, random.randint(1, 40)]))
         others = (Act("join", pick), Act("join", pick), Act("release", pick), Act("extend", pick, self.length()),
                   Act("refork", pick, self.pick()))  # fmt: skip
         return others[kind - 5]
@@ -127,11 +102,11 @@ class Histories:
 
     def decode(self) -> list[Call]:
         """A group decodes with the batch, some steps at once and one by one."""
-        return [Run(), Act("join", self.pick()), Step(self.length()), Step(1), *self.few()]
+        return [RUN, Act("join", self.pick()), Act("step", 0, self.length()), Act("step", 0, 1), *self.few()]
 
     def meanwhile(self) -> list[Call]:
         """What happens while a group is away."""
-        return [*self.few(), Flood()] if self.random.random() < 0.5 else self.few()
+        return [*self.few(), FLOOD] if self.random.random() < 0.5 else self.few()
 
     def again(self) -> list[Call]:
         """A request, what happens meanwhile, and the same request once more, in the same plan or later."""
@@ -142,14 +117,14 @@ class Histories:
         """A group decodes, is preempted by release and comes back."""
         pick = self.pick()
         chunk = self.random.choice([0, self.length()])
-        gone = [Run(), Act("extend", pick, self.length()), Act("preempt", pick), *self.meanwhile()]
+        gone = [RUN, Act("extend", pick, self.length()), Act("preempt", pick), *self.meanwhile()]
         return [*gone, Act("return", 0, chunk), *self.few()]
 
     def swapped(self) -> list[Call]:
         """A group is swapped out and in, and once more with a token that it has generated meanwhile."""
         pick = self.pick()
         trip = [Act("move", pick), *self.meanwhile(), Act("move", pick)]
-        return [Run(), *trip, Act("extend", pick, 1), Run(), *trip]
+        return [RUN, *trip, Act("extend", pick, 1), RUN, *trip]
 
     def cut(self) -> list[Call]:
         """A group loses its end once or twice, others admit and decode, and it computes its end again.
@@ -159,14 +134,14 @@ class Histories:
         random, most = self._cuts, self.max_len // 2
         pick = random.randint(0, MAX_PICK)
         shrink = [Act("shrink", pick, random.randint(1, most)) for _ in range(random.randint(1, 2))]
-        others = Admit(random.randint(1, most), 1), Step(random.randint(1, 20))
+        others = Admit(random.randint(1, most), 1), Act("step", 0, random.randint(1, 20))
         meanwhile = others[: random.randint(0, 2)]
-        return [Run(), *shrink, *meanwhile, Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)), Run()]
+        return [RUN, *shrink, *meanwhile, Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)), RUN]
 
     def brought_back(self) -> list[Call]:
         """The newest group is swapped out and in, and a new request looks for what it brings back."""
         admit = self.admission()
-        return [admit, Run(), Act("move", 0), *self.meanwhile(), Act("move", 0), *self.meanwhile(), admit]
+        return [admit, RUN, Act("move", 0), *self.meanwhile(), Act("move", 0), *self.meanwhile(), admit]
 
     def in_turn(self) -> list[Call]:
         """Two stories take turns as prompts, each long enough to evict the end of the other, which is then read."""
@@ -174,7 +149,7 @@ class Histories:
         calls = list[Call]()
         for turn in range(5):
             story, length = turn % 2, lengths[turn % 2]
-            calls += [Admit(length, 1, story, length), Run(), Act("release", 0)]
+            calls += [Admit(length, 1, story, length), RUN, Act("release", 0)]
         return calls
 
     def admission(self) -> Admit:

@@ -162,12 +162,10 @@ class Moves:
         """More of its prompt, or a generated token more in each of its sequences."""
         if any(write.seq in group.held for write in self._plan):
             self.run_plan()
-        prompt = group.placed < group.num_tokens
-        end = (
-            min(group.placed + num_tokens, group.num_tokens)
-            if prompt
-            else group.first.num_slots + min(num_tokens, group.tokens_left)
-        )
+        if prompt := group.placed < group.num_tokens:
+            end = min(group.placed + num_tokens, group.num_tokens)
+        else:
+            end = group.first.num_slots + min(num_tokens, group.tokens_left)
         batch = passing_batch(group.held)
         missing = max(end - group.first.num_slots, 0)
         refused = missing and isinstance(self.questions.extend(batch, missing), Refusal)

@@ -3,7 +3,6 @@
 from itertools import count
 
 from testbed.contract.histories import Admit
-from testbed.memory.policy import MemoryPolicy
 
 Tables = dict[int, list[int]]
 PREFIX = 2  # the story of a registered prefix; 0 and 1 are those of requests
@@ -17,16 +16,12 @@ class Stories:
     that was published when no other had an equal one.
     """
 
-    def __init__(self, policy: MemoryPolicy) -> None:
-        self._block_size: int | None = getattr(policy, "block_size", None) if policy.caches_prefixes else None
+    def __init__(self, block_size: int | None) -> None:
+        self._block_size = block_size  # None: no block is certain to be found
         self._announced: dict[int, tuple[int, int]] = {}
         self._declared: dict[int, int] = {}
         self._findable: dict[tuple[int, int], int] = {}
         self._fresh = count()
-
-    def finds_nothing_certain(self) -> None:
-        """No block is certain to be found: one group's may be gone before another's."""
-        self._block_size = None
 
     def tell(self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int) -> tuple[int, ...]:
         """The prompt of these new sequences, which begins with a registered prefix of `prefix` tokens, if any."""

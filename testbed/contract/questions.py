@@ -4,8 +4,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import TypeVar
 
-from testbed.contract.clauses import check_answer, check_answers, check_ops, overrides, require, state_of
-from testbed.contract.group_witness import GroupWitness
+from testbed.contract.clauses import check_answer, check_answers, check_ops, pool_of, require, state_of
 from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
 from testbed.core.request import Incoming
@@ -26,19 +25,16 @@ class Questions:
     """
 
     def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool) -> None:
-        self.policy = factory()
-        of_groups = overrides(self.policy, "group_tables")
-        self.witness = GroupWitness(self.policy, self.policy.pool) if of_groups else Witness(self.policy, pool)  # type: ignore[attr-defined]
-        self.max_len = pool.max_len
-        self.thorough = thorough
+        self._factory = factory
         self.lengths: dict[int, int] = {}
         self.registered_prefix = 0
+        self.policy = self.fresh()
+        self.witness = Witness(self.policy, pool_of(self.policy, pool))
+        self.max_len = pool.max_len
+        self.thorough = thorough
         self.refused: tuple[str, Question] | None = None
         self.log: list[str] = []
         self.answers: list[object] = []
-        self._factory = factory
-        if self.policy.reads_output_len:
-            self.policy.foresee(MappingProxyType(self.lengths))
 
     def fresh(self) -> MemoryPolicy:
         """Another such policy, whose pool is empty."""

@@ -39,9 +39,8 @@ def check_promised(guaranteed_steps: int, steps: int, answer: Answer) -> None:
     """Clause 6, on the answer to an extend by `steps`."""
     if steps <= guaranteed_steps:
         require(6, isinstance(answer, Grant), f"promised {guaranteed_steps} steps, refused {steps}")
-        require(
-            6, isinstance(answer, Grant) and not answer.ops, f"promised {guaranteed_steps} steps, but {steps} need ops"
-        )
+        free = isinstance(answer, Grant) and not answer.ops
+        require(6, free, f"promised {guaranteed_steps} steps, but {steps} need ops")
 
 
 def check_taken(before: Usage, after: Usage) -> None:
@@ -49,12 +48,8 @@ def check_taken(before: Usage, after: Usage) -> None:
     taken = after.held - before.held
     explained = max(taken - before.free, 0) <= before.cached - after.cached <= taken
     require(6, explained, f"promised steps take slots that were free or cached; {before} became {after}")
-    external_fragmentation = [used.free + used.cached - used.largest_free for used in (before, after)]
-    require(
-        6,
-        external_fragmentation[0] == external_fragmentation[1],
-        f"promised steps fragmented the free slots: {before} became {after}",
-    )
+    scattered = {used.free + used.cached - used.largest_free for used in (before, after)}
+    require(6, len(scattered) == 1, f"promised steps fragmented the free slots: {before} became {after}")
 
 
 def check_steps(twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, after: Usage) -> None:
@@ -86,9 +81,8 @@ def check_steps(twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, 
 def check_growth(name: str, claimed: Growth, events: list[tuple[int, int]], steps: int) -> None:
     """Clause 7, on when slots are taken or evicted; the meter integrates it."""
     known = [(step, slots) for step, slots in events if slots]
-    require(
-        7, claimed == growth_of(known), f"{name} is {claimed} for {steps} steps at once; one by one they are {known}"
-    )
+    reported = f"{name} is {claimed} for {steps} steps at once; one by one they are {known}"
+    require(7, claimed == growth_of(known), reported)
 
 
 def copied_slots(answer: Grant) -> int:

@@ -18,7 +18,8 @@ from testbed.core.hf_layers import (
     weight_bits,
     window_of,
 )
-from testbed.core.specs import ModelSpec, spec_of
+from testbed.core.layers import spec_of
+from testbed.core.specs import ModelSpec
 
 DENSE = ("opt", "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text")
 KINDS = (*DENSE, "mixtral", "qwen3_moe", "qwen3_next", "deepseek_v2", "deepseek_v3", "gpt_oss", "nemotron_h")
@@ -67,15 +68,14 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     layers = _layers(fields, kind)
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
-        raise InputError(
-            f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): this shape is not supported"
-        )
+        raise InputError(f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported")
     dtype = _dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
     states, ffn_layers = _states(fields, kind, layers, dtype)
     shape = ModelSpec(
         name, layers, hidden, heads, heads if kind == "opt" else fields.get("num_key_value_heads", heads),
-        _head_size(fields, kind, hidden, heads), _ffn_size(fields, kind), 2 if kind in ("opt", "nemotron_h") else 3,
+        _head_size(fields, kind, hidden, heads), fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
+        2 if kind in ("opt", "nemotron_h") else 3,
         fields.whole("vocab_size"), fields.whole("max_position_embeddings"),
         bool(fields.get("tie_word_embeddings", kind in TIED)), dtype, None, bits, ffn_layers,
         None if kind in ("opt", "nemotron_h") else window_of(fields, kind, layers),
@@ -113,11 +113,6 @@ def _head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
     if size is None and hidden % heads:
         raise InputError(f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)")
     return hidden // heads if size is None else int(size)
-
-
-def _ffn_size(fields: Fields, kind: str) -> int:
-    """Columns of a dense feed-forward network."""
-    return fields.whole("ffn_dim" if kind == "opt" else "intermediate_size")
 
 
 def _dtype_bytes(fields: Fields) -> int:

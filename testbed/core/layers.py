@@ -73,14 +73,19 @@ class States:
     params: int
 
 
+def spec_of(kind: type[T], values: Any, where: object) -> T:
+    """The spec whose fields `values` gives by name; `where` stands before the InputError of any that is missing."""
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InputError(f"{where}: not the values of a {kind.__name__}: {error}") from None
+
+
 def layers_of(kind: type[T], value: T | Mapping[str, Any] | None, where: str) -> T | None:
     """The value, or one of `kind` from a mapping of its fields; every number must be in range."""
     if value is None:
         return None
-    try:
-        made = kind(**value) if isinstance(value, Mapping) else value
-    except TypeError as error:
-        raise InputError(f"{where}: not the values of {kind.__name__} ({error})") from None
+    made = spec_of(kind, value, where) if isinstance(value, Mapping) else value
     for one in fields(kind):  # type: ignore[arg-type]
         number, least = getattr(made, one.name), 0 if one.default == 0 else 1
         if one.name != "bits" and (type(number) is not int or number < least):

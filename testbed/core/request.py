@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.errors import InputError, OracleError
+from testbed.core.slots import record
 
 PS = 10**12
 Column = NDArray[np.int64]
@@ -58,19 +59,7 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        r = self
-        return Incoming(
-            r.request_id,
-            r.arrival_ps,
-            r.prompt_len,
-            r.num_seqs,
-            r.beam,
-            r.registered_prefix,
-            r.prompt_ids,
-            r.tokens_per_id,
-            r.session,
-            r.priority,
-        )
+        return record(Incoming, (*self[:3], *self[4:]))
 
     @property
     def final_len(self) -> int:
@@ -140,10 +129,6 @@ class Turns:
         place[order] = np.arange(len(order))
         after = [tuple(place[list(self.after[row])].tolist()) for row in order.tolist()]
         return Turns(self.session[order], after, self.wait_s[order], self.answer_s[order])
-
-    def within(self, max_wait_s: float) -> "Turns":
-        """The same turns with every wait cut to max_wait_s."""
-        return replace(self, wait_s=np.minimum(self.wait_s, max_wait_s))
 
 
 @dataclass(frozen=True, slots=True)

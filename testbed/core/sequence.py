@@ -20,19 +20,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "batch",
-        "num_preemptions",
-        "priority",
-        "prompt_ids",
-        "prompt_len",
-        "registered_prefix",
-        "request_id",
-        "seq_id",
-        "session",
-        "slots_offset",
-        "stored_offset",
-        "tokens_per_id",
-    )
+        "batch", "num_preemptions", "priority", "prompt_ids", "prompt_len", "registered_prefix", "request_id", "seq_id",
+        "session", "slots_offset", "stored_offset", "tokens_per_id",
+    )  # fmt: skip
 
     def __init__(self, seq_id: int, request: Incoming) -> None:
         self.seq_id = seq_id
@@ -206,17 +196,9 @@ class SequenceGroup:
     """
 
     __slots__ = (
-        "batch",
-        "generated_offset",
-        "num_recomputes",
-        "num_swaps",
-        "rank",
-        "request",
-        "resident",
-        "sequences",
-        "status",
-        "todo",
-    )
+        "batch", "generated_offset", "num_recomputes", "num_swaps", "rank", "request", "resident", "sequences",
+        "status", "todo",
+    )  # fmt: skip
 
     def __init__(self, request: Incoming, sequences: list[Sequence]) -> None:
         self.request = request

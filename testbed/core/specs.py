@@ -1,8 +1,7 @@
 """The shape of a model, the data sheet of a GPU, and a server with its KV pool."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import astuple, dataclass, field, replace
 
 from testbed.core.errors import InputError
 from testbed.core.layers import Experts, KvGroup, Latent, States, Window, layers_of
@@ -14,15 +13,6 @@ SIZES = (
 )  # fmt: skip
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
 SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", *LAYERS)  # None in a plain model
-T = TypeVar("T")
-
-
-def spec_of(kind: type[T], values: Any, where: object) -> T:
-    """The spec whose fields `values` gives by name; `where` stands before the InputError of any that is missing."""
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise InputError(f"{where}: not the values of a {kind.__name__}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +121,10 @@ class ModelSpec:
         hidden, heads, size = self.hidden_size, self.num_heads, self.head_size
         if self.latent is None:
             return 2 * hidden * heads * size + 2 * hidden * self.num_kv_heads * size
-        kv_rank, rope, value, q_rank = (
-            self.latent.kv_rank, self.latent.rope_size, self.latent.v_size, self.latent.q_rank,
-        )  # fmt: skip
+        kv_rank, rope, value, q_rank = astuple(self.latent)
         queries = heads * (size + rope)
         query = hidden * q_rank + q_rank * queries if q_rank else hidden * queries
-        return query + hidden * (kv_rank + rope) + kv_rank * heads * (size + value) + heads * value * hidden
+        return int(query + hidden * (kv_rank + rope) + kv_rank * heads * (size + value) + heads * value * hidden)
 
     @property
     def layer_params(self) -> int:

@@ -18,18 +18,12 @@ from testbed.cost.transfers import layer_s, swapped, with_swaps
 class Efficiencies:
     """What the data sheet does not say.
 
-    overhead_s: software time of an iteration; overhead_per_request_s: more of it for each running request,
-    overhead_per_token_s for each scheduled token and overhead_per_sequence_s for each sequence that takes a step or is
-    prefilled, None for none; software: the name of the system whose times these are, None where they are one's own.
-    attention_bandwidth: share of the memory bandwidth that the decode attention kernel reaches. repeated_read: what a
-    token of a shared block costs that another sequence reads too, as a share of a first read. byte_kv_bandwidth,
+    Software times, repeated_read, parallel_layer_s and extra_s are those of `sections.Choices`; None is no time.
+    attention_bandwidth: share of the memory bandwidth that the decode attention kernel reaches. byte_kv_bandwidth,
     byte_window_bandwidth: share of attention_bandwidth that is left where K and V have one byte a value, in layers
-    without and with a window. weight_bandwidth,
-    linear_flops: shares of memory bandwidth and peak that matrix products reach; layer_s: what the dependent kernels
-    of a layer take beyond that. prefill_flops: share of the peak in prompt attention. copy_s: launch of one copy
-    between host and device. all_reduce_s: latency of one all-reduce; parallel_layer_s: what a layer takes beyond that
-    on so many GPUs, by number of GPUs (launches, waiting for each other); an empty table says nothing. extra_s: seconds
-    of each thing that a policy counts by name.
+    without and with a window. weight_bandwidth, linear_flops: shares of memory bandwidth and peak that matrix products
+    reach; layer_s: what the dependent kernels of a layer take beyond that. prefill_flops: share of the peak in prompt
+    attention. copy_s: launch of one copy between host and device. all_reduce_s: latency of one all-reduce.
     """
 
     overhead_s: float | None = 0.0

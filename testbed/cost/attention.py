@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -173,9 +173,13 @@ class MixedTable:
         for (new, past, num_seqs, mean), ps in sorted(points):
             by_past = by_new.setdefault(new, {}).setdefault(num_seqs, {})
             by_past.setdefault(past, []).append((mean, ps * num_layers))
-        self._axis = Axis(
-            {new: Axis({seqs: Axis(curve) for seqs, curve in by_seqs.items()}) for new, by_seqs in by_new.items()}
-        )
+        self._axis = Axis({
+            new: Axis({
+                seqs: Axis({past: partial(_at_mean, curve) for past, curve in by_past.items()})
+                for seqs, by_past in by_seqs.items()
+            })
+            for new, by_seqs in by_new.items()
+        })  # fmt: skip
         self._unequal, self._prompts = unequal, prompts
 
     def __call__(self, work: Work, saved: int) -> int:
@@ -198,17 +202,10 @@ class MixedTable:
 
     def _at(self, new: int, past: int, num_seqs: int, context: int) -> int:
         """One prompt together with num_seqs decodes that read `context` tokens in all."""
-
-        def at_context(curve: list[tuple[int, int]]) -> int:
-            return _on(curve, num_seqs, context)
-
-        def with_decodes(by_past: Axis[list[tuple[int, int]]]) -> int:
-            return by_past.time_ps(past, at_context)
-
-        return self._axis.time_ps(new, lambda by_seqs: by_seqs.time_ps(num_seqs, with_decodes))
+        return self._axis(new, num_seqs, past, num_seqs, context)
 
 
-def _on(curve: list[tuple[int, int]], num_seqs: int, context: int) -> int:
+def _at_mean(curve: list[tuple[int, int]], num_seqs: int, context: int) -> int:
     """The time at a mean context of context / num_seqs, which need not be whole."""
     if len(curve) == 1 or context <= curve[0][0] * num_seqs:
         return curve[0][1]

@@ -3,11 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Generic, TypeVar
 
 from testbed.cost.model import UNBOUNDED
-
-T = TypeVar("T")
 
 
 class Knots:
@@ -70,22 +67,22 @@ class Line:
         return blend(low, high, x, self._points[low], self._points[high])
 
 
-class Axis(Generic[T]):
-    """A value, or an axis of them, at each of some counts; costs are linear between two of them.
+class Axis:
+    """A function, such as an axis, at each of some counts; costs are linear between two of them.
 
     Below the first count its cost is used; beyond the last one the last line continues, unless it falls.
     """
 
-    def __init__(self, values: Mapping[int, T]) -> None:
-        self._values = values
-        self._x = sorted(values)
+    def __init__(self, functions: Mapping[int, Callable[..., int]]) -> None:
+        self._functions = functions
+        self._x = sorted(functions)
 
-    def time_ps(self, x: int, of: Callable[[T], int]) -> int:
-        """The cost at x, where `of` is that of a value."""
+    def __call__(self, x: int, *others: int) -> int:
+        """The cost at x, and at these counts of the functions' own."""
         low, high = bracket(self._x, x)
         if x <= low or low == high:
-            return of(self._values[low])
-        y_low, y_high = of(self._values[low]), of(self._values[high])
+            return self._functions[low](*others)
+        y_low, y_high = self._functions[low](*others), self._functions[high](*others)
         time_ps = blend(low, high, x, y_low, y_high)
         return time_ps if x <= high else max(y_high, time_ps)
 

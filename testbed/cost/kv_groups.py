@@ -83,9 +83,8 @@ class WindowTable:
         if not growing:
             return Affine(whole_ps, 0, UNBOUNDED)
         tokens = max(0, reads.tokens - (num_seqs - growing) * self._size)
-        i = curve.segment(tokens * num_seqs // growing)  # of a batch of sequences as long as the shorter ones
-        knot, base, slope = curve.x[i], curve.y[i], curve.slopes[i]
-        end = curve.x[i + 1] if i + 1 < len(curve.slopes) else UNBOUNDED
-        first = whole_ps + slope * tokens + growing * (base - slope * knot) // num_seqs
+        context = tokens * num_seqs // growing  # of a batch of sequences as long as the shorter ones
+        time_ps, slope, end = curve.piece(context)
+        first = whole_ps + slope * tokens + growing * (time_ps - slope * context) // num_seqs
         steps = UNBOUNDED if end == UNBOUNDED else -((tokens * num_seqs - end * growing) // (growing * num_seqs))
         return Affine(first, slope * growing, min(steps, reads.steps))

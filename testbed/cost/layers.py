@@ -87,7 +87,7 @@ def _line(points: Rows, times: int) -> Curve:
 
 def _stairs(points: Rows, times: int) -> Curve:
     """What the next measured count takes; beyond the last one the last line continues."""
-    beyond = Knots((key[0], ps * times) for key, ps in points)
+    beyond = _line(points, times)
     measured = {key[0]: ps * times for key, ps in points}
     counts = sorted(measured)
 

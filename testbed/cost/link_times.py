@@ -3,7 +3,6 @@
 They belong to the GPU and its host, not to a model: `server.gpu.transfers` names their file; swaps and tiers use it.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.interpolation import Axis, Knots, curves
+from testbed.cost.interpolation import Axis, curves
 from testbed.cost.model import Moved
 from testbed.cost.profile_check import check_section
-from testbed.cost.sections import FORMAT, Rows, rows
+from testbed.cost.sections import Rows, measured_file, rows
 
 HARDWARE = Path(__file__).parent / "hardware"
 SECTION = "transfers"
@@ -33,7 +32,7 @@ class LinkTimes:
         found = dict[tuple[str, str], dict[int, list[tuple[int, int, int]]]]()
         for (method, way, count, size, block), ps in points:
             found.setdefault((method, way), {}).setdefault(block, []).append((size, count, ps))
-        self._times: dict[tuple[str, str], Axis[Axis[Knots]]] = {
+        self._times = {
             key: Axis({block: Axis(curves(triples)) for block, triples in blocks.items()})
             for key, blocks in found.items()
         }
@@ -44,9 +43,7 @@ class LinkTimes:
             known = ", ".join(" ".join(key) for key in self._times)
             raise InputError(f"transfers {way} by {method}: were not measured (the file has {known})")
         extent_bytes = ceil_div(num_bytes, num_extents)
-        return self._times[method, way].time_ps(
-            block_bytes, lambda sizes: sizes.time_ps(extent_bytes, lambda curve: curve(num_extents))
-        )
+        return self._times[method, way](block_bytes, extent_bytes, num_extents)
 
 
 class MeasuredLink:
@@ -86,18 +83,12 @@ def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink |
 
 def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
     """The file that a GPU names, by path or by the name of one that ships; InputError if it is of another GPU."""
-    name = str(gpu.transfers)
-    file = next((path for path in (Path(name), HARDWARE / f"{name}.json") if path.is_file()), None)
-    if file is None:
-        known = ", ".join(sorted(path.stem for path in HARDWARE.glob("*.json")))
-        raise InputError(f"server.gpu.transfers={name}: neither a file nor one of {known} (testbed measure transfers)")
+    name, kind = str(gpu.transfers), "file of `testbed measure transfers`"
+    file, found = measured_file(name, HARDWARE, f"server.gpu.transfers={name}", kind)
     try:
-        found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version, device, section = found["format"], found["fingerprint"]["device"], found["sections"][SECTION]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{file}: no file of `testbed measure transfers` ({error!r})") from error
-    if version != FORMAT:
-        raise InputError(f"{file}: format {version}, this version reads {FORMAT}")
+        device, section = found["fingerprint"]["device"], found["sections"][SECTION]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{file}: not a {kind} ({error!r})") from error
     check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
     if gpu.device != device:
         raise InputError(

@@ -31,6 +31,10 @@ class Known(NamedTuple):
         """Bytes and FLOPs of its shard."""
         return Loads(self.model, self.profile["num_gpus"])
 
+    def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
+        """Whether it is of this shape on so many GPUs."""
+        return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
+
 
 def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
     """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet is left out."""
@@ -60,7 +64,7 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
     """
     known = list(known)
     if not model.is_plain:
-        same = [one for one in known if _is_same(one, model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
+        same = [one for one in known if one.is_of(model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
         if same:
             return {MEASURED: same[0]}
         wider = by_way(model.with_plain_cache, server, known) if model.with_plain_cache.is_plain else {}
@@ -79,7 +83,7 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
 def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     """How to derive a shard's costs from a profile; None if that is impossible. A derived one is not derived again."""
     there, elsewhere = one.loads, is_elsewhere(one, gpu)
-    is_same = _is_same(one, here.model, here.num_gpus)
+    is_same = one.is_of(here.model, here.num_gpus)
     if is_same and not elsewhere:
         return MEASURED
     if one.profile["fingerprint"]["source"] == "derived" or there.model.dtype_bytes != here.model.dtype_bytes:
@@ -87,11 +91,6 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     if is_same:
         return OTHER_GPU
     return OTHER_MODEL if abs(log(there.layer / here.layer)) < FARTHEST else None
-
-
-def _is_same(one: Known, model: ModelSpec, num_gpus: int) -> bool:
-    """Whether the profile is of this shape on so many GPUs."""
-    return one.model.is_shaped_like(model) and one.profile["num_gpus"] == num_gpus
 
 
 def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
@@ -123,10 +122,9 @@ def carried(
     share = attainable if is_elsewhere(one, server.gpu) else None
     profile = derive(one.profile, one.gpu, server.gpu, share, shard)
     if server.num_gpus > 1 and not has(profile, "all_reduce"):
-        for other in known:
-            if other.gpu == one.gpu and other.model.is_plain and has(other.profile, "all_reduce"):
-                reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
-                profile["sections"]["all_reduce"] = reduced
-                break
+        here = [other for other in known if other.gpu == one.gpu and other.model.is_plain]
+        if other := next((other for other in here if has(other.profile, "all_reduce")), None):
+            reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
+            profile["sections"]["all_reduce"] = reduced
     origin = {**one.profile["fingerprint"], "model": one.profile["model"]["name"], "num_gpus": one.profile["num_gpus"]}
     return {**profile, "fingerprint": {**profile["fingerprint"], "way": way, "from": origin}}

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.layers import spec_of
 from testbed.core.renamed import advice, new_name
-from testbed.core.specs import GpuSpec, ModelSpec, spec_of
+from testbed.core.specs import GpuSpec, ModelSpec
 
 BATCH = ("num_seqs", "total_context")
 OF_KERNEL = ("block_size", "spread", *BATCH)
@@ -87,9 +88,7 @@ def check_section(name: str, section: Any, where: str, known: Mapping[str, tuple
         if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
             raise InputError(f"{where}, point {number}: {value!r} is not a number {_range(least, most)}")
         if seen.setdefault(key, number) != number:
-            raise InputError(
-                f"{where}, point {number}: {list(key)} was measured in point {seen[key]} already; keep one"
-            )
+            raise InputError(f"{where}, point {number}: {list(key)} was measured in point {seen[key]} too; keep one")
 
 
 def _range(least: float, most: float) -> str:

@@ -33,22 +33,26 @@ INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 def read_profile(path: str | Path) -> dict[str, Any]:
     """A profile by path, or one that ships with the package by name such as `h200-opt-13b-tp1`."""
-    file = Path(path)
-    if not file.is_file():
-        file = PROFILES / f"{path}.json"
-    if not file.is_file():
-        known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.json")))
-        raise InputError(f"no profile {path}: neither a file nor one of {known}")
-    try:
-        profile: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not a profile, which is a JSON file ({error})") from error
-    if not isinstance(profile, dict):
-        raise InputError(f"{file}: not a profile, which is a JSON object with 'format': {FORMAT}")
-    if profile.get("format") != FORMAT:
-        raise InputError(f"{file.name}: profile format {profile.get('format')}, this version reads {FORMAT}")
+    file, profile = measured_file(path, PROFILES, f"no profile {path}", "profile")
     check_profile(profile, file.name)
     return profile
+
+
+def measured_file(name: str | Path, shipped: Path, culprit: str, kind: str) -> tuple[Path, dict[str, Any]]:
+    """Path and content of a file by path, or by the name of one that ships; `culprit` and `kind` are for messages."""
+    file = next((path for path in (Path(name), shipped / f"{name}.json") if path.is_file()), None)
+    if file is None:
+        known = ", ".join(sorted(path.stem for path in shipped.glob("*.json")))
+        raise InputError(f"{culprit}: neither a file nor one of {known}")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: not a {kind}, which is a JSON file ({error})") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: not a {kind}, which is a JSON object with 'format': {FORMAT}")
+    if found.get("format") != FORMAT:
+        raise InputError(f"{file.name}: {kind} format {found.get('format')}, this version reads {FORMAT}")
+    return file, found
 
 
 def dump(profile: Mapping[str, Any]) -> str:

@@ -83,14 +83,9 @@ def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callabl
 
 def ring_stand_in(server: ServerSpec) -> str:
     """What a reader should know of all-reduces that were not measured."""
-    gpu = server.gpu
-    configured = f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without latency"
+    gpu, hint = server.gpu, "; over PCIe that is too fast (testbed import-profile --help says what to do)"
     over_pcie = gpu.link_bandwidth <= gpu.host_bandwidth
-    return (
-        f"{configured}; over PCIe that is too fast (testbed import-profile --help says what to do)"
-        if over_pcie
-        else configured
-    )
+    return f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without latency{hint if over_pcie else ''}"
 
 
 def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:

@@ -1,4 +1,4 @@
-"""The plug-in API for memory policies, and what a policy is told about its pool."""
+"""The plug-in API for memory policies, and the pools that a policy manages."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ class PoolSpec:
 
 
 class MemoryPolicy(Foresight, ABC):
-    """Answers "may these sequences have room, and where?"
+    """Decides whether sequences get slots, and which.
 
     A policy has no clock, queue, random numbers, GPU or logger; what must physically happen it returns as `Ops`.
     Refusals are values and change nothing. A call sees `num_slots` and `num_stored` of its sequences as they were
@@ -93,11 +93,12 @@ class MemoryPolicy(Foresight, ABC):
 
     @abstractmethod
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        """First room for num_tokens tokens of each of these sequences, which have one prompt; all or none.
+        """First slots for num_tokens tokens of each of these sequences, which have one prompt; all or none.
 
-        A grant for each says how many of its leading tokens are stored already, which may be more than num_tokens: the
-        room then is that many. Where the policy shares, several sequences are a group that comes back after recompute:
-        they differ behind their prompt and are computed in this order, so a grant may count what those before store.
+        A grant for each counts its leading tokens that are stored already. They may be more than num_tokens: the
+        sequence then has that many slots. Where the policy shares, several sequences are a group that comes back after
+        recompute: they differ behind their prompt and are computed in this order, so a grant may count what those
+        before store.
         """
 
     @abstractmethod
@@ -110,11 +111,11 @@ class MemoryPolicy(Foresight, ABC):
 
     @abstractmethod
     def release(self, seq: Sequence) -> None:
-        """`seq` needs nothing any more: finished, aborted, or preempted by recompute."""
+        """`seq` loses its slots: it is finished, or preempted by recompute."""
 
     @abstractmethod
     def table(self, seq: Sequence) -> list[Extent]:
-        """Where the tokens of `seq` lie, in order, with the room that it holds for more."""
+        """Where the tokens of `seq` lie, in order, with the slots that it holds for more."""
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
         """The table by KV group. `table` contains the extents of all of them."""
@@ -130,9 +131,9 @@ class MemoryPolicy(Foresight, ABC):
         return 0
 
     def fits(self, seq: Sequence, num_tokens: int) -> bool:
-        """Whether `seq` would be admitted for num_tokens tokens now; changes nothing. False also where nobody knows.
+        """Whether `seq` would be admitted for num_tokens tokens now; changes nothing. False also where it is unknown.
 
-        A scheduler that admits with less than it has looked for asks this; where the answer is False it asks `admit`.
+        A scheduler that admits with fewer tokens than must fit calls this first; after False it calls `admit`.
         A sequence that `shrink` has left slots keeps them: the question is then whether it would get what it lacks.
         """
         return False
@@ -147,8 +148,8 @@ class MemoryPolicy(Foresight, ABC):
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """Once this iteration has run, the first num_tokens tokens of `seq` are stored: others may find them.
 
-        Said while planning, right after a chunk is placed and before the next admission, and again after a move to the
-        device. What was declared is not preempted in the same plan.
+        Called while planning, right after a chunk is scheduled and before the next admission, and again after a move to
+        the device. A sequence is not preempted in the plan that publishes it.
         """
 
     def guaranteed_steps(self, batch: Batch) -> int:
@@ -175,10 +176,10 @@ class MemoryPolicy(Foresight, ABC):
         return {}
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        """`child` goes on with the parent's stored tokens; the copies that this takes.
+        """`child` continues with the parent's stored tokens; the copies that this takes.
 
-        Where the policy shares, a new child is admitted by this; one that is resident gives up what it has (a beam
-        candidate that did not survive, Fig. 9). Where it does not, the child has its own room and gets a copy.
+        Where the policy shares, a new child is admitted by this; one with slots loses them (a beam candidate that did
+        not survive, Fig. 9). Where it does not, the child has its own slots and gets a copy.
         """
         return Ops(copies_between(self.table(parent), self.table(child), self.num_stored(parent.num_stored)))
 
@@ -195,7 +196,7 @@ class MemoryPolicy(Foresight, ABC):
         return GRANTED
 
     def background(self) -> Ops:
-        """Transfers to lower tiers that begin now; asked once at the start of every plan."""
+        """Transfers to lower tiers that begin now; called once at the start of every plan."""
         return NO_OPS
 
     def landed(self, move_id: int) -> None:
@@ -207,7 +208,7 @@ class MemoryPolicy(Foresight, ABC):
         raise UnsupportedError(f"{type(self).__name__} does not share prefixes")
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        """Where the slots lie that are not free though no table need point at them; only pictures ask."""
+        """Where the slots lie that are not free though no table need contain them; for pictures and checks."""
         return NonSequenceSlots()
 
     def check(self) -> None:

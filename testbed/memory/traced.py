@@ -7,14 +7,6 @@ from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import DEVICE, Answer, Answers, Extent, Footprint, Grant, Move, Ops, Usage
 from testbed.memory.policy import MemoryPolicy
 
-TRAITS = (
-    "reads_output_len", "shares", "caches_prefixes", "moves_tiers", "moves_in_background", "drops_tokens",
-    "returns_slots", "shrinks",
-)  # fmt: skip
-UNWATCHED = (
-    "find", "group_tables", "fits", "max_seq_len", "num_stored", "counters", "non_sequence_slots", "check", "foresee",
-)  # fmt: skip
-
 
 class Held(NamedTuple):
     """The slots of a sequence for num_tokens tokens: on the device, then on the host while it is swapped out."""
@@ -25,11 +17,25 @@ class Held(NamedTuple):
     host: tuple[Extent, ...] = ()
 
 
+def passed_on(name: str) -> Any:
+    """A method that passes a call on, which may change the policy."""
+
+    def call(traced: "Traced", *arguments: Any) -> Any:
+        traced._before_change()
+        return getattr(traced.policy, name)(*arguments)
+
+    return call
+
+
 class Traced(MemoryPolicy):
     """Passes every call on to `policy`, and calls `before_change` ahead of those that may change it.
 
     While `stepwise` it promises no further steps, so that every block is seen to be taken in its own iteration.
     """
+
+    extend, advance, shrink = passed_on("extend"), passed_on("advance"), passed_on("shrink")
+    publish, register_prefix = passed_on("publish"), passed_on("register_prefix")
+    load, background, landed = passed_on("load"), passed_on("background"), passed_on("landed")
 
     def __init__(self, policy: MemoryPolicy, before_change: Callable[[], object]) -> None:
         self.policy = policy
@@ -38,8 +44,9 @@ class Traced(MemoryPolicy):
         self._sequences: dict[int, Sequence] = {}
         self._swapped: dict[int, Held] = {}
         self._extents: dict[Extent, Extent] = {}
-        for name in (*TRAITS, *UNWATCHED):
-            setattr(self, name, getattr(policy, name))
+        for name in dir(MemoryPolicy):  # traits, and questions that change nothing
+            if not name.startswith("_") and name not in (*vars(Traced), "output_len"):
+                setattr(self, name, getattr(policy, name))
 
     def __getattr__(self, name: str) -> Any:
         """What only this policy has."""
@@ -60,32 +67,12 @@ class Traced(MemoryPolicy):
             self._sequences.update((seq.seq_id, seq) for seq in seqs)
         return answers
 
-    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        """Pass on."""
-        self._before_change()
-        return self.policy.extend(batch, num_tokens)
-
-    def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """Pass on."""
-        self._before_change()
-        return self.policy.advance(batch, num_steps)
-
-    def publish(self, seq: Sequence, num_tokens: int) -> None:
-        """Pass on."""
-        self._before_change()
-        self.policy.publish(seq, num_tokens)
-
     def release(self, seq: Sequence) -> None:
         """Pass on, and forget the sequence."""
         self._before_change()
         self.policy.release(seq)
         del self._sequences[seq.seq_id]
         self._swapped.pop(seq.seq_id, None)
-
-    def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
-        """Pass on."""
-        self._before_change()
-        return self.policy.shrink(seq, num_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """Pass on, and note who is there."""
@@ -108,26 +95,6 @@ class Traced(MemoryPolicy):
             kept, moved = parted(table, answer.ops.moves)
             self._swapped[seq.seq_id] = Held(seq.request_id, seq.num_slots, kept, moved)
         return answer
-
-    def load(self, seq: Sequence, num_tokens: int) -> Answer:
-        """Pass on."""
-        self._before_change()
-        return self.policy.load(seq, num_tokens)
-
-    def background(self) -> Ops:
-        """Pass on."""
-        self._before_change()
-        return self.policy.background()
-
-    def landed(self, move_id: int) -> None:
-        """Pass on."""
-        self._before_change()
-        self.policy.landed(move_id)
-
-    def register_prefix(self, num_tokens: int) -> None:
-        """Pass on."""
-        self._before_change()
-        self.policy.register_prefix(num_tokens)
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """The policy's promise, or none while stepwise."""

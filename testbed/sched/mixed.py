@@ -20,7 +20,7 @@ class MixedPrefill(IterationLevel):
         if max_len <= tokens:
             return None
         return (
-            f"a prompt of almost {tokens:,} tokens waits until the running requests leave it room in an iteration "
+            f"a prompt of almost {tokens:,} tokens waits until the running requests leave enough of an iteration "
             f"(scheduler.max_num_batched_tokens={max_len}, as vLLM 0.2 requires, or scheduler=chunked)"
         )
 

@@ -1,12 +1,12 @@
 """What a scheduler hands to an engine, and what it gets back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
-from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.sequence import Batch, Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, Grant, Ops, record
-from testbed.cost.model import UNBOUNDED, Moved, Work, counted
+from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.sched.beams import Replacement
 
 Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]
@@ -38,20 +38,9 @@ class Plan:
     """
 
     __slots__ = (
-        "chunks",
-        "decode_context",
-        "decode_max_context",
-        "decode_seqs",
-        "ended_early",
-        "ends_on_arrival",
-        "forks",
-        "guaranteed_steps",
-        "ops",
-        "preempted",
-        "rejected",
-        "swapped_in",
-        "wake_ps",
-    )
+        "chunks", "decode_context", "decode_max_context", "decode_seqs", "ended_early", "ends_on_arrival", "forks",
+        "guaranteed_steps", "ops", "preempted", "rejected", "swapped_in", "wake_ps",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.decode_seqs = self.decode_context = self.decode_max_context = self.guaranteed_steps = self.forks = 0
@@ -117,14 +106,17 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     return record(Work, (decodes, context, longest, repeated, prefill, num_requests, copies, moves, extra, forks, ()))
 
 
-def _less_than_nothing(copies: Iterable[int], moves: Iterable[Moved], extra: Mapping[str, int]) -> str:
-    """The first of these that is."""
-    reported = [
-        *(f"copy {length} slots" for length in copies if length < 1),
-        *(f"move {move.length} slots from {move.source} to {move.target}" for move in moves if move.length < 1),
-        *(f"count {count} {name}" for name, count in extra.items() if count < 0),
-    ]
-    return reported[0]
+def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[WindowReads, ...]:
+    """What the decodes of a plan read, for each size: of the batch where it steps, and of those just swapped in."""
+    back = [seq.num_slots for group in plan.swapped_in for seq in group.sequences if seq.num_slots > seq.num_stored]
+    members = [seq.num_slots for seq in batch] if plan.decode_seqs > len(back) else []
+    found = []
+    for size in sizes:
+        growing = [length for length in members if length < size]
+        steps = size - max(growing) + 1 if growing else UNBOUNDED if members else 1
+        tokens = sum([min(length, size) for length in (*members, *back)])
+        found.append(WindowReads(size, tokens, len(growing), steps))
+    return tuple(found)
 
 
 def summed(ops: list[Ops]) -> Summed:
@@ -136,6 +128,11 @@ def summed(ops: list[Ops]) -> Summed:
             copies[copy.length] = copies.get(copy.length, 0) + 1
         for name, count in one.extra:
             extra[name] = extra.get(name, 0) + count
-    if min((*copies, *(move.length for move in moves), *(count + 1 for count in extra.values())), default=1) < 1:
-        raise PlugInError(f"a policy's ops {_less_than_nothing(copies, moves, extra)}: less than nothing")
+    wrong = [
+        *[f"copy {length} slots" for length in copies if length < 1],
+        *[f"move {move.length} slots from {move.source} to {move.target}" for move in moves if move.length < 1],
+        *[f"count {count} {name}" for name, count in extra.items() if count < 0],
+    ]
+    if wrong:
+        raise PlugInError(f"a policy's ops {wrong[0]}: less than nothing")
     return tuple(sorted(copies.items())), moves, tuple(sorted(extra.items()))

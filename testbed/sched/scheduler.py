@@ -177,7 +177,7 @@ class Scheduler(Foresight, ABC):
 class IterationLevel(Scheduler):
     """Decides anew in every iteration (Orca), of at most max_num_batched_tokens tokens and max_num_seqs sequences.
 
-    prompt_phases is the class of `prompts`, which puts prompts into a plan.
+    `prefills` is the class of `prompts`, which puts prefills into a plan.
     """
 
     prefills: ClassVar[type[Prefills]] = WholePrefills

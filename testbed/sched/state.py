@@ -1,5 +1,7 @@
 """The moves of a group between waiting, running, swapped and finished; every scheduler has one of these."""
 
+from typing import Any
+
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
 from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal
@@ -37,9 +39,12 @@ class SchedulerState(Groups):
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
             num_tokens = prefill_len
-        if policy.moves_in_background and not self.load(group, num_tokens, plan):
-            self.refused = group
-            return Refusal.LATER
+        if policy.moves_in_background:
+            loading = one_answer(policy, policy.load(group.sequences[0], num_tokens))
+            if isinstance(loading, Refusal):
+                self.refused = group
+                return Refusal.LATER
+            self.order(loading.ops, plan)
         grants = policy.admit(seqs, num_tokens)
         if grants is Refusal.LATER and self.take_kept():
             return self.admit(group, num_tokens, plan)
@@ -50,6 +55,18 @@ class SchedulerState(Groups):
             return grants
         if not isinstance(grants, list) or len(grants) != len(seqs):
             raise wrong_answer(policy, grants, "admit() gives a Refusal, or a list of a Grant for each sequence")
+        self._admitted(group, seqs, grants, num_tokens, plan)
+        return grants
+
+    def _admitted(
+        self, group: SequenceGroup, seqs: list[Sequence], grants: list[Any], num_tokens: int, plan: Plan
+    ) -> None:
+        """The sequences have slots, and the group is running; what it has to compute is in `todo`.
+
+        The type of a grant is Any because the compiler would check it before this method does.
+        """
+        policy, prefill_len = self.policy, group.prefill_len
+        differ = prefill_len > group.request.prompt_len
         group.todo = []
         for seq, grant in zip(seqs, grants, strict=True):
             if type(grant) is not Grant or not 0 <= whole(policy, "num_cached", grant.num_cached) <= prefill_len:
@@ -65,7 +82,6 @@ class SchedulerState(Groups):
         group.resident = seqs
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
-        return grants
 
     def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
         """The slots that a group with kept ones lacks for num_tokens more tokens, or for all that it has."""
@@ -79,13 +95,6 @@ class SchedulerState(Groups):
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
         return [GRANTED]
-
-    def load(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
-        """Begin to load what lower tiers have of a waiting group; False where there are no slots for it now."""
-        answer = one_answer(self.policy, self.policy.load(group.sequences[0], num_tokens))
-        if isinstance(answer, Grant):
-            self.order(answer.ops, plan)
-        return isinstance(answer, Grant)
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find them."""

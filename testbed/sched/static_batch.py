@@ -62,7 +62,10 @@ class StaticBatch(Scheduler):
             self._padded_len += steps
             for request_id in results.ended:
                 state.leave_batch(state.running[request_id])
-        return Outcome([chunk.group for chunk in plan.chunks], [] if state.batch.sequences else self._end(), grown)
+        finished = [] if state.batch.sequences else list(state.running.values())
+        for group in finished:
+            state.release(group, SequenceStatus.FINISHED)
+        return Outcome([chunk.group for chunk in plan.chunks], finished, grown)
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
         """Whether the batch may grow by `group`; the first of a batch always runs."""
@@ -83,10 +86,3 @@ class StaticBatch(Scheduler):
         plan.decode_context = num_seqs * plan.decode_max_context
         plan.guaranteed_steps = self.policy.guaranteed_steps(batch)
         return plan
-
-    def _end(self) -> list[SequenceGroup]:
-        """The whole batch is answered."""
-        finished = list(self.state.running.values())
-        for group in finished:
-            self.state.release(group, SequenceStatus.FINISHED)
-        return finished

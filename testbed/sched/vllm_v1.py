@@ -57,7 +57,8 @@ class VllmV1(IterationLevel):
 
     def plan(self) -> Plan:
         plan = self.new_plan()
-        self._limit_chunks()
+        is_alone = len(self.state.running) + len(self.state.waiting) == 1 and not self.cuts_lone_prompt
+        self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
         self._preempt_in_order(plan)
         self.decode(plan)
         self.swap_in(plan)
@@ -81,11 +82,6 @@ class VllmV1(IterationLevel):
     def results_in(self) -> None:
         """The results of an iteration are known as soon as it is over."""
         self.state.finish_ended()
-
-    def _limit_chunks(self) -> None:
-        state = self.state
-        is_alone = len(state.running) + len(state.waiting) == 1 and not self.cuts_lone_prompt
-        self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
 
     def _preempt_in_order(self, plan: Plan) -> None:
         """Where a decode was admitted behind a prompt in prefill: preempt the last until all that run have slots.

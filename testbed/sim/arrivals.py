@@ -36,13 +36,15 @@ def positive(**values: float) -> None:
 class Poisson(ArrivalProcess):
     """`rate` requests a second for duration_s seconds, exponential gaps."""
 
+    burstiness = 1.0
+
     def __init__(self, rate: float, duration_s: float) -> None:
         positive(rate=rate, duration_s=duration_s)
         self.rate = rate
         self.duration_s = duration_s
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        return renewal_times(np.random.default_rng([seed, 1]), 1.0, self.rate, self.duration_s)
+        return renewal_times(np.random.default_rng([seed, 1]), 1 / self.burstiness, self.rate, self.duration_s)
 
 
 class Gamma(Poisson):
@@ -52,9 +54,6 @@ class Gamma(Poisson):
         super().__init__(rate, duration_s)
         positive(burstiness=burstiness)
         self.burstiness = burstiness
-
-    def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        return renewal_times(np.random.default_rng([seed, 1]), 1 / self.burstiness, self.rate, self.duration_s)
 
 
 class Slotted(ArrivalProcess):
@@ -97,9 +96,7 @@ class Replay(ArrivalProcess):
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
         if rows is None or rows.arrival_s is None:
-            raise InputError(
-                "arrivals=replay needs a trace with time stamps: this one has none; choose arrivals=poisson"
-            )
+            raise InputError("arrivals=replay needs a trace with time stamps: this has none; choose arrivals=poisson")
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
 
 
@@ -146,9 +143,11 @@ class Sessions(ArrivalProcess):
             raise InputError(
                 "arrivals=sessions needs a trace that says which request waits for which answer: trace=agent_sessions"
             )
+        turns = rows.turns
         if self.max_think_s is not None:
-            rows = replace(rows, turns=rows.turns.within(self.max_think_s))
-        rows = in_likely_order(rows, self.at_once, self.start_gap_s)
+            turns = replace(turns, wait_s=np.minimum(turns.wait_s, self.max_think_s))
+        order = likely_order(turns, self.at_once, self.start_gap_s)
+        rows = replace(rows.take(order), turns=turns.take(order))
         unknown = np.zeros(len(rows), np.int64)
         return SessionWorkload(rows, unknown, num_seqs, beam, self.at_once, round(self.start_gap_s * PS))
 
@@ -194,10 +193,3 @@ def _starts(lasting_s: Sequence[float], at_once: int, gap_s: float) -> Iterator[
     for lasting in lasting_s[at_once:]:
         yield ends[0]
         heapreplace(ends, ends[0] + lasting)
-
-
-def in_likely_order(rows: Rows, at_once: int, gap_s: float) -> Rows:
-    """Rows with turns, in the order in which they are likely to go out."""
-    assert rows.turns is not None
-    order = likely_order(rows.turns, at_once, gap_s)
-    return replace(rows.take(order), turns=rows.turns.take(order))

@@ -81,7 +81,7 @@ def check_guaranteed_steps(scheduler: Scheduler, plan: Plan) -> None:
     if type(guaranteed_steps) is not int or guaranteed_steps < 0:
         name = type(scheduler.policy).__name__
         raise PlugInError(
-            f"{name} promises {guaranteed_steps!r} steps by guaranteed_steps(), which is an int of at least 0"
+            f"{name} promises {guaranteed_steps!r} steps by guaranteed_steps(); it is an int of at least 0"
         )
 
 

@@ -9,6 +9,19 @@ from testbed.core.errors import PlugInError
 from testbed.cost.model import UNBOUNDED
 
 
+class Urgent(simpy.Event):
+    """An arrival or a landing: happens after `delay`, before anything else that happens then.
+
+    An iteration that ends at that very moment must see it, whatever was scheduled first.
+    """
+
+    def __init__(self, env: simpy.Environment, delay: int) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        env.schedule(self, priority=simpy.events.URGENT, delay=delay)
+
+
 class Calendar:
     """Expected events, such as arrivals, and marks; all times are in ps.
 

@@ -6,20 +6,8 @@ import simpy
 
 from testbed.core.request import PS, Request
 from testbed.sim.arrivals import SessionWorkload
+from testbed.sim.calendar import Urgent
 from testbed.sim.engine import Engine, ProcessGenerator
-
-
-class Arrival(simpy.Event):
-    """Happens after `delay`, before anything else that happens then.
-
-    An iteration that ends at the very moment of an arrival must see it, whatever was scheduled first.
-    """
-
-    def __init__(self, env: simpy.Environment, delay: int) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, priority=simpy.events.URGENT, delay=delay)
 
 
 def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
@@ -28,13 +16,13 @@ def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request
         delay = max(request.arrival_ps - int(env.now), 0)
         engine.expect(int(env.now) + delay)
         if delay:
-            yield Arrival(env, delay)
+            yield Urgent(env, delay)
         engine.submit(request)
     engine.close()
 
 
 class ClosedLoop:
-    """Sends the requests of a session workload to an engine, which says when each has ended.
+    """Sends the requests of a session workload to an engine, which reports when each has ended.
 
     A request that is rejected has ended too: its session goes on. What follows an answer at once misses the plan that
     is made at that very moment, as a client's would.
@@ -78,7 +66,7 @@ class ClosedLoop:
 
     def _send(self, row: int, delay_ps: int) -> None:
         self._engine.expect(int(self._env.now) + delay_ps)
-        Arrival(self._env, delay_ps).callbacks.append(lambda _: self._submit(row))
+        Urgent(self._env, delay_ps).callbacks.append(lambda _: self._submit(row))
 
     def _submit(self, row: int) -> None:
         self._unsent -= 1

@@ -12,9 +12,8 @@ from testbed.core.slots import Ops, Transfer, Usage, record
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.memory.policy import PoolSpec
 from testbed.sched.answers import whole
-from testbed.sched.plan import Outcome, Plan, work_of
+from testbed.sched.plan import Outcome, Plan, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.window_reads import windows_of
 from testbed.sim import audit
 from testbed.sim.calendar import Calendar
 from testbed.sim.links import Links
@@ -72,10 +71,10 @@ class Engine:
         """A request arrives now; one that could never run is turned away at once."""
         self.calendar.happened(f"request {request.request_id}")
         self.recorder.totals.arrived += 1
-        final_len = request.final_len
+        final_len, policy = request.final_len, self.scheduler.policy
         if final_len > self.max_len:
             reason = f"{final_len} tokens are more than the longest sequence of {self.max_len}"
-        elif final_len > self._longest(request):
+        elif final_len > whole(policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs)):
             reason = f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         else:
             self.outputs.arrived(request)
@@ -85,11 +84,6 @@ class Engine:
         self.recorder.rejected(request, reason)
         if self.ended is not None:
             self.ended(request)
-
-    def _longest(self, request: Request) -> int:
-        """The most tokens that the policy could ever hold of each sequence of the request."""
-        policy = self.scheduler.policy
-        return whole(policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs))
 
     def close(self) -> None:
         """No more requests will come."""
@@ -160,7 +154,7 @@ class Engine:
         if self._decodes.due():
             audit.check_decode(cost, work, durations)
         steps = min(1 + plan.guaranteed_steps, durations.steps, self.max_steps, self.outputs.steps_to_end())
-        if steps > 1 and used.saved:
+        if used.saved:  # whatever `steps` is, for it depends on true lengths, and the policy is called
             steps = min(steps, self.meter.max_steps(used))
         if steps > 1:
             end_ps = min(self.calendar.mark_ps, self.links.next_ps, plan.wake_ps)

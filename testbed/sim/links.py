@@ -7,6 +7,7 @@ import simpy
 
 from testbed.core.slots import DEVICE, Transfer
 from testbed.cost.model import UNBOUNDED, CostModel, counted
+from testbed.sim.calendar import Urgent
 
 
 @dataclass(slots=True)
@@ -60,16 +61,6 @@ class Link:
         return landed
 
 
-class Landing(simpy.Event):
-    """Happens after `delay`, before an iteration that ends at the same time."""
-
-    def __init__(self, env: simpy.Environment, delay: int) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, priority=simpy.events.URGENT, delay=delay)
-
-
 class Links:
     """The links of one engine, by tier; `on_landed` is called when a transfer has landed, whose id is then in `landed`.
 
@@ -108,7 +99,7 @@ class Links:
         self.next_ps = min((link.next_ps for link in self._links.values()), default=UNBOUNDED)
         if self.next_ps < UNBOUNDED:
             now_ps = int(self._env.now)
-            Landing(self._env, self.next_ps - now_ps).callbacks.append(lambda _: self._wake())
+            Urgent(self._env, self.next_ps - now_ps).callbacks.append(lambda _: self._wake())
 
     def _wake(self) -> None:
         if self.next_ps <= self._env.now:

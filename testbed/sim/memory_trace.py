@@ -109,11 +109,6 @@ def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: in
     return origin - (origin - start_ps) // gap_ps * gap_ps < end_ps
 
 
-def picture_block_size(policy: MemoryPolicy) -> int:
-    """Slots of a block as a picture draws them: the policy's own, where it has one."""
-    return int(getattr(policy, "block_size", BLOCK_SIZE))
-
-
 def trace_memory(
     requests: Iterable[Request],
     scheduler: Scheduler,
@@ -128,7 +123,8 @@ def trace_memory(
 ) -> MemoryTrace:
     """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between."""
     env = simpy.Environment()
-    trace = MemoryTrace(scheduler.policy.usage().total, picture_block_size(scheduler.policy), start_ps)
+    block_size = int(getattr(scheduler.policy, "block_size", BLOCK_SIZE))
+    trace = MemoryTrace(scheduler.policy.usage().total, block_size, start_ps)
     tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
     fast_forward = fast_forward and says_footprints(scheduler.policy)
     scheduler.state.policy = tracer.policy

@@ -50,11 +50,8 @@ class Meter(ABC):
     def copies(self, group: SequenceGroup) -> int:
         """Slots that the prompt of a group would take on top if each of its sequences had one already."""
         unforked = len(group.sequences) - len(group.resident)
-        return unforked * sum(length for _, length in self._table(group.sequences[0])) if unforked else 0
-
-    def _table(self, seq: Sequence) -> Iterator[tuple[int, int]]:
-        """Start and length of every extent of a table."""
-        return self._whole(seq, self.policy.table(seq))
+        first = group.sequences[0]
+        return unforked * sum(length for _, length in self._whole(first, self.policy.table(first))) if unforked else 0
 
     def _whole(self, seq: Sequence, extents: Iterable[Any]) -> Iterator[tuple[int, int]]:
         """The extents, whose type is Any because the compiler would make a plain int of every other number."""

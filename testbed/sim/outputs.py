@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from testbed.core.request import Request
-from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.sched.beams import BeamModel, Replacement
+from testbed.core.sequence import SequenceStatus
+from testbed.sched.beams import BeamModel
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
 
@@ -63,12 +63,12 @@ class Outputs:
         for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
             if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
-        if not state.beams and not stepping:
-            return Results(tuple(ended)) if ended else NOTHING
         searching = [group for group in stepping if group.request.beam]
         if plan.decode_seqs:
             searching = [*state.beams.values(), *searching]
-        return Results(tuple(ended), {g.request.request_id: self._parents(g, steps) for g in searching})
+        parents, requests = self._beams.parents, self.requests
+        ids = [(group.request.request_id, group.num_generated + steps) for group in searching]
+        return Results(tuple(ended), {one: parents(requests[one], num_generated) for one, num_generated in ids})
 
     def follow(self, plan: Plan, outcome: Outcome) -> None:
         """The plan was committed: note who decodes from now on."""
@@ -89,6 +89,3 @@ class Outputs:
                 del self._end_step[request_id]
                 ended.append(request_id)
         return ended
-
-    def _parents(self, group: SequenceGroup, steps: int) -> tuple[Replacement, ...]:
-        return self._beams.parents(self.requests[group.request.request_id], group.num_generated + steps)

@@ -1,6 +1,7 @@
 """What a run leaves behind: requests and iteration spans as rows, exact totals, and columns in seconds of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import mul
 from typing import Any, NamedTuple, TypeAlias
@@ -22,16 +23,7 @@ Columns = dict[str, NDArray[Any]]
 
 NOT_YET = -1
 BATCH = 512  # what waits to be packed fits the caches, and stays young for the garbage collector
-SHAPE = (
-    "start_ps",
-    "duration_ps",
-    "iterations",
-    "decode_seqs",
-    "prefill_tokens",
-    "preempted",
-    "waiting",
-    "swapped",
-)
+SHAPE = ("start_ps", "duration_ps", "iterations", "decode_seqs", "prefill_tokens", "preempted", "waiting", "swapped")
 SLOTS = Measures._fields[1:]
 
 
@@ -168,17 +160,13 @@ class Recorder:
         used = [packed(column) for column in zip(*accounts, strict=True)]
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used
-        reserved, rounding, external_fragmentation = (
-            held - live - internal,
-            allocated - held,
-            free + cached - largest_free,
-        )
-        return [running, live, reserved, internal, saved + copies, cached, rounding, external_fragmentation]
+        reserved, external_fragmentation = held - live - internal, free + cached - largest_free
+        return [running, live, reserved, internal, saved + copies, cached, allocated - held, external_fragmentation]
 
     def mark(self, requested_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
         self.settle()
-        self.marks[requested_ps] = Mark(now_ps, self.totals.copy())
+        self.marks[requested_ps] = Mark(now_ps, replace(self.totals))
 
 
 def packed(column: tuple[int, ...]) -> Counts:

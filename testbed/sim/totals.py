@@ -1,7 +1,7 @@
 """Exact sums over iterations and over time, from which every average comes; those of a span in closed form."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from math import fsum
 from typing import NamedTuple, TypeAlias
 
@@ -133,10 +133,6 @@ class Totals:
     per_iteration: Measures = field(default_factory=Measures)
     over_time: Measures = field(default_factory=Measures)
     sharing: Sharing = field(default_factory=dict)
-
-    def copy(self) -> "Totals":
-        """As they stand now."""
-        return replace(self)
 
     def since(self, earlier: "Totals") -> "Totals":
         """What was added since `earlier`."""

@@ -21,21 +21,6 @@ import two_tiers
 POOLS = [PoolSpec(num_slots=90, max_len=120, tiers=host(32)), PoolSpec(num_slots=131, max_len=80, tiers=host(60))]
 
 
-@pytest.mark.parametrize("policy", BROKEN)
-def test_the_broken_clause_is_named_with_the_calls(policy):
-    pools = POOLS[::-1] if issubclass(policy, PrefixCaching) else POOLS  # in which it shows soonest
-    found = check_policy(lambda pool: policy(pool, block_size=8), pools, max_examples=300, shrink=False)
-    assert found is not None
-    assert found.clause in BROKEN[policy], str(found)
-    assert found.calls
-
-
-def test_rotated_window_table_breaks_clause_5():
-    found = check_policy(planted.RotatesTable, POOLS, shrink=False)
-    assert found is not None
-    assert found.clause == 5
-
-
 SAID = {
     planted.MovesBackwards: r"orders -8 slots from device to host: Copy\(src=\d+, dst=0, length=-8\)",
     planted.MovesToNowhere: "ops name the tier disk; there are device, host",
@@ -46,18 +31,21 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("policy", SAID)
-def test_message_of_a_broken_clause(policy):
-    found = check_policy(lambda pool: policy(pool, block_size=8), POOLS, max_examples=300, shrink=False)
-    assert re.search(SAID[policy], str(found)), str(found)
+@pytest.mark.parametrize("policy", BROKEN)
+def test_the_broken_clause_is_named_with_the_calls(policy):
+    pools = POOLS[::-1] if issubclass(policy, PrefixCaching) else POOLS  # in which it shows soonest
+    found = check_policy(lambda pool: policy(pool, block_size=8), pools, max_examples=300, shrink=False)
+    assert found is not None
+    assert found.clause in BROKEN[policy], str(found)
+    assert re.search(SAID.get(policy, ""), str(found)), str(found)
+    assert found.calls
 
 
-@pytest.mark.parametrize("policy", [planted.SeatsHalf, planted.SeatsHalfOfARange])
-def test_the_shortest_calls_are_found_soon(policy):
+def test_the_shortest_calls_are_found_soon():
     """Half an admitted group took 28 s: every history that broke nothing was carried out twice, for clause 9."""
     started = time.process_time()
-    found = check_policy(lambda pool: policy(pool, block_size=8))
-    assert found.clause in BROKEN[policy]
+    found = check_policy(lambda pool: planted.SeatsHalf(pool, block_size=8))
+    assert found.clause in BROKEN[planted.SeatsHalf]
     assert time.process_time() - started < 10
 
 
@@ -65,15 +53,14 @@ def test_a_policy_that_reads_back_before_it_writes_out_is_found():
     class ReadsFirst(two_tiers.TwoTiers):
         def admit(self, seqs, num_tokens):
             answers = super().admit(seqs, num_tokens)
-            return answers if isinstance(answers, Refusal) else [with_moves_reversed(answers[0]), *answers[1:]]
+            if isinstance(answers, Refusal):
+                return answers
+            ops = answers[0].ops
+            return [answers[0]._replace(ops=ops._replace(moves=ops.moves[::-1])), *answers[1:]]
 
     found = check_policy(lambda pool: ReadsFirst(pool, block_size=8), max_examples=100, shrink=False)
     assert found is not None
     assert found.clause == 8
-
-
-def with_moves_reversed(grant):
-    return grant._replace(ops=grant.ops._replace(moves=grant.ops.moves[::-1]))
 
 
 def test_failing_calls_are_shrunk_to_the_shortest():

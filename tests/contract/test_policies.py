@@ -3,10 +3,8 @@
 from functools import partial
 
 import pytest
-from ring import Window
 
 from testbed.contract import check_policy
-from testbed.contract.harness import Harness
 from testbed.contract.histories import Act, Admit
 from testbed.contract.search import broken_by
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
@@ -16,7 +14,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.lru import Lru
-from testbed.memory.prefix_cache.eviction.ranked import Fifo, Lfu
+from testbed.memory.prefix_cache.eviction.ranked import Lfu
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -31,37 +29,29 @@ POLICIES = {
     "contiguous_max": ContiguousMax,
     "contiguous_pow2": ContiguousPow2,
     "contiguous_oracle": partial(ContiguousOracle, block_size=8),
-    "window": Window,
     "paged_1": partial(Paged, block_size=1),
     "paged_16": Paged,
     "paged_no_watermark": partial(Paged, block_size=7, watermark=0),
-    "paged_large_watermark": partial(Paged, block_size=4, watermark=0.3),
-    "paged_2023": partial(Paged2023, block_size=8),
     "paged_2023_no_watermark": partial(Paged2023, block_size=4, watermark=0),
-    "paged_256": partial(Paged, block_size=256),
     "caching_lru": caching(8),
-    "caching_fifo": caching(8, Fifo),
     "caching_lfu": caching(16, Lfu),
     "caching_arc": caching(8, Arc),
     "caching_s3_fifo": caching(8, S3Fifo),
     "caching_cost_aware": caching(4, CostAware),
-    "caching_large_watermark": caching(8, watermark=0.3),
     "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),
     "caching_outputs_uncached_first": lambda pool: OutputCaching(pool, 4, watermark=0, uncached_first=True),
-    "caching_outputs_arc": lambda pool: OutputCaching(pool, 8, eviction=Arc()),
     "caching_weak_hash": caching(8, hash_of=lambda pair: pair[0] & 1),
-    "caching_no_hash": caching(8, Fifo, hash_of=lambda pair: 0),
 }
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_policy_keeps_the_contract(name):
-    broken = check_policy(POLICIES[name], max_examples=4 if name == "paged_1" else 12)
+    broken = check_policy(POLICIES[name], max_examples=3 if name == "paged_1" else 8)
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*POLICIES} - {"caching_weak_hash", "caching_no_hash"}))
+@pytest.mark.parametrize("name", sorted({*POLICIES} - {"caching_weak_hash"}))
 def test_policy_keeps_the_contract_over_10000_histories(name):
     """Ten thousand histories; some minutes for each policy."""
     broken = check_policy(POLICIES[name], max_examples=3334)
@@ -73,14 +63,3 @@ def test_a_sequence_finds_again_what_it_generated_though_it_asks_for_less():
     calls = [Admit(1, 9), Act("extend", 0, 3), Act("preempt", 0), Act("return", 0, 1)]
     broken = broken_by(lambda pool: OutputCaching(pool, 4), PoolSpec(93, 128), calls)
     assert broken is None, str(broken)
-
-
-def test_group_preempted_during_recompute_still_lacks_all_tokens():
-    """Ten thousand histories found that the search forgot it, and blamed the cache for a write that nobody makes."""
-    recomputing = Act("preempt", 1), Act("return", 0, 1), Act("preempt", 1), Act("return", 0)
-    calls = Admit(9, 5, story=1, shared=8), Admit(9, 5, story=1, shared=8), Act("extend", 1, 1), *recomputing
-    pool = PoolSpec(93, 128)
-    harness = Harness(lambda: PrefixCaching(pool, 8), pool)
-    harness.run(calls)
-    requested = [entry for entry in harness.questions.log if entry.startswith("admit([Sequence(0)]")]
-    assert [entry.split("  #")[0] for entry in requested] == [f"admit([Sequence(0)], {n})" for n in (9, 1, 10)]

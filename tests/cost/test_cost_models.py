@@ -9,11 +9,9 @@ from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
 from testbed.cost.attention import MixedTable
-from testbed.cost.interpolation import Knots, Line
-from testbed.cost.layers import Layers
+from testbed.cost.interpolation import Knots
 from testbed.cost.model import UNBOUNDED, Affine, WindowReads, Work
-from testbed.cost.sections import Choices
-from testbed.cost.transfers import SizedTable, all_reduce
+from testbed.cost.transfers import all_reduce
 from testbed.cost.unequal_lengths import UnequalLengths
 
 MODEL = ModelSpec("tiny", 3, 100, 4, 4, 25, 256, 2, 100, 512)  # 1,200 bytes of K and V a token
@@ -66,27 +64,11 @@ def test_steps_to_reach_a_time_match_counting(affine):
         assert affine.steps_to_reach(elapsed) == counted
 
 
-def test_copy_times_count_whole_largest_blocks():
-    table = SizedTable([((16, 1), 100), ((16, 2), 150), ((256, 1), 300), ((256, 2), 500)])
-    assert table(16, 0) == 0
-    assert table(256, 2) == table(257, 1) == table(512, 1) == 500
-
-
-def test_unmeasured_block_sizes_are_interpolated():
-    table = SizedTable([((16, 1), 100), ((16, 2), 200), ((32, 1), 180), ((32, 2), 360)])
-    assert (table(24, 1), table(24, 2), table(24, 0)) == (140, 280, 0)
-
-
 def test_knots_interpolate_in_integers_beyond_both_ends():
     knots = Knots([(10, 100), (20, 205), (40, 200)])
     assert [knots(x) for x in (0, 10, 15, 20, 39, 40, 80)] == [0, 100, 150, 205, 205, 205, 205]
     assert (knots.piece(15)[2], knots.piece(25)[2]) == (20, UNBOUNDED)
     assert Knots([(5, 7)])(100) == 7
-
-
-def test_decreasing_line_is_constant_beyond_its_ends():
-    line = Line([(20, -100), (10, 100)])
-    assert [line(x) for x in (0, 10, 15, 20, 80)] == [100, 100, 0, -100, -100]
 
 
 def reduced_ps(num_gpus, num_bytes, **sections):
@@ -113,17 +95,6 @@ def test_analytic_model_adds_two_all_reduces_per_layer():
     assert times.iteration(Work(5, 5)) == pytest.approx(2 * 3 * (1_000_000 + 1500 * 500), abs=2)
 
 
-def test_profile_adds_two_all_reduces_per_layer():
-    def layers(num_gpus):
-        flat = {"axes": ["tokens"], "columns": ["us"], "points": [[1, 1.0]]}
-        profile = {"model": {"name": "tiny"}, "sections": dict.fromkeys(("linear", "cache_write", "output_head"), flat)}
-        server = ServerSpec("s", GpuSpec("g", 10**9, 1e9, 1e12, 1e9, link_bandwidth=1e9), num_gpus)
-        return Layers(profile, MODEL, server, Choices())
-
-    # 7 tokens of 100 channels of 2 bytes, on 2 GPUs as many bytes sent as there are: 1,000 ps each
-    assert layers(2).time_ps(7, 1) - layers(1).time_ps(7, 1) == 2 * 3 * 7 * 100 * 2 * 1000
-
-
 def test_unmeasured_length_bin_has_the_default_share():
     bins = UnequalLengths({"default": 0.25, "points": [[0, 0, 8, 50, 100, 0.5], [0, 0, 64, 100, 100, 0.75]]})
     assert bins.share(0, 0, Work(8, 400, 100)) == 0.5
@@ -131,7 +102,6 @@ def test_unmeasured_length_bin_has_the_default_share():
 
 
 MIXED = [((new, past, 0, 0), 10 * new + new * past) for new in (10, 20, 40) for past in (0, 100)]
-COMPARED_WITH = [((new, past, 4, mean), 1000 + mean) for new in (10, 20, 40) for past in (0, 100) for mean in (50, 150)]
 
 
 def mixed_ps(points, *prefill, seqs=0, mean=0):
@@ -149,11 +119,6 @@ def test_new_tokens_attend_only_to_their_context():
     points = [(key, 100 + ps) for key, ps in MIXED]
     assert mixed_ps(points, (10, 100), (10, 0)) == 100 + 10 * 20 + 10 * 100
     assert mixed_ps(points, (10, 100), (10, 100)) == 100 + 10 * 20 + 20 * 100
-
-
-def test_context_below_the_grid_takes_the_first_time():
-    hundred, fifty, ten = (mixed_ps(MIXED + COMPARED_WITH, (10, 0), seqs=4, mean=mean) for mean in (100, 50, 10))
-    assert (hundred, fifty) == (1100, ten) == (1100, 1050)
 
 
 def special(**parts):

@@ -91,14 +91,6 @@ def test_batch_is_padded_to_the_next_cuda_graph():
     assert without.iteration(Work(17, 1088, 64)) == cost_of(EXAMPLE).iteration(Work(17, 1088, 64))
 
 
-def test_cuda_graph_sizes_can_be_overridden():
-    three, four = Work(3, 192, 64), Work(4, 256, 64)
-    eager, padded = cost_of(EXAMPLE, cuda_graph_sizes=()), cost_of(EXAMPLE, cuda_graph_sizes=(4, 8))
-    assert eager._layers.time_ps(3, 3) < padded._layers.time_ps(3, 3) < padded._layers.time_ps(4, 4)
-    assert padded.iteration(three) == PLAIN.iteration(three)
-    assert eager.iteration(four) == padded.iteration(four)
-
-
 def test_stepwise_interpolation_uses_the_next_point():
     profile = profile_with()
     del profile["cuda_graph_sizes"]
@@ -194,13 +186,6 @@ def test_mixed_batch_times_are_measured_and_interpolated():
     assert attention_us((128, 0)) < both <= attention_us((64, 0)) + attention_us((64, 100))
 
 
-def test_prefill_chunks_sum_to_the_whole_prompt():
-    axes, points = "num_seqs new_tokens past_tokens", [[1, 16, 0, 6.0], [1, 1024, 0, 30.0], [1, 2048, 0, 90.0]]
-    cost = cost_of(profile_with(prefill_attention=measured(axes, points)))
-    whole, first, rest = (cost._attention(Work(prefill=(item,))) for item in ((2048, 0), (1024, 0), (1024, 1024)))
-    assert first + rest == whole
-
-
 @settings(max_examples=400)
 @given(
     st.sampled_from(COSTS), st.integers(1, 400), st.integers(1, 2048), st.integers(0, 400), st.integers(0, 100),
@@ -220,7 +205,3 @@ def test_span_cost_equals_its_steps_exactly(cost, num_seqs, longest, shorter, sh
             )
             assert isinstance(time_ps, int)
             assert span.first_ps + step * span.growth_ps == time_ps
-
-
-def test_length_bins_leave_long_spans():
-    assert FULL.decode(Work(64, 64 * 50, 60)).steps > 10

@@ -39,30 +39,6 @@ def test_derived_kernels_do_not_exceed_target_bandwidth(name):
                 assert num_bytes / us * 1e6 <= A100.memory_bandwidth
 
 
-def test_time_not_bound_by_bandwidth_is_kept():
-    profile = read_profile("h200-opt-13b-tp1")
-    derived, loads = derive(profile, H200, A100), loads_of(profile)
-    best = max(best_rates(loads, s, measured(profile["sections"][s]))[0] for s in STREAMS)
-    share = best / H200.memory_bandwidth
-    points = zip(*(measured(p["sections"]["decode_attention"]) for p in (profile, derived)), strict=True)
-    for (key, (before, *_)), (_, (after, *_)) in points:
-        num_bytes = loads.load("decode_attention", key)[0]
-        needed, then = (1e6 * num_bytes / (gpu.memory_bandwidth * share) for gpu in (H200, A100))
-        if needed < before:
-            assert after - then == pytest.approx(before - needed, abs=2e-3)
-
-
-def test_mixed_batches_are_derived_with_prefill_and_decode():
-    profile = read_profile("h200-opt-13b-tp1")
-    points = [[512, 0, 0, 0, 40.0], [512, 0, 64, 512, 150.0]]
-    mixed = {"axes": ["prefill_tokens", "past_tokens", "num_seqs", "mean_context"], "points": points}
-    sections = {**profile["sections"], "mixed_attention": mixed}
-    del sections["contiguous_attention"]
-    carried = derive({**profile, "sections": sections}, H200, A100)["sections"]["mixed_attention"]["points"]
-    assert [row[:4] for row in carried] == [row[:4] for row in points]
-    assert all(after[4] > before[4] for before, after in zip(points, carried, strict=True))
-
-
 def test_slower_link_adds_transfer_time_by_bytes():
     profile = read_profile("h200-opt-66b-tp4")
     derived, loads = derive(profile, H200, A100), loads_of(profile)

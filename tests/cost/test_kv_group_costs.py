@@ -99,8 +99,3 @@ def test_prompts_of_a_batch_take_their_share_of_as_many():
 
     assert attention(((4096, 0),) * 8) == pytest.approx(2 + 8 * 4096 / 50)
     assert attention(((4096, 0), (64, 0))) == pytest.approx((2 + 2 * 4096 / 50) / 2 + (2 + 2 * 64 / 50) / 2)
-
-
-def test_types_as_wide_as_the_models_are_no_other_model():
-    assert replace(PLAIN, kv_dtype_bytes=2) == PLAIN
-    assert not replace(PLAIN, kv_dtype_bytes=1).is_plain

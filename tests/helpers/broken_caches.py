@@ -2,7 +2,7 @@
 
 from planted import Breaks
 
-from testbed.core.slots import HOST, Grant, Refusal
+from testbed.core.slots import Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import PrefixIndex
@@ -47,17 +47,6 @@ class DoesNotPublishAfterSwapIn(Breaks, PrefixCaching, clauses={8}):
         return Paged.move(self, seqs, tier)
 
 
-class LeaksCachedBlockOnSwapIn(Breaks, PrefixCaching, clauses={4}, silent=True):
-    """A cached block is lost by every swap-in."""
-
-    def move(self, seqs, tier):
-        answer = super().move(seqs, tier)
-        if tier != HOST and isinstance(answer, Grant) and self._pool.num_parked:
-            self._pool.evict(1)
-            self._pool.free.pop()
-        return answer
-
-
 class HitsEvictedBlocks(Breaks, PrefixCaching, clauses={4, 5, 8}, silent=True):
     """An evicted block is found still, whatever it stores by now."""
 
@@ -68,13 +57,6 @@ class HitsEvictedBlocks(Breaks, PrefixCaching, clauses={4, 5, 8}, silent=True):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
         self._pool.index = self.Index(self._pool.num_blocks)
-
-
-class EvictsOwnedBlocks(Breaks, PrefixCaching, clauses={4, 5, 8}, silent=True):
-    def _ensure_free_with_hits(self, nodes, total):
-        parked = [node for node in nodes if node.parked]
-        super()._ensure_free_with_hits(nodes, total)
-        self._pool.free += [node.block for node in parked]
 
 
 class EvictsOnRefusal(Breaks, PrefixCaching, clauses={1}):
@@ -96,25 +78,3 @@ class EvictsWhileBlocksAreFree(Breaks, PrefixCaching, clauses={6, 7}):
         if len(self._pool.free) < free and self._pool.num_parked:
             self._pool.evict(1)
         return answer
-
-
-class HitsTheLastPromptToken(Breaks, PrefixCaching, clauses={5}):
-    """Shares the block of the last prompt token, which is always computed again."""
-
-    def admit(self, seqs, num_tokens):
-        for seq in seqs:
-            seq.prompt_len += 1
-        answers = super().admit(seqs, num_tokens)
-        for seq in seqs:
-            seq.prompt_len -= 1
-        return answers
-
-
-class OverstatesCachedTokensOfMembers(Breaks, PrefixCaching, clauses={5, 8}):
-    """The members of a group that comes back are said to have their whole prompt."""
-
-    def admit(self, seqs, num_tokens):
-        answers = super().admit(seqs, num_tokens)
-        if isinstance(answers, list) and len(seqs) > 1:
-            return [answers[0], *[Grant(seqs[0].prompt_len)] * (len(seqs) - 1)]
-        return answers

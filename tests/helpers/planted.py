@@ -3,12 +3,10 @@
 import random
 from dataclasses import replace
 
-from ring import Window
-
-from testbed.core.slots import GRANTED, HOST, NO_GROWTH, Extent, Grant, Granular, Refusal
+from testbed.core.slots import GRANTED, HOST, NO_GROWTH, Grant, Granular, Refusal
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, host
+from testbed.memory.policy import host
 
 BROKEN = {}
 
@@ -27,14 +25,6 @@ class LeaksOnRefusal(Breaks, Paged, clauses={1}):
         answer = super().admit(seqs, num_tokens)
         if answer is Refusal.LATER and self._pool.free:
             self._pool.free.pop()
-        return answer
-
-
-class AdmitsFirstOnRefusal(Breaks, Paged, clauses={1}):
-    def admit(self, seqs, num_tokens):
-        answer = super().admit(seqs, num_tokens)
-        if answer is Refusal.LATER and len(seqs) > 1:
-            super().admit(seqs[:1], 1)
         return answer
 
 
@@ -102,14 +92,6 @@ class OmitsGrowth(Breaks, Paged, clauses={7}):
         return answer._replace(growth=NO_GROWTH) if isinstance(answer, Grant) else answer
 
 
-class CountsLiveTwice(Breaks, Paged, clauses={4, 7}, silent=True):
-    def extend(self, batch, num_tokens):
-        answer = super().extend(batch, num_tokens)
-        if isinstance(answer, Grant) and num_tokens > 1:
-            self._tables.live += 1
-        return answer
-
-
 class AllocatesAtRandom(Breaks, Paged, clauses={9}):
     def admit(self, seqs, num_tokens):
         random.shuffle(self._pool.free)
@@ -119,19 +101,6 @@ class AllocatesAtRandom(Breaks, Paged, clauses={9}):
 class ReadsOutputLenInAdmit(Breaks, Paged, clauses={10}):
     def admit(self, seqs, num_tokens):
         return super().admit(seqs, seqs[0].prompt_len + self.output_len[seqs[0].request_id])
-
-
-class ReadsOutputLenInGuaranteedSteps(Breaks, Paged, clauses={10}):
-    def guaranteed_steps(self, batch):
-        return min([super().guaranteed_steps(batch), *(self.output_len[seq.request_id] for seq in batch)])
-
-
-class NeverCopies(Breaks, Paged, clauses={3, 4, 5}, silent=True):
-    def fork(self, parent, child):
-        ops = super().fork(parent, child)
-        self._pool.sharers.clear()
-        self._pool.num_saved = 0
-        return ops
 
 
 class OmitsCopyOnWrite(Breaks, Paged, clauses={5, 7}):
@@ -159,29 +128,12 @@ class DeclaresMoves(Breaks, ContiguousMax, clauses={10}):
     moves_tiers = True
 
 
-class MovesNothing(Breaks, ContiguousMax, clauses={10}):
-    moves_tiers = True
-
-    def move(self, seqs, tier):
-        return MemoryPolicy.move(self, seqs, tier)
-
-
 class OmitsPrefixCopy(Breaks, Paged, clauses={8}):
     """A registered prefix's partial last block is not copied."""
 
     def admit(self, seqs, num_tokens):
         answers = super().admit(seqs, num_tokens)
         return answers if isinstance(answers, Refusal) else [Grant(grant.num_cached) for grant in answers]
-
-
-class CutsPrefixToChunk(Breaks, Paged, clauses={8}, silent=True):
-    """A chunk shorter than the registered prefix gets no more room than it asks for."""
-
-    def admit(self, seqs, num_tokens):
-        answers = super().admit(seqs, num_tokens)
-        if isinstance(answers, list) and answers[0].num_cached > num_tokens:
-            return [grant._replace(num_cached=num_tokens) for grant in answers]
-        return answers
 
 
 class AssumesPromptStoredAfterPreemption(Breaks, Paged, clauses={8}):
@@ -199,34 +151,10 @@ class MisstatesItsFootprint(Breaks, Paged, clauses={11}):
         return Granular(2 * self.block_size)
 
 
-class OmitsSecondSwapOut(Breaks, Paged, clauses={5}):
-    """What was on the host once is taken for stored there for good."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self._written = set()
-
-    def move(self, seqs, tier):
-        answer = super().move(seqs, tier)
-        if tier == HOST and isinstance(answer, Grant):
-            again = seqs[0].seq_id in self._written
-            self._written.add(seqs[0].seq_id)
-            return Grant() if again else answer
-        return answer
-
-
 class OmitsSwapInCopies(Breaks, Paged, clauses={5}):
     def move(self, seqs, tier):
         answer = super().move(seqs, tier)
         return Grant() if tier != HOST and isinstance(answer, Grant) else answer
-
-
-class LeaksBlockOnSwapIn(Breaks, Paged, clauses={4}, silent=True):
-    def move(self, seqs, tier):
-        answer = super().move(seqs, tier)
-        if tier != HOST and isinstance(answer, Grant) and self._pool.free:
-            self._pool.free.pop()
-        return answer
 
 
 class LeaksHostBlocksOnSwapIn(Breaks, Paged, clauses={3}, silent=True):
@@ -246,17 +174,6 @@ class AllocatesHostBlockTwice(Breaks, Paged, clauses={4, 5}, silent=True):
         free = self._host._pool.free
         if tier == HOST and isinstance(answer, Grant) and not free:
             free.append(answer.ops.moves[0].copies[-1].dst // self.block_size)
-        return answer
-
-
-class OmitsCopyOfSharedBlock(Breaks, Paged, clauses={5}):
-    """A shared block gets a place on the host for each that shares it, but is written to the first one only."""
-
-    def move(self, seqs, tier):
-        answer = super().move(seqs, tier)
-        if isinstance(answer, Grant) and len(seqs) > 1 and tier == HOST:
-            (move,) = answer.ops.moves
-            return Grant(0, answer.ops._replace(moves=(move._replace(copies=move.copies[:-1]),)))
         return answer
 
 
@@ -296,23 +213,9 @@ class ShrinksABlockLess(Breaks, Paged, clauses={4, 11}, silent=True):
         return super().shrink(seq, max(num_tokens - self.block_size, 0))
 
 
-class CountsShrunkTokens(Breaks, Paged, clauses={4}, silent=True):
-    def shrink(self, seq, num_tokens):
-        live = self._tables.live
-        answer = super().shrink(seq, num_tokens)
-        self._tables.live = live
-        return answer
-
-
 class SeatsHalf(Breaks, Paged, clauses={3, 4, 5, 10}):
     """Only the first half of a group that comes back is given room."""
 
-    def admit(self, seqs, num_tokens):
-        answers = super().admit(seqs[: -(-len(seqs) // 2)], num_tokens)
-        return answers if isinstance(answers, Refusal) else answers + [GRANTED] * (len(seqs) - len(answers))
-
-
-class SeatsHalfOfARange(Breaks, ContiguousMax, clauses={3, 4, 5, 10}):
     def admit(self, seqs, num_tokens):
         answers = super().admit(seqs[: -(-len(seqs) // 2)], num_tokens)
         return answers if isinstance(answers, Refusal) else answers + [GRANTED] * (len(seqs) - len(answers))
@@ -334,10 +237,3 @@ class ForgetsThatCopiesGrow(Breaks, Paged, clauses={7}):
         answer = super().extend(batch, num_tokens)
         copied = sum(copy.length for copy in answer.ops.copies) if isinstance(answer, Grant) else 0
         return answer._replace(growth=answer.growth._replace(slots=answer.growth.slots - copied)) if copied else answer
-
-
-class RotatesTable(Window):
-    def table(self, seq):
-        whole = [slot for extent in super().table(seq) for slot in range(extent.start, sum(extent))]
-        turned = whole if seq.num_slots <= self.window else whole[1:] + whole[:1]
-        return [Extent(slot, 1) for slot in turned]

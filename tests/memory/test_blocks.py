@@ -1,6 +1,5 @@
 """Blocks: who gets which and when a shared one is free; the index of a batch's against the plain account of them."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,13 +20,6 @@ def test_blocks_are_taken_lowest_first_or_in_list_order():
     assert BlockPool(4).take(0) == []
 
 
-def test_last_freed_block_is_taken_first():
-    pool = BlockPool(6)
-    blocks = pool.take(4)
-    assert pool.put(blocks[:2]) == 2
-    assert pool.take(3) == [1, 0, 4]
-
-
 def test_shared_block_is_free_after_its_last_release():
     pool = BlockPool(4)
     blocks = pool.take(2)
@@ -36,24 +28,6 @@ def test_shared_block_is_free_after_its_last_release():
     assert ([pool.ref_count(b) for b in blocks], pool.num_saved) == ([3, 2], 3)
     assert [pool.put(list(blocks)), pool.put(list(blocks)), pool.put(blocks[:1])] == [0, 1, 1]
     assert (sorted(pool.free), pool.sharers, pool.num_saved) == ([0, 1, 2, 3], {}, 0)
-
-
-def test_block_with_one_owner_cannot_be_dropped():
-    pool = BlockPool(2)
-    (block,) = pool.take(1)
-    assert not pool.drop(block)
-    pool.share([block])
-    assert pool.drop(block)
-    assert not pool.drop(block)
-
-
-@pytest.mark.parametrize("tables", [[[0]], [[0, 1], [1, 2]], [[0, 1, 2]]])
-def test_pool_check_detects_foreign_tables(tables):
-    pool = BlockPool(4)
-    table = pool.take(2)
-    pool.check([table])
-    with pytest.raises(AssertionError):
-        pool.check(tables)
 
 
 def batch_of(slot_counts: list[int]) -> tuple[Batch, BlockIndex]:
@@ -91,11 +65,3 @@ def test_single_step_equals_growth_by_one(slot_counts: list[int], before: int) -
     stepped, grown = indexes
     assert Growth(stepped.step()) == grown.grow(1)
     assert [t.blocks for t in stepped.tables.held.values()] == [t.blocks for t in grown.tables.held.values()]
-
-
-@pytest.mark.parametrize("plain", [[], [(0, 4)], [(0, 4), (3, 8), (7, 4)]])
-def test_growth_sums_match_the_events(plain: list[tuple[int, int]]) -> None:
-    slots, first, second = growth_of(plain)
-    assert slots == sum(w for _, w in plain)
-    assert first == sum(w * t for t, w in plain)
-    assert second == sum(w * t * t for t, w in plain)

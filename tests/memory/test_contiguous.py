@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from manual_driver import admit, admit_and_prefill, extend, fork, samples, sequence
+from manual_driver import admit, admit_and_prefill, fork, samples, sequence
 
 from testbed.core.slots import Copy, Extent, Refusal
 from testbed.memory.contiguous.buddy import BuddyAllocator
@@ -28,14 +28,6 @@ def test_oracle_reserves_exactly_the_final_length():
     assert policy_of(ContiguousOracle, max_len=30).reservation(10, 25) == 30
 
 
-def test_range_of_a_power_of_two_needs_no_rounding():
-    policy, seq = policy_of(ContiguousOracle, r0=22), sequence(0, 10)  # 32 slots, 8 blocks
-    admit_and_prefill(policy, [seq], 10)
-    used = policy.usage()
-    assert (used.held, used.allocated, used.free) == (32, 32, 224)
-    assert not policy.non_sequence_slots().rounding
-
-
 def test_group_admission_is_all_or_nothing():
     policy = policy_of(ContiguousMax, max_len=64)
     assert not isinstance(admit(policy, [sequence(i, 8) for i in range(4)], 8), Refusal)
@@ -46,14 +38,6 @@ def test_group_admission_is_all_or_nothing():
     assert policy.admit([sequence(i, 8) for i in range(2, 5)], 8) is Refusal.LATER
     assert policy.usage() == before
     policy.check()
-
-
-def test_reservation_is_usable_up_to_its_last_slot():
-    policy, seq = policy_of(ContiguousOracle, r0=6), sequence(0, 10)
-    admit_and_prefill(policy, [seq], 10)
-    assert not isinstance(extend(policy, [seq], 6), Refusal)
-    assert extend(policy, [seq], 1) is Refusal.NEVER
-    assert policy.max_seq_len(10, 1) == 256
 
 
 def test_tables_and_rounding_are_counted_in_slots():
@@ -79,14 +63,6 @@ def test_max_seq_len_is_that_of_an_empty_pool(kind, num_seqs, longest):
     assert policy_of(kind, num_slots=64, max_len=100).max_seq_len(10, num_seqs) == longest
 
 
-def test_buddy_allocator_reports_the_largest_free_range():
-    buddy = BuddyAllocator(13)
-    assert buddy.largest_free() == 8
-    buddy.allocate(3)
-    assert buddy.largest_free() == 4
-    assert [buddy.allocate(2), buddy.largest_free(), buddy.allocate(0), buddy.largest_free()] == [8, 1, 12, 0]
-
-
 @pytest.mark.parametrize("num_units", [1, 7, 983, 1024])
 def test_freed_buddy_ranges_merge_completely(num_units):
     buddy, rng, taken = BuddyAllocator(num_units), Random(num_units), []
@@ -102,22 +78,9 @@ def test_freed_buddy_ranges_merge_completely(num_units):
     assert buddy.free_ranges() == before
 
 
-def test_uneven_pool_starts_as_powers_of_two():
-    assert BuddyAllocator(13).free_ranges() == [(0, 8), (8, 4), (12, 1)]
-    assert BuddyAllocator(0).allocate(0) is None
-
-
 def test_fragmented_free_units_form_no_larger_range():
     buddy = BuddyAllocator(8)
     starts = [buddy.allocate(0) for _ in range(8)]
     for start in starts[::2]:
         buddy.free(start, 0)
     assert (buddy.num_free, buddy.largest_free(), buddy.allocate(1)) == (4, 1, None)
-
-
-def test_lowest_of_equal_ranges_is_taken():
-    buddy = BuddyAllocator(16)
-    starts = [buddy.allocate(1) for _ in range(8)]
-    for start in (starts[5], starts[1], starts[6]):
-        buddy.free(start, 1)
-    assert [buddy.allocate(1) for _ in range(3)] == [starts[1], starts[5], starts[6]]

@@ -61,23 +61,6 @@ def test_shared_block_is_copied_except_for_the_last_writer():
     policy.check()
 
 
-def test_beams_of_one_parent_write_into_separate_blocks():
-    """As beams do: the fork is between members of a batch that has stepped already."""
-    policy, (parent, *children) = paged(), samples(6, count=3)
-    for seq in (parent, *children):
-        admit_and_prefill(policy, [seq], 6)
-    batch = passing_batch([parent, *children])
-    policy.extend(batch, 1)
-    batch.extend(1)
-    for child in children:
-        policy.fork(parent, child)
-    assert policy.usage().held == 8
-    assert len(policy.extend(batch, 1).ops.copies) == 2
-    batch.extend(1)
-    assert len({policy.table(seq)[-1] for seq in batch}) == 3
-    policy.check()
-
-
 def test_preempted_group_leaves_no_pending_copies():
     """A group forks and is preempted before its next step; another one is given the same blocks, and forks too."""
     policy, batch = paged(), passing_batch([])
@@ -98,25 +81,6 @@ def test_preempted_group_leaves_no_pending_copies():
     policy.check()
 
 
-def test_full_block_is_shared_without_a_copy():
-    policy, (parent, child) = paged(), samples(8)
-    admit_and_prefill(policy, [parent], 8)
-    fork(policy, parent, child)
-    assert not extend(policy, [parent, child], 1).ops
-    assert policy.table(parent)[:2] == policy.table(child)[:2]
-    policy.check()
-
-
-def test_multi_token_step_needs_copy_and_growth_blocks():
-    """Two of 6 tokens that share two blocks take 3 tokens each: a copy, and a third block for both."""
-    for num_blocks, refused in ((4, True), (5, False)):
-        policy, (parent, child) = paged(num_blocks), samples(6)
-        admit_and_prefill(policy, [parent], 6)
-        fork(policy, parent, child)
-        assert isinstance(extend(policy, [parent, child], 3), Refusal) is refused
-        policy.check()
-
-
 @pytest.mark.parametrize("lengths", [(4,), (3, 5), (8, 8, 8), (1, 2, 3, 4), (7, 9)])
 @pytest.mark.parametrize("num_blocks", [6, 7, 13])
 def test_guaranteed_steps_never_exceed_possible_steps(lengths, num_blocks):
@@ -130,21 +94,6 @@ def test_guaranteed_steps_never_exceed_possible_steps(lengths, num_blocks):
     found = possible_steps(policy, seqs)
     assert promised <= found
     assert promised >= free // len(seqs) * 4
-
-
-def test_guaranteed_steps_need_no_copy():
-    policy, (parent, child) = paged(), samples(6)
-    admit_and_prefill(policy, [parent], 6)
-    fork(policy, parent, child)
-    batch = passing_batch([parent, child])
-    assert policy.guaranteed_steps(batch) == 0
-    disband(batch)
-
-
-@pytest.mark.parametrize(("num_seqs", "longest"), [(1, 24), (2, 16), (3, 12)])
-def test_max_seq_len_of_samples_shares_only_the_prompt(num_seqs, longest):
-    """Six blocks, two of them the prompt's: four more for each, two, or one and a third."""
-    assert paged(6).max_seq_len(8, num_seqs) == longest
 
 
 def test_replaced_beam_frees_its_last_blocks():

@@ -43,16 +43,6 @@ def test_step_needs_a_free_block_for_each_sequence(kind, answer):
     assert policy.guaranteed_steps(batch) == (2 if kind is Paged else 0)
 
 
-def test_single_sequence_runs_to_the_last_slot():
-    policy, batch = Paged2023(PoolSpec(8, 8), block_size=4, watermark=0.0), Batch()
-    resident(policy, batch, 0, 5)
-    assert policy.guaranteed_steps(batch) == 3
-    for _ in range(3):  # no block is free, and none is needed
-        assert isinstance(policy.extend(batch, 1), Grant)
-        batch.extend(1)
-    assert policy.extend(batch, 1) is Refusal.LATER
-
-
 @given(st.integers(1, 3), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 9))
 def test_last_group_sees_fewest_free_blocks_in_even_batches(width, lengths, num_steps):
     policy, batch = Paged2023(PoolSpec(4096, 64), block_size=4, watermark=0.0), Batch()

@@ -3,8 +3,6 @@
 import counting
 import numpy as np
 import pytest
-import two_sizes
-import two_tiers
 import vattention
 import window
 from test_plug_in_policies import (
@@ -19,16 +17,8 @@ from test_plug_in_policies import (
     workload,
 )
 from tiny import analytic, server
-from token_machine import Machine, watchable
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
-from testbed.core.specs import ModelSpec
-from testbed.cost.model import Work
-from testbed.cost.profile import Choices, ProfileCost, read_profile
-from testbed.memory.policy import PoolSpec, host
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
@@ -43,36 +33,6 @@ def test_mapped_pages_add_the_configured_time(keep_mapped):
     predicted = analytic(overhead_s=1e-3, extra_s=COSTS)
     busy = [run(requests, p, cost=c).totals.busy_ps for p, c in zip(policies, (free, predicted), strict=True)]
     assert busy[1] - busy[0] == policies[0].num_mapped * round(1e-4 * PS) > 0
-
-
-def test_pages_kept_mapped_are_not_mapped_again():
-    kept, unmapped = (vattention.VAttention(POOL, 16, keep_mapped) for keep_mapped in (True, False))
-    for policy in (kept, unmapped):
-        run(workload(0), policy)
-    assert 0 < kept.num_mapped < unmapped.num_mapped
-
-
-def test_profile_adds_mapping_time_or_refuses_without_one():
-    profile = read_profile("h200-opt-13b-tp1")
-    model = ModelSpec(**profile["model"])
-    free, predicted = (ProfileCost(model, None, profile, Choices(extra_s={"pages_mapped": s})) for s in (0.0, 1e-4))
-    requests = [r._replace(arrival_ps=0) for r in workload(1)]
-    policies = [vattention.VAttention(POOL, 16) for _ in range(3)]
-    busy = [run(requests, p, cost=c).totals.busy_ps for p, c in zip(policies, (free, predicted), strict=False)]
-    assert busy[1] - busy[0] == policies[0].num_mapped * round(1e-4 * PS)
-    with pytest.raises(InputError, match="pages_mapped"):
-        run(requests, policies[2], cost=ProfileCost(model, None, profile))
-
-
-def test_window_attention_reads_only_kept_tokens():
-    one = [Request(0, 0, 20, 100)]
-    full, short = vattention.VAttention(POOL), window.Window(POOL, sinks=3, window=30, block_size=4)
-    by_context = analytic(extra_s=COSTS)
-    times = [run(one, policy, cost=by_context) for policy in (full, short)]
-    assert times[1].totals.busy_ps < times[0].totals.busy_ps
-    assert times[1].totals.per_iteration.live == 20 + sum(short.num_stored(n) for n in range(21, 120))
-    assert short.num_stored(119) in range(33, 3 + 30 + 2 * 4)
-    assert times[1].totals.per_iteration.internal < 4 * 4  # the padding of the last block, in its last iterations
 
 
 def tables_by_num_slots(policy, request):
@@ -97,14 +57,6 @@ def test_window_keeps_first_and_last_tokens():
     assert tables[17] == [tables[16][i] for i in (0, 2, 3, 1)]  # the oldest block behind the sink is written over
     assert tables[21] == [tables[16][i] for i in (0, 3, 1, 2)]
     assert all(table[0] == tables[16][0] for table in tables.values())
-
-
-def test_prompt_head_is_stored_in_large_blocks():
-    policy = two_sizes.TwoSizes(POOL, large=16, small=4, large_share=0.5)
-    tables, totals = tables_by_num_slots(policy, Request(0, 0, 37, 30))
-    assert [extent.length for extent in tables[41]] == [16, 16, 4, 4, 4]
-    assert all(extent.start >= policy.num_large * 16 for extent in tables[41][2:])
-    assert totals.per_iteration.internal == 2  # it ends with 67 tokens: the last two iterations hold 68 slots
 
 
 def mean_latency(recorder):
@@ -136,60 +88,9 @@ def test_victim_recovers_in_the_cheaper_way(host_bandwidth, way):
     assert totals.swaps + totals.recomputes == getattr(totals, way)
 
 
-@pytest.mark.parametrize("preemption", [Recompute, Swap])
-@pytest.mark.parametrize("kind", SCHEDULERS)
-@pytest.mark.parametrize("block_size", [1, 4])
-def test_tokens_read_from_host_equal_tokens_written(block_size, kind, preemption):
-    for seed, samples in enumerate(("single", "samples", "beams", "single")):
-        requests = workload(seed, kind=samples, gap_ps=10**9)
-        if block_size > 1:
-            requests = [r._replace(prompt_ids=r.prompt_ids[::block_size], tokens_per_id=block_size) for r in requests]
-        policy = watchable(two_tiers.TwoTiers)(PoolSpec(400, MAX_LEN, host(300)), block_size=block_size)
-        scheduler = watchable(kind)(policy, preemption(COST), max_num_batched_tokens=40, max_num_seqs=30)
-        machine = Machine(scheduler)
-        simulate(requests, scheduler, COST, MAX_LEN)
-        assert machine.num_read
-        assert policy.counters()["host_read_blocks"] > 0
-
-
-def test_second_tier_saves_prefill_tokens():
-    requests = workload(0, 60, gap_ps=10**10)
-    pool = PoolSpec(200, MAX_LEN, host(2000))
-    one, two = PrefixCaching(pool, 8), two_tiers.TwoTiers(pool, 8)
-    prefilled = [run(requests, policy).spans.columns()["prefill_tokens"].sum() for policy in (one, two)]
-    assert prefilled[1] < prefilled[0]
-    assert prefilled[0] - prefilled[1] <= 8 * two.counters()["host_read_blocks"]
-    assert two.counters()["host_written_blocks"] <= two.counters()["evictions"]
-
-
 def test_plug_in_counters_reach_the_summary():
     policy = counting.CountingPaged(POOL, block_size=8)
     run([Request(0, 0, 12, 20, num_seqs=2)], policy)
     # each of two sequences ends with 31 tokens: blocks from token 1 and 9, 17, 25; 31 - 12 = 19, 14 and 6 old
     counted = {name: n for name, n in policy.counters().items() if n}
     assert counted == {"copies_on_write": 1, "blocks_of_age_16": 4, "blocks_of_age_0": 4}
-
-
-def test_samples_without_sharing_get_slots_for_the_whole_prompt():
-    slot_counts = []
-
-    class Watched(vattention.VAttention):
-        def guaranteed_steps(self, batch):
-            slot_counts.append([seq.num_slots for seq in batch])
-            return 0
-
-    scheduler = ChunkedPrefill(Watched(POOL), Recompute(), max_num_batched_tokens=16, max_num_seqs=9)
-    simulate([Request(0, 0, 40, 4, num_seqs=3)], scheduler, COST, MAX_LEN)
-    assert slot_counts == [
-        [num_slots] * 3 for num_slots in (42, 43)
-    ]  # the step of the fork's copies is no step of many
-
-
-def test_prompt_chunks_read_only_kept_tokens():
-    requests = [Request(0, 0, 100, 1)]
-    cost = analytic(prefill_flops=1e-6, extra_s={"pages_mapped": 0.0})
-    policies = window.Window(POOL, sinks=4, window=8, block_size=4), vattention.VAttention(POOL, 64)
-    kept, full = (run(requests, policy, ChunkedPrefill, cost=cost).totals.busy_ps for policy in policies)
-    chunks = [(40, 0), (40, 40), (20, 80)]
-    read = [cost.iteration(Work(prefill=((new, min(before, 16)),), num_requests=1)) for new, before in chunks]
-    assert kept == sum(read) < full

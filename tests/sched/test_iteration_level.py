@@ -1,7 +1,7 @@
 """Who runs next, who gives way and who comes back first: plans small enough to be written down beforehand."""
 
 import pytest
-from manual_driver import ManualDriver, admit_and_prefill, release, scheduler_of, sequence
+from manual_driver import ManualDriver, scheduler_of
 from ticks import FastMillisecond
 
 from testbed.core.request import Request
@@ -9,12 +9,10 @@ from testbed.core.sequence import SequenceStatus
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
-from testbed.sched.static_batch import StaticBatch
 from testbed.sim.simulation import simulate
 
 KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
@@ -62,21 +60,6 @@ def test_mixed_prefill_runs_large_prompts_before_decodes():
     step(run)
     add(run, (5, 9), (7, 9))
     assert [step(run), step(run), step(run)] == [(1, [5]), (0, [7]), (3, [])]
-
-
-def test_iteration_without_token_budget_admits_no_request():
-    run = driver(ChunkedPrefill, max_num_batched_tokens=4)
-    add(run, (4, 9), (4, 9))
-    assert step(run) == (0, [4])
-    assert list(run.state.running) == [0]
-
-
-def test_chunk_allocates_only_its_slots():
-    run = driver(ChunkedPrefill, max_num_batched_tokens=8)
-    (group,) = add(run, (20, 2))
-    assert chunks(run) == [(8, 0, False)]
-    assert (group.sequences[0].num_slots, run.policy.usage().held) == (8, 8)
-    assert [chunks(run) for _ in range(2)] == [[(8, 8, False)], [(4, 16, True)]]
 
 
 def test_last_prompt_token_is_prefilled_after_a_full_hit():
@@ -129,16 +112,6 @@ def test_earliest_preempted_swaps_in_before_new_requests():
     assert one.num_swaps == 0
 
 
-def test_swapped_in_group_steps_with_all_its_samples():
-    """The second request ends in its third token: then two samples of 3 tokens come back, and read 4 each."""
-    run = driver(SeparatePrefill, Swap, policy=paged(num_blocks=9))
-    add(run, (20, 12), (8, 3))
-    (pair,) = add(run, (3, 9), num_seqs=2)
-    plans = [run.step()[0] for _ in range(4)]
-    assert (plans[1].preempted, plans[3].swapped_in) == ([pair], [pair])
-    assert (plans[3].decode_seqs, plans[3].decode_context, plans[3].decode_max_context) == (3, 23 + 2 * 4, 23)
-
-
 def test_no_swap_in_during_an_iteration_that_preempts():
     """Two samples are on the host when a long request has to be computed again: it leaves more room than they need."""
     run = driver(SeparatePrefill, RecomputeSingleSwapGroup, policy=paged(num_blocks=9))
@@ -148,50 +121,6 @@ def test_no_swap_in_during_an_iteration_that_preempts():
     assert plans[1].preempted == [pair]
     assert (plans[9].preempted, plans[9].swapped_in) == ([long], [])
     assert plans[10].swapped_in == [pair]
-
-
-def static(**limits):
-    policy = ContiguousMax(PoolSpec(16 * 64, 64), block_size=4)
-    return ManualDriver(StaticBatch(policy, Recompute(), **{"max_batch_size": 2, "max_padded_len": 64, **limits}))
-
-
-def test_static_batch_is_limited_by_size_and_padded_length():
-    run = static()
-    add(run, (4, 2), (4, 2), (4, 2))
-    assert step(run) == (0, [4, 4])
-    run = static(max_batch_size=9, max_padded_len=20)
-    add(run, (8, 2), (4, 12), (9, 12))
-    assert step(run) == (0, [8, 4])  # 8 + 12 are 20, 9 + 12 are not
-
-
-def test_policy_without_sharing_allocates_whole_prompt_per_sample():
-    policy = ContiguousMax(PoolSpec(16 * 64, 64), block_size=4)
-    run = driver(ChunkedPrefill, policy=policy, max_num_batched_tokens=8)
-    (group,) = add(run, (20, 3), num_seqs=2)
-    step(run)
-    assert [seq.num_slots for seq in group.sequences] == [20, 20]
-
-
-def test_chunk_is_cut_to_the_free_blocks():
-    story = tuple(range(24))
-    policy = PrefixCaching(PoolSpec(64, 64), block_size=4, watermark=0)
-    teller, neighbour = sequence(98, 8, prompt_ids=story[:8]), sequence(99, 52)
-    admit_and_prefill(policy, [teller], 8)
-    admit_and_prefill(policy, [neighbour], 52)  # one block of 16 is left
-    run = driver(ChunkedPrefill, policy=policy, max_num_batched_tokens=12)
-    run.add(Request(0, 0, 24, 1, prompt_ids=story))
-    # Room was asked for 12 tokens, of which 8 were found: a chunk of 12 behind them would take two blocks more.
-    assert chunks(run) == [(4, 8, False)]
-    assert chunks(run) == []
-    release(policy, neighbour)
-    run.state.memory_released()
-    assert chunks(run) == [(12, 12, True)]
-    policy.check()
-
-
-def chunks(run):
-    plan, _ = run.step()
-    return [(chunk.new, chunk.num_stored, chunk.last) for chunk in plan.chunks]
 
 
 @pytest.mark.parametrize("kind", [Paged, ContiguousMax])

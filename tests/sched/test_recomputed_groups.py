@@ -1,13 +1,9 @@
 """Groups of several sequences that come back after recompute: what is computed, shared, refused and published."""
 
-import copy
-
 import pytest
 from manual_driver import ManualDriver, admit_and_prefill, release, scheduler_of, sequence
 
 from testbed.core.request import Request
-from testbed.core.slots import Refusal
-from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -57,18 +53,6 @@ def test_group_recompute_computes_shared_blocks_once(prefill):
     assert len({*first[2:], *second[2:], *third[2:]}) == 6
 
 
-def test_prompt_below_one_block_is_recomputed_per_sequence():
-    run = driver(SeparatePrefill, paged())
-    preempted(run, prompt_len=3)
-    assert chunks(step(run)) == [(8, 0), (8, 0), (8, 0)]
-
-
-def test_policy_without_sharing_recomputes_every_sequence():
-    run = driver(SeparatePrefill, ContiguousMax(PoolSpec(256, 64)))
-    preempted(run)
-    assert chunks(step(run)) == [(15, 0)] * 3
-
-
 def test_group_recompute_continues_over_iterations():
     run = driver(SeparatePrefill, paged(), max_num_batched_tokens=16)
     group = preempted(run)
@@ -76,12 +60,6 @@ def test_group_recompute_continues_over_iterations():
     assert [chunks(plan) for plan in plans] == [[(15, 0)], [(7, 8), (7, 8)], []]
     assert plans[2].decode_seqs == 3
     assert group.num_generated == 7
-
-
-def test_recompute_chunks_continue_in_the_next_sequence():
-    run = driver(ChunkedPrefill, paged(), max_num_batched_tokens=9)
-    preempted(run)
-    assert [chunks(step(run)) for _ in range(4)] == [[(9, 0)], [(6, 9), (3, 8)], [(4, 11), (5, 8)], [(2, 13)]]
 
 
 def test_only_stored_blocks_are_hit_after_repeated_preemption():
@@ -100,26 +78,3 @@ def crowd_out(policy):
     other = sequence(99, 64)
     admit_and_prefill(policy, [other], 64)
     release(policy, other)
-
-
-@pytest.mark.parametrize("num_others", [8, 9, 10, 11, 12])
-def test_refused_readmission_leaves_the_prefix_cache_unchanged(num_others):
-    policy = paged(PrefixCaching)
-    run = driver(SeparatePrefill, policy)
-    story = sequence(98, 8, prompt_ids=tuple(range(8)))
-    admit_and_prefill(policy, [story], 8)
-    group = preempted(run)
-    release(policy, story)
-    admit_and_prefill(policy, [sequence(99, 64)], 4 * num_others)
-    before = state(policy)
-    refused = admit_and_prefill(policy, group.sequences, 15) is Refusal.LATER
-    assert refused == (num_others > 8)  # 2 + 3 * 2 blocks of 16 are asked for
-    assert (state(policy) == before) == refused
-    policy.check()
-
-
-def state(policy):
-    """What can be found, and the order in which it will be evicted."""
-    pool = copy.deepcopy(policy)._pool
-    hits = [node.hits for node in pool.index.holder if node]
-    return policy.usage(), policy.counters(), hits, [node.block for node in pool.order.victims(pool.num_parked)]

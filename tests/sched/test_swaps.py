@@ -36,12 +36,6 @@ def swapped_out(run, num_generated, output_len=20, num_seqs=1, beam=False):
     return group
 
 
-def num_blocks(run, group):
-    """Different blocks in the tables of a group, beam by beam and all together."""
-    tables = [{extent.start for extent in run.policy.table(seq)} for seq in group.sequences]
-    return [len(table) for table in tables], len(set().union(*tables))
-
-
 @pytest.mark.parametrize("prefill", PREFILLS)
 @pytest.mark.parametrize(("num_generated", "live"), [(5, 15), (19, 0)])
 def test_swapped_in_group_decodes_in_the_same_step(prefill, num_generated, live):
@@ -53,20 +47,6 @@ def test_swapped_in_group_decodes_in_the_same_step(prefill, num_generated, live)
     assert group.num_generated == num_generated + 1
     assert outcome.finished == ([] if live else [group])
     assert run.policy.usage().live == live
-
-
-@pytest.mark.parametrize("prefill", PREFILLS)
-def test_swapped_in_beams_follow_the_same_candidates(prefill):
-    alone, away = driver(prefill), driver(prefill)
-    request = Request(0, 0, 10, 20, num_seqs=4, beam=True)
-    stayed = alone.add(request)
-    for _ in range(12):
-        alone.step()
-    group = swapped_out(away, num_generated=5, num_seqs=4, beam=True)
-    for _ in range(7):
-        away.step()
-    assert num_blocks(away, group) == num_blocks(alone, stayed)
-    assert away.policy.usage().saved == alone.policy.usage().saved
 
 
 @pytest.mark.parametrize("prefill", PREFILLS)

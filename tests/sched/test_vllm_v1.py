@@ -48,14 +48,6 @@ def test_decodes_run_first_and_prefills_share_the_budget():
     assert step(run) == (4, [])
 
 
-def test_max_num_seqs_limits_running_sequences():
-    run = driver(100, max_num_seqs=2)
-    add(run, (2, 3), (2, 9), (2, 9))
-    assert step(run) == (0, [(0, 2), (1, 2)])
-    assert [step(run), step(run)] == [(2, []), (2, [])]
-    assert step(run) == (1, [(2, 2)])
-
-
 def test_long_prefill_threshold_runs_several_prefills_in_order():
     run = driver(100, long_prefill_token_threshold=6)
     add(run, (13, 9), (8, 9), (20, 9))
@@ -88,17 +80,6 @@ def test_preempting_step_continues_running_prefills():
     assert (plan.preempted, plan.decode_seqs) == ([third], 1)
 
 
-def test_prefill_without_free_blocks_preempts_itself():
-    run = driver(6, scheduler_reserve_full_isl=False)
-    _, second = add(run, (10, 20), (14, 9))
-    assert step(run) == (0, [(0, 10), (1, 6)])
-    assert run.policy.usage().free == 4
-    plan, _ = run.step()
-    assert (plan.preempted, plan.decode_seqs, plan.chunks) == ([second], 1, [])
-    assert run.policy.usage().held == 12
-    run.policy.check()
-
-
 @pytest.mark.parametrize(("whole", "chunks"), [(True, [(0, 10)]), (False, [(0, 10), (1, 6)])])
 def test_admission_needs_blocks_for_whole_prompt_or_first_chunk(whole, chunks):
     run = driver(6, scheduler_reserve_full_isl=whole)
@@ -106,32 +87,9 @@ def test_admission_needs_blocks_for_whole_prompt_or_first_chunk(whole, chunks):
     assert step(run) == (0, chunks)
 
 
-def test_refused_head_blocks_the_queue():
-    run = driver(6)
-    add(run, (10, 20), (20, 1), (1, 1))
-    assert step(run) == (0, [(0, 10)])
-    assert step(run) == (1, [])
-
-
 def test_token_budget_below_max_num_seqs_is_refused():
     with pytest.raises(InputError, match="max_num_seqs, which is 17"):
         driver(9, max_num_seqs=17)
-
-
-def test_budget_of_one_token_per_sequence_suffices():
-    run = driver(100, max_num_batched_tokens=2, max_num_seqs=2)
-    add(run, (1, 3), (1, 3))
-    assert [step(run), step(run), step(run)] == [(0, [(0, 1), (1, 1)]), (2, []), (2, [])]
-
-
-def test_last_prefill_is_preempted_first():
-    """Six blocks are two for each; for its third the first prompt takes those of the third prompt, not the second's."""
-    run = driver(6, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
-    groups = add(run, (16, 3), (16, 3), (16, 3))
-    assert [step(run), step(run)] == [(0, [(0, 4), (1, 4), (2, 4)])] * 2
-    plan, _ = run.step()
-    assert plan.preempted == groups[2:]
-    assert [chunk.group for chunk in plan.chunks] == groups[:2]
 
 
 def async_vllm(num_blocks=100, *, ignore_eos=True, **limits):

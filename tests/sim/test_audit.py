@@ -8,7 +8,7 @@ from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.slots import Copy, Extent, Fixed, Growth, Move, Ops, Refusal
+from testbed.core.slots import Copy, Fixed, Growth, Move, Ops, Refusal
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -88,15 +88,6 @@ def test_policy_answers_must_match_the_plan(method, answer, reported):
         serve(odd, cost=FastMillisecond(), lengths=(10, 220), max_len=256)
 
 
-def test_tables_must_match_usage():
-    class Sprawling(Paged):
-        def table(self, seq):
-            return [Extent(0, 256)]
-
-    with pytest.raises(PlugInError, match=r"Sprawling: usage\(\) does not go with its tables or footprints"):
-        serve(Sprawling, fast_forward=False)
-
-
 def test_a_table_that_is_too_short_is_named_with_its_clause_and_sequences():
     class Cutting(Paged):
         def table(self, seq):
@@ -105,16 +96,6 @@ def test_a_table_that_is_too_short_is_named_with_its_clause_and_sequences():
     reported = r"Cutting: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of \[Sequence\(0\), Seq"
     with pytest.raises(PlugInError, match=reported):
         serve(Cutting)
-
-
-def test_a_pool_stays_as_large_as_it_is():
-    class Swelling(Paged):
-        def usage(self):
-            used = super().usage()
-            return used._replace(total=used.total + used.live, free=used.free + used.live)
-
-    with pytest.raises(PlugInError, match="Swelling miscounts its slots"):
-        serve(Swelling)
 
 
 def larger(**pool):
@@ -146,18 +127,6 @@ def test_more_slots_than_the_pool_has_are_reported(kind, reported):
 def test_decode_times_must_equal_iteration_times(decode):
     with pytest.raises(PlugInError, match=r"Odd says \[\d+, \d+\] ps by decode\(\), \[\d+, \d+\] ps by iteration\(\)"):
         serve(cost=cost_taking(MS, decode))
-
-
-def test_context_dependent_cost_is_equal_fast_and_slow():
-    class ByContext(OneMillisecond):
-        def iteration(self, work):
-            return MS + 1000 * work.decode_context + work.decode_max_context
-
-        def decode(self, work):
-            return Affine(self.iteration(work), 1000 * work.decode_seqs + 1, UNBOUNDED)
-
-    fast, slow = serve(cost=ByContext()), serve(cost=ByContext(), fast_forward=False)
-    assert (fast.end_ps, fast.totals) == (slow.end_ps, slow.totals)
 
 
 @pytest.mark.parametrize("slots", [0, 4, 1000])

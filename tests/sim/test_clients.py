@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import simpy
 from manual_driver import scheduler_of
 from ticks import MS, FastMillisecond, OneMillisecond
 
@@ -14,7 +13,6 @@ from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sim import arrivals
 from testbed.sim.arrivals import Gamma, Poisson, Replay, Sessions, SessionWorkload, Slotted, likely_order
-from testbed.sim.clients import open_loop
 from testbed.sim.simulation import simulate
 
 
@@ -107,32 +105,6 @@ def test_sessions_need_turns_and_cut_long_think_times():
     assert len(Poisson(1, 10).times_ps(None, 0))
 
 
-class RecordingServer:
-    """Notes who came when."""
-
-    def __init__(self, env):
-        self.env, self.came, self.closed_at, self.expected = env, [], None, []
-
-    def expect(self, at_ps):
-        self.expected.append(at_ps)
-
-    def submit(self, request):
-        self.came.append((self.env.now, request.request_id))
-
-    def close(self):
-        self.closed_at = self.env.now
-
-
-def test_open_loop_submits_at_arrival_times_then_closes():
-    env = simpy.Environment(0)
-    door = RecordingServer(env)
-    env.process(open_loop(env, door, [Request(i, at, 1, 1) for i, at in enumerate((3, 7, 7, 20))]))
-    env.run()
-    assert door.came == [(3, 0), (7, 1), (7, 2), (20, 3)]
-    assert door.closed_at == 20
-    assert door.expected == [3, 7, 7, 20]
-
-
 def first_tokens_ms(requests, fast_forward):
     scheduler = scheduler_of(MixedPrefill, Paged(PoolSpec(1024, 512)), Recompute())
     columns = simulate(requests, scheduler, FastMillisecond(), 512, fast_forward=fast_forward).requests.columns()
@@ -146,18 +118,6 @@ def test_arrival_at_an_iteration_end_joins_the_next_iteration(arrival_ms, fast_f
     assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: arrival_ms + 1}
 
 
-@pytest.mark.parametrize("fast_forward", [True, False])
-def test_later_arrival_waits_for_the_running_iteration(fast_forward):
-    requests = [Request(0, 0, 10, 200), Request(1, 57 * MS + 1, 10, 2)]
-    assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: 59}
-
-
-@pytest.mark.parametrize("fast_forward", [True, False])
-def test_arrival_at_the_last_finish_starts_at_once(fast_forward):
-    requests = [Request(0, 0, 10, 5), Request(1, 5 * MS, 10, 2)]
-    assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: 6}
-
-
 def test_slotted_arrivals_match_the_protocol_code(monkeypatch):
     np.random.seed(3)
     counts = np.random.poisson(4.0 * 0.010, size=900 * 100)
@@ -165,20 +125,6 @@ def test_slotted_arrivals_match_the_protocol_code(monkeypatch):
     assert Slotted(4.0, 900).times_ps(None, 3).tolist() == expected
     monkeypatch.setattr(arrivals, "SLOTS_AT_ONCE", 1000)
     assert Slotted(4.0, 900).times_ps(None, 3).tolist() == expected
-
-
-@pytest.mark.parametrize("process", [Poisson(9.0, 100), Gamma(9.0, 100, 50.0), Slotted(900.0, 1.0)])
-def test_who_would_come_at_the_end_or_later_does_not_come(process):
-    times = np.concatenate([process.times_ps(None, seed) for seed in range(20)])
-    assert times.min() >= 0
-    assert 0.98 * process.duration_s * PS < times.max() < process.duration_s * PS
-
-
-def test_a_slot_may_be_as_long_as_all_and_sessions_one_at_a_time():
-    times = Slotted(8.0, 30, slot_s=30).times_ps(None, 0)
-    assert set(times.tolist()) == {0}
-    assert len(times) == pytest.approx(240, rel=0.2)
-    assert Sessions(at_once=1).at_once == 1
 
 
 @pytest.mark.parametrize("process", [Poisson(5.0, 2000), Gamma(5.0, 2000, burstiness=4.0)])
@@ -194,10 +140,6 @@ def test_gamma_gaps_have_configured_mean_and_burstiness(burstiness):
     gaps = np.diff(Gamma(20.0, 5000, burstiness).times_ps(None, 0)) / PS
     assert gaps.mean() == pytest.approx(1 / 20, rel=0.03)
     assert gaps.var() / gaps.mean() ** 2 == pytest.approx(burstiness, rel=0.06)
-
-
-def test_poisson_is_gamma_of_burstiness_one():
-    assert Poisson(5.0, 100).times_ps(None, 7).tolist() == Gamma(5.0, 100, 1.0).times_ps(None, 7).tolist()
 
 
 def test_replay_keeps_trace_times_scaled_by_speedup():

@@ -9,7 +9,7 @@ from tiny import analytic
 
 from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import Sequence
-from testbed.core.slots import DEVICE, HOST, Extent, Refusal
+from testbed.core.slots import DEVICE, HOST
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousPow2
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
@@ -46,10 +46,6 @@ class Script:
 
 def move(policy, seqs, tier):
     return policy.move(seqs, tier)
-
-
-def register_prefix(policy, num_tokens):
-    return policy.register_prefix(num_tokens)
 
 
 def sequence(seq_id, request_id, prompt_len=7, **request):
@@ -105,28 +101,6 @@ def test_swapped_out_group_is_absent_from_the_device():
     assert [tables(f)[1] for f in frames[:3]] == [[0, 1], [-1, -2], [1, 0]]
     assert [held.num_tokens for held in frames[3].held.values()] == [7, 7]
     assert not frames[4].held
-
-
-def test_registered_prefix_stays_pinned_after_swap_out():
-    script = Script(Paged(PoolSpec(36, 64, host(16)), block_size=4, watermark=0))
-    user = sequence(0, 1, registered_prefix=4)
-    script.at(0, register_prefix, 4)
-    script.at(1, admit_and_prefill, [user], 7)
-    script.at(2, move, [user], HOST)
-    frames = script.frames(3)
-    assert [f.non_sequence_slots.pinned for f in frames] == [(Extent(0, 4),)] * 3
-    assert [tables(f) for f in frames] == [{}, {0: [0, 1]}, {0: [0, -1]}]
-
-
-def test_refusal_changes_no_state():
-    script = Script(ContiguousMax(PoolSpec(64, 24), block_size=4))
-    script.at(0, admit_and_prefill, [sequence(0, 1)], 7)
-    script.at(0, admit_and_prefill, [sequence(1, 2)], 7)
-    assert script.at(1, admit_and_prefill, [sequence(2, 3)], 7) is Refusal.LATER
-    frames = script.frames(2)
-    assert [f.held.keys() for f in frames] == [{0, 1}, {0, 1}]
-    assert frames[0].held[1].device == (Extent(32, 24),)
-    assert frames[0].non_sequence_slots.rounding == (Extent(24, 8), Extent(56, 8))
 
 
 def test_trace_is_limited_to_its_window_and_thinned():
@@ -201,32 +175,6 @@ def test_traced_window_equals_that_part_of_the_run():
     assert len(inside) > 20
     assert [f for f in part.frames if f in inside] == inside
     assert part.end_ps == stop
-
-
-def prompt(seq_id, ids):
-    return sequence(seq_id, seq_id, len(ids), prompt_ids=tuple(ids))
-
-
-def test_cached_blocks_are_traced_until_eviction():
-    script = Script(PrefixCaching(PoolSpec(16, 64), block_size=4, watermark=0))
-    first, second, other = prompt(0, range(9)), prompt(1, range(9)), prompt(2, range(100, 113))
-    script.at(0, admit_and_prefill, [first], 9)
-    script.at(1, admit_and_prefill, [second], 9)
-    script.at(2, release, first)
-    script.at(3, release, second)
-    script.at(4, admit_and_prefill, [other], 13)
-    frames = script.frames(5)
-    assert [tables(f) for f in frames] == [
-        {0: [0, 1, 2]},
-        {0: [0, 1, 2], 1: [0, 1, 3]},
-        {1: [0, 1, 3]},
-        {},
-        {2: [0, 1, 3, 2]},
-    ]
-    cached = [sorted(e.start // 4 for e in f.non_sequence_slots.cached) for f in frames]
-    assert cached == [[], [], [], [0, 1], []]
-    for frame in frames[:4]:
-        assert {e.start for e in frame.non_sequence_slots.cached}.isdisjoint(e.start for e in counts(frame))
 
 
 def test_every_mutating_policy_method_is_traced():

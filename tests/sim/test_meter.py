@@ -11,7 +11,6 @@ from testbed.memory.policy import PoolSpec
 from testbed.metrics import saving
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
-from testbed.sched.static_batch import StaticBatch
 from testbed.sim.simulation import simulate
 
 LIVE = 7 + 8 + 9
@@ -35,15 +34,6 @@ def test_memory_is_split_into_its_categories(kind, fast_forward):
     assert (seen.saved, seen.cached, seen.rounding) == (0, 0, rounding)
     assert seen.external_fragmentation == 3 * 64 - held - rounding - largest_free
     assert list(totals.over_time) == [value * MS for value in seen]
-
-
-@pytest.mark.parametrize("kind", BY_HAND)
-def test_shared_prompt_is_counted_once(kind):
-    totals = totals_of(kind, [Request(0, 0, 8, 3, num_seqs=2)], True)
-    if kind is Paged:  # 2 blocks while the prompt is computed for both, then 2 and one more for each
-        assert (totals.per_iteration.live, totals.per_iteration.saved) == (8 + 10 + 12, 8 + 8 + 8)
-    else:
-        assert totals.per_iteration.saved == 0
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
@@ -71,19 +61,3 @@ def test_shared_unused_block_end_is_counted_once(fast_forward):
     assert spans["live"].tolist() == [5, 5 + 8, 4 * 6]
     assert spans["reserved"].tolist() == [2, 2, 4]
     assert spans["internal"].tolist() == [1, 1, 4]
-
-
-def test_finished_request_of_static_batch_takes_no_further_block():
-    requests = [Request(0, 0, 7, 2), Request(1, 0, 7, 12)]  # the first would need a third block of 4 for token 9
-    fast, plain = (
-        simulate(
-            requests,
-            StaticBatch(Paged(PoolSpec(64, 32), block_size=4), Recompute(), max_batch_size=2, max_padded_len=32),
-            FastMillisecond(),
-            32,
-            fast_forward=fast_forward,
-        ).totals
-        for fast_forward in (True, False)
-    )
-    assert fast == plain
-    assert fast.per_iteration.reserved >= 0

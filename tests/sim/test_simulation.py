@@ -5,7 +5,6 @@ import pytest
 import simpy
 from manual_driver import scheduler_of
 from ticks import MS, FastMillisecond, OneMillisecond
-from tiny import analytic
 
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import PS, Request, Rows, Workload
@@ -68,12 +67,6 @@ def test_an_idle_run_stops_on_time_before_later_arrivals(cost):
     assert [mark.time_ps for mark in recorder.marks.values()] == [30 * MS, 50 * MS]
 
 
-@pytest.mark.parametrize("cost", COSTS)
-def test_who_comes_as_a_run_stops_has_come(cost):
-    recorder = run([Request(0, 0, 4, 10), Request(1, 50 * MS, 4, 10)], cost, stop_ps=50 * MS)
-    assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.iterations) == (50 * MS, 2, 10)
-
-
 LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of milliseconds more
 
 
@@ -88,13 +81,6 @@ def test_time_goes_on_to_the_last_arrival_and_past_it(kind):
     rows, others = fast.requests.columns(), slow.requests.columns()
     assert all(column.tolist() == others[name].tolist() for name, column in rows.items())
     assert rows["finish_ps"].tolist() == [request.arrival_ps + 10 * MS for request in requests]
-
-
-@pytest.mark.parametrize("stop_ps", [LAST_MS * MS + 5 * MS, None])
-def test_a_run_stops_near_the_end_of_time(stop_ps):
-    options = {} if stop_ps is None else {"stop_ps": stop_ps}
-    recorder = run([Request(0, LAST_MS * MS, 4, 10)], FastMillisecond(), **options)
-    assert recorder.end_ps == (stop_ps or LAST_MS * MS + 10 * MS)
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
@@ -148,31 +134,6 @@ def test_first_token_time_survives_recompute(cost):
     assert log["num_recomputes"].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("cost", COSTS)
-def test_waiting_swapped_and_preempted_are_counted_separately(cost):
-    recorder = run([*PAIR, *(Request(i, 12 * MS, 30, 2) for i in (2, 3))], cost, tight(), Swap)
-    spans = recorder.spans.columns()
-    assert (spans["waiting"].max(), spans["swapped"].max(), spans["preempted"].max()) == (2, 1, 1)
-    assert (recorder.totals.swaps, recorder.totals.recomputes) == (1, 0)
-    assert recorder.requests.columns()["num_swaps"].sum() == 1
-
-
-def test_one_token_output_ends_with_its_prefill():
-    recorder = run([Request(0, 0, 10, 1), Request(1, 0, 10, 2)], FastMillisecond())
-    assert recorder.requests.columns()["finish_ps"].tolist() == [MS, 2 * MS]
-
-
-def test_rejected_requests_have_no_finish_time():
-    recorder = run([Request(0, 0, 600, 1), Request(1, 0, 4, 2)], FastMillisecond())
-    log = recorder.requests.columns()
-    assert dict(zip(log["request_id"].tolist(), log["finish_ps"].tolist(), strict=True)) == {0: -1, 1: 2 * MS}
-
-
-def test_samples_that_cannot_fit_are_rejected():
-    recorder = run([Request(0, 0, 4, 36, num_seqs=2), Request(1, 0, 4, 36)], FastMillisecond(), tight())
-    assert recorder.rejections.keys() == {0}
-
-
 def test_work_counts_requests_and_repeated_shared_context():
     cost = RecordingCost()
     run([Request(0, 0, 8, 4, num_seqs=3), Request(1, 0, 8, 4)], cost)
@@ -194,17 +155,6 @@ def test_work_counts_copies_and_swaps_by_length():
     run(PAIR, cost, tight(), Swap)
     assert [sum(moved.num_transfers for moved in work.moves) for work in cost.works if work.moves] == [5, 5]
     assert [sum(moved.extents for moved in work.moves) for work in cost.works if work.moves] == [1, 1]
-
-
-@pytest.mark.parametrize("kind", [Paged, ContiguousMax])
-def test_span_sums_equal_those_of_its_steps(kind):
-    """Live slots of 8 tokens and then 9 to 12: 50 over five iterations, whether they are five rows or two."""
-    for cost, num_rows in ((OneMillisecond(), 5), (FastMillisecond(), 2)):
-        recorder = run([Request(0, 0, 8, 5)], cost, kind(PoolSpec(640, 64), block_size=4))
-        spans = recorder.spans.columns()
-        assert len(spans["live"]) == num_rows
-        assert (spans["live"] * spans["iterations"]).sum() == recorder.totals.per_iteration.live == 50
-        assert spans["live"].max() <= 12
 
 
 @pytest.mark.parametrize("cost", COSTS)
@@ -231,13 +181,6 @@ def test_static_batch_pads_every_sequence_to_the_maximum():
     assert [work.decode_context for work in cost.works] == [0, 2 * 31, 2 * 32]  # also of the one that has its output
     assert [work.decode_seqs for work in cost.works] == [0, 2, 2]
     assert [work.decode_max_context for work in cost.works] == [0, 31, 32]
-
-
-def test_padded_batch_takes_as_long_as_equal_requests():
-    cost = analytic(overhead_s=1e-3)
-    mixed = serve_static([Request(0, 0, 30, 2), Request(1, 0, 10, 9), Request(2, 0, 3, 1)], cost)
-    equal = serve_static([Request(i, 0, 30, 9) for i in range(3)], cost)
-    assert mixed.end_ps == equal.end_ps
 
 
 def test_static_batch_ends_with_its_last_output():

@@ -37,7 +37,7 @@ class Saturation(Study):
         overrides = (f"+system={self.systems[label]}", *self.common)
         summary, run = store.measure(overrides, {"scheduler.max_num_seqs": size})
         config = store.config(overrides)
-        model, server = config.model, config.server.spec
+        model, server = config.model, config.server
         used = sum(summary["memory"][kind]["over_time"] for kind in ("token_states", "reserved", "internal"))
         row = {
             "system": label,
@@ -110,7 +110,7 @@ class Capacity(Study):
 def sizes(store: RunStore, model: str) -> list[Row]:
     """The rows of one model on its server."""
     config = store.config([f"model={model}"])
-    spec, server = config.model, config.server.spec
+    spec, server = config.model, config.server
     name = server.name.removesuffix(f"-x{server.num_gpus}")
     pool = {"figure": "table1", "setting": f"{model} {name} x{server.num_gpus}"}
     rows = [

@@ -191,17 +191,17 @@ class Grouped(MemoryPolicy):
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
 
     def _idle(self, hit: Hit) -> Pages:
-        """Pages of a hit that nobody holds."""
+        """Pages of a hit that no sequence holds."""
         return self.pages.nothing
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
         """`seq` holds these pages too."""
 
     def _ensure_free(self, needed: list[int]) -> None:
-        """Make so many pages free, which `fits` has said to be possible."""
+        """Make so many pages free; `fits` has confirmed that this is possible."""
 
     def _unshared(self, unread: Pages) -> Pages:
-        """Which of these pages nobody holds once those that hold them here have given them back."""
+        """Which of these pages no sequence holds once those that hold them here have returned them."""
         return unread
 
     def _put(self, column: int, pages: list[int]) -> None:

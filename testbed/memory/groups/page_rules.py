@@ -33,8 +33,8 @@ class PagePool(ABC):
     """Pages of a pool of `total` units; `columns` say what a sequence needs a page for, one for each block of tokens.
 
     Counts are by column. free_units counts what no group has; a unit of an allocated page that its column cannot use
-    is rounding. A page that was taken may be idle: nobody holds it, and it is findable until it is put back. `idle`
-    counts these, and `queue` says which columns' idle pages may replace each other.
+    is rounding. A page that was taken may be idle: no sequence holds it, and it is findable until it is put back.
+    `idle` counts these; columns with the same `queue` may replace each other's idle pages.
     """
 
     hits_save: ClassVar[bool] = True  # a sequence never needs more pages because it holds idle ones
@@ -66,7 +66,7 @@ class PagePool(ABC):
         return 0
 
     def set_idle(self, column: int, page: int, idle: bool) -> None:
-        """Nobody holds the page any more, or somebody does again."""
+        """No sequence holds the page any more, or one does again."""
         self.idle[column] += 1 if idle else -1
 
     @abstractmethod

@@ -80,12 +80,7 @@ class BlockIndex(BatchIndex):
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
         """When num_steps more steps will take blocks, without the first num_blocks of them."""
-        size, taken = len(self.due), 0
-        events = list[tuple[int, int]]()
-        for step, count in self._takes(num_steps):
-            before, taken = max(taken, num_blocks), taken + count
-            events.append((step, max(taken - before, 0) * size))
-        return growth_of(events)
+        return self.marked(num_steps, [False] * num_blocks + [True] * (self.needed(num_steps) - num_blocks))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
