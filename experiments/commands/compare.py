@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     from testbed.experiments.compare.finished_run import read_runs
     from testbed.experiments.compare.texts import compare_page, parts
     from testbed.experiments.runs.figure_style import save
-    from testbed.experiments.runs.plots import grid_of
+    from testbed.experiments.runs.plots import figure_of
 
     comparison = compare(read_runs(options.runs))
     blamed, remarks = blame(comparison.runs)
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     if options.csv:
         write_text(options.csv, tidy(comparison).to_csv(index=False))
     if options.figure:
-        save(grid_of(charts), options.figure)
+        save(figure_of(charts), options.figure)
     if options.html:
         write_text(options.html, compare_page(comparison, blamed))
     for path in filter(None, (options.csv, options.figure, options.html)):

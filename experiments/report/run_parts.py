@@ -12,14 +12,13 @@ from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.compare.quantities import Quantity, quantities
 from testbed.experiments.compare.texts import readable
 from testbed.experiments.pages.chart import Chart
-from testbed.experiments.pages.page import NUMBER, Picture, Table, render
+from testbed.experiments.pages.page import NUMBER, Table, render
 from testbed.experiments.runs.plots import run_charts
 from testbed.experiments.runs.summary_table import number
 from testbed.experiments.runs.sweep_chart import legible, sweep_charts
 from testbed.overload import in_words
 from testbed.tables import flat
 
-MAP = "memory_map.png"
 SHOWN = {
     "requests/s": ("throughput", "requests"),
     "goodput, req/s": ("service level", "goodput"),
@@ -41,7 +40,6 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
     numbers = list(quantities(run))
     rows = [[f"{one.group}, {one.name} ({one.unit})", number(one.value)] for one in numbers if one.value is not None]
     main = {name: value for name, value in _short(numbers).items() if value is not None}
-    picture = run.folder and run.folder / MAP
     return render(
         "report/run.html",
         run=run,
@@ -50,9 +48,6 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         anchor=anchor(title),
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
-        picture=Picture(picture.read_bytes(), f"Owners of physical blocks over time in {title}")
-        if picture and picture.is_file()
-        else None,
         main={name: number(value) for name, value in main.items()},
         numbers=Table(f"all numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
@@ -61,7 +56,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
 def _charts(run: FinishedRun) -> list[Chart]:
     if run.requests is None or run.spans is None:
         return []
-    return list(run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1)).values())
+    return list(run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1)))
 
 
 def anchor(title: str) -> str:

@@ -83,9 +83,9 @@ class HydraFrontEnd:
 
     def draw(self, result: Result) -> "Figure":
         """Memory, batch and latencies of a run."""
-        from testbed.experiments.runs.plots import draw_combined
+        from testbed.experiments.runs.plots import figure_of, run_charts
 
-        return draw_combined(result.requests, result.iterations, result.num_slots)
+        return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
 
     def show(self, summary: Mapping[str, Any]) -> str:
         """A summary in the form that `testbed run` prints."""

@@ -1,15 +1,6 @@
-"""A sweep as a table, with axes before results; and the notes that list its points.
+"""A sweep as a table, with axes before results."""
 
-Each point writes a note when it begins: its number, its overrides, its folder. An environment variable, which
-launchers pass to workers, names the folder of the notes, in the folder where the sweep was started.
-"""
-
-import glob
-import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +8,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.experiments.runs.run_folder import complete
 from testbed.experiments.runs.summary_table import costs_of, number, percent
-from testbed.experiments.runs.whole_files import PLACE, remove_leftovers, write_cells, write_json
+from testbed.experiments.runs.whole_files import write_cells
 from testbed.tables import flat, merge_axes
 
-VARIABLE = "TESTBED_SWEEP_NOTES"
-NOTES = "testbed-sweep"
 SHARES = ("token states", "in SLO")
 HEADLINES = {  # the most important first
     "throughput_requests_per_s": "req/s",
@@ -113,49 +101,3 @@ def headlines(row: Mapping[str, Any]) -> dict[str, Any]:
     """The few numbers of a row that fit a terminal."""
     preempted = row["preemptions_swap"] + row["preemptions_recompute"]
     return {title: preempted if key == "preempted" else row[key] for key, title in HEADLINES.items()}
-
-
-@contextmanager
-def notes() -> Iterator[Path]:
-    """The folder of notes, during the sweep; if the sweep is stopped, incomplete points are removed."""
-    folder = Path.cwd() / f".{NOTES}.{PLACE}-{os.getpid()}.tmp"
-    remove_leftovers(folder.parent, NOTES)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    os.environ[VARIABLE] = str(folder)
-    try:
-        yield folder
-    except BaseException:
-        for _, point in _read(folder):
-            remove_half(point)
-        raise
-    finally:
-        del os.environ[VARIABLE]
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def note(number: int, overrides: Sequence[str], folder: Path) -> None:
-    """Write the note of a point that begins."""
-    if VARIABLE in os.environ:
-        write_json(Path(os.environ[VARIABLE]) / f"{number}.json", [list(overrides), str(folder)])
-
-
-def points(folder: Path) -> list[tuple[Point, Path]]:
-    """The complete points in order, each with its folder."""
-    found = ((overrides, point, complete(point)) for overrides, point in _read(folder))
-    return [(Point(chosen(words), summary, point.name), point) for words, point, summary in found if summary]
-
-
-def remove_half(point: Path) -> None:
-    """Remove the files of a point in which this process or its worker was stopped."""
-    for ids in (f"{os.getpid()}-*", f"*-{os.getpid()}"):
-        for half in point.parent.glob(f".{glob.escape(point.name)}.{glob.escape(PLACE)}-{ids}.tmp"):
-            shutil.rmtree(half, ignore_errors=True)
-    with suppress(OSError):  # not empty: an older run's
-        point.rmdir()
-
-
-def _read(folder: Path) -> list[tuple[list[str], Path]]:
-    paths = sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-    return [(overrides, Path(point)) for overrides, point in found]
