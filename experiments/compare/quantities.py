@@ -1,38 +1,45 @@
-"""The compared numbers of runs: latencies from the table of requests, the others from the summary."""
+"""The compared numbers of a run, each with the place where its summary has it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from testbed.experiments.compare.finished_run import FinishedRun
 
-PERCENTILES = (50, 90, 95, 99)
+class Quantity(NamedTuple):
+    """A number of a summary by its keys; `whole`: the keys of the number that it is a share of. Shares are of 1."""
+
+    group: str
+    name: str
+    unit: str
+    keys: Sequence[str]
+    whole: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        """All that a row says of it."""
+        return f"{self.group}, {self.name} ({self.unit})"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is in percent, and differences are in points."""
+        return self.unit.startswith("%")
+
+    def value(self, summary: Mapping[str, Any]) -> float | None:
+        """The number of a run. None: the summary lacks it, or there was nothing to average."""
+        value, whole = _at(summary, self.keys), _at(summary, self.whole) if self.whole else 1.0
+        if value is None or not whole:
+            return None
+        return value / whole * (100 if self.is_share else 1)
+
+
+SHARE, COUNT = "% of the pool", "count"
 LATENCIES = {
     "normalized latency": ("s/token", "normalized_latency_s_per_token"),
     "TTFT": ("s", "ttft_s"),
     "TPOT": ("s/token", "tpot_s"),
     "end-to-end latency": ("s", "e2e_s"),
 }
-AVERAGES = {"per iteration": "per_iteration", "over time": "over_time"}
-SHARE, COUNT = "% of the pool", "count"
-# Group, name, unit, and path of keys in summary.json, where percentages are shares of 1.
-DONE = (
-    ("requests", "arrived", COUNT, "requests", "arrived"),
-    ("requests", "finished", COUNT, "requests", "finished"),
-    ("requests", "rejected", COUNT, "requests", "rejected"),
-    ("requests", "time", "s", "simulated_s"),
-    ("requests", "iterations", COUNT, "iterations"),
-    ("throughput", "requests", "1/s", "throughput", "requests_per_s"),
-    ("throughput", "output tokens", "1/s", "throughput", "output_tokens_per_s"),
-)
-SERVED = (
-    ("service level", "requests inside", "% of requests", "slo", "share_inside"),
-    ("service level", "goodput", "1/s", "slo", "goodput_requests_per_s"),
-    ("batched requests", "mean per iteration", "requests", "batch", "mean_per_iteration"),
-    ("batched requests", "mean over time", "requests", "batch", "mean_over_time"),
-)
 POOL = (  # section 3.1's shares, the usable part of the rest, and the memory that sharing saves
     ("token states", SHARE, "memory", "token_states"),
     ("reserved", SHARE, "memory", "reserved"),
@@ -43,42 +50,40 @@ POOL = (  # section 3.1's shares, the usable part of the rest, and the memory th
     ("free", SHARE, "memory_free", "free"),
     ("saved by sharing", "% of what would be used", "memory_saving"),
 )
-HELD = (
-    *((f"memory {name}", *row, key) for name, key in AVERAGES.items() for row in POOL),
-    ("preemptions", "swap", COUNT, "preemptions", "swap"),
-    ("preemptions", "recompute", COUNT, "preemptions", "recompute"),
-    ("prefix cache", "tokens found", "tokens", "counters", "hit_tokens"),
-)
+QUANTITIES = (
+    *(Quantity("requests", name, COUNT, ("requests", name)) for name in ("arrived", "finished", "rejected")),
+    Quantity("requests", "time", "s", ("simulated_s",)),
+    Quantity("requests", "iterations", COUNT, ("iterations",)),
+    Quantity("throughput", "requests", "1/s", ("throughput", "requests_per_s")),
+    Quantity("throughput", "output tokens", "1/s", ("throughput", "output_tokens_per_s")),
+    *(
+        Quantity(group, name, unit, (key, name))
+        for group, (unit, key) in LATENCIES.items()
+        for name in ("mean", "p50", "p90", "p95", "p99")
+    ),
+    Quantity("service level", "requests inside", "% of requests", ("slo", "share_inside")),
+    Quantity("service level", "goodput", "1/s", ("slo", "goodput_requests_per_s")),
+    Quantity("batched requests", "mean per iteration", "requests", ("batch", "mean_per_iteration")),
+    Quantity("batched requests", "mean over time", "requests", ("batch", "mean_over_time")),
+    *(
+        Quantity(f"memory {average}", name, unit, (*keys, average.replace(" ", "_")))
+        for average in ("per iteration", "over time")
+        for name, unit, *keys in POOL
+    ),
+    Quantity("preemptions", "swap", COUNT, ("preemptions", "swap")),
+    Quantity("preemptions", "recompute", COUNT, ("preemptions", "recompute")),
+    Quantity("prefix cache", "tokens found", "tokens", ("counters", "hit_tokens")),
+    Quantity("prefix cache", "tokens found, of the prompts'", "% of tokens", ("counters", "hit_tokens"),
+             ("counters", "tokens")),
+)  # fmt: skip
+BY_NAME = {(one.group, one.name): one for one in QUANTITIES}
 
 
-class Quantity(NamedTuple):
-    """One number of one run. None: the run lacks it, or there was nothing to average."""
-
-    group: str
-    name: str
-    unit: str
-    value: float | None
-
-    @property
-    def is_share(self) -> bool:
-        """Whether differences are in points rather than in percent."""
-        return self.unit.startswith("%")
-
-
-def quantities(run: FinishedRun) -> Iterator[Quantity]:
-    """All numbers of a run, in the same order for every run."""
-    yield from (_of_summary(run, *row) for row in DONE)
-    for name, (unit, key) in LATENCIES.items():
-        values = None if run.requests is None else latencies(run.requests)[key]
-        for what, value in _spread(values, run.summary.get(key)).items():
-            yield Quantity(name, what, unit, value)
-    yield from (_of_summary(run, *row) for row in SERVED)
-    largest = None if run.spans is None or run.spans.empty else float(run.spans["running"].max())
-    yield Quantity("batched requests", "largest", "requests", largest)
-    yield from (_of_summary(run, *row) for row in HELD)
-    found, requested = (at(run.summary, "counters", name) for name in ("hit_tokens", "tokens"))
-    share = None if found is None or not requested else 100 * found / requested
-    yield Quantity("prefix cache", "tokens found, of the prompts'", "% of tokens", share)
+def _at(summary: Mapping[str, Any], keys: Sequence[str]) -> float | None:
+    value: Any = summary
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def latencies(requests: pd.DataFrame) -> dict[str, pd.Series]:
@@ -92,26 +97,3 @@ def latencies(requests: pd.DataFrame) -> dict[str, pd.Series]:
         "tpot_s": decoding[longer] / (served.loc[longer, "output_len"] - 1),
         "e2e_s": whole,
     }
-
-
-def at(summary: Mapping[str, Any], *keys: str) -> float | None:
-    """A number of a summary by its path of keys."""
-    value: Any = summary
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _of_summary(run: FinishedRun, group: str, name: str, unit: str, *keys: str) -> Quantity:
-    value = at(run.summary, *keys)
-    return Quantity(group, name, unit, 100 * value if value is not None and unit.startswith("%") else value)
-
-
-def _spread(values: pd.Series | None, written: Mapping[str, float | None] | None) -> dict[str, float | None]:
-    """Mean and percentiles of the requests where there are any, else those of the summary."""
-    names = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
-    if values is None:
-        return {name: at(written or {}, name) for name in names}
-    if values.empty:
-        return dict.fromkeys(names)
-    return dict(zip(names, map(float, [values.mean(), *np.percentile(values, PERCENTILES)]), strict=True))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from testbed.experiments.compare.comparison import compare as compared
 from testbed.experiments.compare.comparison import tidy
 from testbed.experiments.compare.finished_run import FinishedRun
-from testbed.experiments.compare.texts import compare_page
+from testbed.experiments.compare.tables import compare_page
 from testbed.experiments.memory_map import map_page
 from testbed.experiments.pages.page import render
 from testbed.experiments.report.run_parts import one_run

@@ -1,6 +1,6 @@
 """One run, and a folder of runs, as parts of a page: figures, then tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -9,8 +9,8 @@ from markupsafe import Markup
 from testbed.experiments.compare import curves
 from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun
-from testbed.experiments.compare.quantities import Quantity, quantities
-from testbed.experiments.compare.texts import readable
+from testbed.experiments.compare.quantities import BY_NAME, QUANTITIES
+from testbed.experiments.compare.tables import readable
 from testbed.experiments.pages.chart import Chart
 from testbed.experiments.pages.page import NUMBER, Table, render
 from testbed.experiments.runs.plots import run_charts
@@ -37,9 +37,8 @@ MOST_CURVES = 8
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
     """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with its charts open."""
-    numbers = list(quantities(run))
-    rows = [[f"{one.group}, {one.name} ({one.unit})", number(one.value)] for one in numbers if one.value is not None]
-    main = {name: value for name, value in _short(numbers).items() if value is not None}
+    numbers = [(one.label, one.value(run.summary)) for one in QUANTITIES]
+    rows = [[label, number(value)] for label, value in numbers if value is not None]
     return render(
         "report/run.html",
         run=run,
@@ -48,7 +47,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         anchor=anchor(title),
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
-        main={name: number(value) for name, value in main.items()},
+        main={name: number(value) for name, value in _short(run).items() if value is not None},
         numbers=Table(f"all numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
 
@@ -106,7 +105,7 @@ def _as_numbers(values: pd.Series) -> pd.Series:
 
 
 def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
-    found = [_short(quantities(run)) for run in runs]
+    found = [_short(run) for run in runs]
     known = [name for name in SHOWN if any(row[name] is not None for row in found)]
     rows = [
         [*("-" if value == "null" else value for value in values), *(number(row[name]) for name in known), run.name]
@@ -116,6 +115,5 @@ def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
     return Table("all runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)])
 
 
-def _short(numbers: Iterable[Quantity]) -> dict[str, float | None]:
-    known = {(one.group, one.name): one.value for one in numbers}
-    return {name: known[key] for name, key in SHOWN.items()}
+def _short(run: FinishedRun) -> dict[str, float | None]:
+    return {name: BY_NAME[key].value(run.summary) for name, key in SHOWN.items()}

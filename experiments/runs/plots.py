@@ -124,7 +124,11 @@ def _legend(place: Axes | Figure, axes: Axes, columns: int) -> None:
     if len(names) < 2:
         return
     num_columns = max(1, min(4, len(names), 54 * columns // (max(map(len, names)) + 6)))
-    where = {"loc": "outside upper center"} if isinstance(place, Figure) else {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+    where = (
+        {"loc": "outside upper center"}
+        if isinstance(place, Figure)
+        else {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+    )
     place.legend(handles, names, ncols=num_columns, handlelength=1.6, **where)
 
 
