@@ -34,7 +34,7 @@ FILES = {
 def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
     """Run a config and write its folder, as a whole or not at all, in place of an older run's files.
 
-    With `show` a simulation of more than a second shows its progress.
+    With `show` a long simulation prints its progress.
     """
     name = run_id(config)
     with opened_files() as opened:
