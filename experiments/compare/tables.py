@@ -9,14 +9,11 @@ from testbed.experiments.compare import curves
 from testbed.experiments.compare.comparison import Compared, Comparison
 from testbed.experiments.compare.terms import Term
 from testbed.experiments.pages.page import NUMBER, Table, render
+from testbed.experiments.runs.quantities import MAIN
 from testbed.experiments.runs.summary_table import number
 
 MANY_TIMES = 900.0  # percent; above, a factor reads better
 TERM_HEAD = ["term", "iterations", "measured, s", "predicted, s", "error, s", "error", "of busy time"]
-MAIN = (  # what decides between servers
-    ("service level", "goodput"), ("throughput", "requests"), ("TTFT", "p50"), ("TTFT", "p99"), ("TPOT", "p50"),
-    ("TPOT", "p99"), ("normalized latency", "mean"), ("preemptions", "swap"), ("preemptions", "recompute"),
-)  # fmt: skip
 Blamed = Mapping[tuple[str, str], Sequence[Term]]  # by (simulated run, GPU run)
 
 
@@ -50,10 +47,10 @@ def text_table(table: Table) -> rich.table.Table:
 
 def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
-    found = {(one.quantity.group, one.quantity.name): one for one in comparison.numbers}
+    found = {one.quantity: one for one in comparison.numbers}
     return {
         "notes": [*(f"{run.name}: {run.what_it_was}" for run in comparison.runs), *comparison.remarks],
-        "main": _numbers(comparison, "Main numbers", [found[key] for key in MAIN if key in found], "large"),
+        "main": _numbers(comparison, "Main numbers", [found[one] for one in MAIN.values() if one in found], "large"),
         "differences": None if comparison.differences.empty else _differences(comparison),
         "numbers": _numbers(comparison, "All numbers", comparison.numbers),
         "terms": [_terms(*names, terms) for names, terms in blamed.items()],
@@ -64,7 +61,7 @@ def _numbers(comparison: Comparison, caption: str, numbers: Sequence[Compared], 
     """A row for each number: the first run's, and each other's with its change or error."""
     first, *others = (run.name for run in comparison.runs)
     head = ["quantity", first, *(text for pair in zip(others, comparison.words, strict=True) for text in pair)]
-    groups = [one.quantity.group for one in numbers]
+    groups = ["" if look else one.quantity.group for one in numbers]
     starts = ["" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)]
     rows = [[one.quantity.label, *_cells(one)] for one in numbers]
     return Table(caption, head, rows, ["", *[NUMBER] * (len(head) - 1)], starts, look)

@@ -9,29 +9,16 @@ from markupsafe import Markup
 from testbed.experiments.compare import curves
 from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun
-from testbed.experiments.compare.quantities import BY_NAME, QUANTITIES
 from testbed.experiments.compare.tables import readable
 from testbed.experiments.pages.chart import Chart
 from testbed.experiments.pages.page import NUMBER, Table, render
 from testbed.experiments.runs.plots import run_charts
+from testbed.experiments.runs.quantities import MAIN, QUANTITIES, main_numbers
 from testbed.experiments.runs.summary_table import number
 from testbed.experiments.runs.sweep_chart import legible, sweep_charts
 from testbed.overload import in_words
 from testbed.tables import flat
 
-SHOWN = {
-    "requests/s": ("throughput", "requests"),
-    "goodput, req/s": ("service level", "goodput"),
-    "norm. latency, s/token": ("normalized latency", "mean"),
-    "TTFT p50, s": ("TTFT", "p50"),
-    "TTFT p99, s": ("TTFT", "p99"),
-    "TPOT p50, s": ("TPOT", "p50"),
-    "TPOT p99, s": ("TPOT", "p99"),
-    "batch": ("batched requests", "mean per iteration"),
-    "token states, %": ("memory per iteration", "token states"),
-    "preempted: swap": ("preemptions", "swap"),
-    "recompute": ("preemptions", "recompute"),
-}
 MOST_CURVES = 8
 
 
@@ -47,7 +34,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         anchor=anchor(title),
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
-        main={name: number(value) for name, value in _short(run).items() if value is not None},
+        main={name: number(value) for name, value in main_numbers(run.summary).items()},
         numbers=Table(f"all numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
 
@@ -105,15 +92,11 @@ def _as_numbers(values: pd.Series) -> pd.Series:
 
 
 def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
-    found = [_short(run) for run in runs]
-    known = [name for name in SHOWN if any(row[name] is not None for row in found)]
+    found = [main_numbers(run.summary) for run in runs]
+    known = [name for name in MAIN if any(name in row for row in found)]
     rows = [
-        [*("-" if value == "null" else value for value in values), *(number(row[name]) for name in known), run.name]
+        [*("-" if value == "null" else value for value in values), *(number(row.get(name)) for name in known), run.name]
         for run, row, values in zip(runs, found, different.to_numpy().tolist(), strict=True)
     ]
     head = [*map(str, different.columns), *known, "run"]
     return Table("all runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)])
-
-
-def _short(run: FinishedRun) -> dict[str, float | None]:
-    return {name: BY_NAME[key].value(run.summary) for name, key in SHOWN.items()}

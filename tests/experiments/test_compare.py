@@ -16,7 +16,7 @@ from testbed.cost.model import WORK_COLUMNS, Moved, Work
 from testbed.experiments.commands.cli import dispatch
 from testbed.experiments.compare.comparison import compare
 from testbed.experiments.compare.finished_run import read_run, read_runs
-from testbed.experiments.compare.quantities import LATENCIES
+from testbed.experiments.runs.quantities import LATENCIES
 from testbed.experiments.compare.terms import SOFTWARE, cost_models, kind_of, terms
 
 SHORT = ("arrivals.duration_s=20", "arrivals.rate=4")

@@ -77,6 +77,26 @@ QUANTITIES = (
              ("counters", "tokens")),
 )  # fmt: skip
 BY_NAME = {(one.group, one.name): one for one in QUANTITIES}
+MAIN = {  # what decides between servers, the most important first
+    "req/s": BY_NAME["throughput", "requests"],
+    "in SLO, %": BY_NAME["service level", "requests inside"],
+    "goodput, req/s": BY_NAME["service level", "goodput"],
+    "TTFT p99, s": BY_NAME["TTFT", "p99"],
+    "TPOT p99, s": BY_NAME["TPOT", "p99"],
+    "latency, s/token": BY_NAME["normalized latency", "mean"],
+    "swaps": BY_NAME["preemptions", "swap"],
+    "recomputes": BY_NAME["preemptions", "recompute"],
+    "batch": BY_NAME["batched requests", "mean per iteration"],
+    "token states, %": BY_NAME["memory per iteration", "token states"],
+    "TTFT p50, s": BY_NAME["TTFT", "p50"],
+    "TPOT p50, s": BY_NAME["TPOT", "p50"],
+}
+
+
+def main_numbers(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The main numbers that a summary has."""
+    values = {title: one.value(summary) for title, one in MAIN.items()}
+    return {title: value for title, value in values.items() if value is not None}
 
 
 def _at(summary: Mapping[str, Any], keys: Sequence[str]) -> float | None:
