@@ -177,7 +177,7 @@ def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, w
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job is deaf to it
     )
-    wait_until(lambda: list(tmp_path.glob("runs/[0-9a-f]*")), work)
+    wait_until(lambda: list(tmp_path.glob("runs/.[0-9a-f]*")), work)
     work.send_signal(number)
     reported = work.communicate()[1]
     assert work.returncode == code
