@@ -48,7 +48,10 @@ def _run_into(config: RunConfig, folder: Path, again: bool, *, show: bool = Fals
         return known, False
     if not again and is_of_another(folder, run_id(config)):
         raise InputError(f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another folder)")
-    return run_into(config, folder, show=show), True
+    try:
+        return run_into(config, folder, show=show), True
+    except SystemExit as error:  # of a plug-in
+        raise InputError(one_line(error)) from None
 
 
 def sweep(words: Sequence[str], again: bool) -> None:
@@ -79,7 +82,7 @@ def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point
         typed = typed_config(config)
         folder = Path(hydra.sweep.dir) / run_id(typed)
         summary, is_new = _run_into(typed, folder, again)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         return one_line(error)
     words, latency = list(hydra.overrides.task), summary["normalized_latency_s_per_token"]["mean"]
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
