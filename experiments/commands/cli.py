@@ -33,7 +33,7 @@ COMMANDS = {  # each is `main` of the module of its name, unless ELSEWHERE names
     "lockstep": "compare the installed vLLM's scheduler with ours",
     "compare": "compare finished runs, simulated or on a GPU",
     "report": "one self-contained HTML page of results",
-    "show-memory": "physical blocks over time, as a picture",
+    "show-memory": "owners of physical blocks over time, as an interactive page",
     "timeline": "requests, iterations and pool of a run, for Perfetto",
     "migrate": "rename what 0.2.0 renamed, in a YAML, CSV, profile or plug-in",
     "calibrate": "measure a GPU into a cost profile",
