@@ -24,7 +24,7 @@ SYSTEM = (  # a roofline that batches as many requests as the paper's system did
 class Speed(NamedTuple):
     """Requests, or a cache's look-ups and evictions, in the seconds of the event loop; memory of a whole process."""
 
-    count: int
+    operations: int
     seconds: float
     batch: float = 0.0
     peak_gb: float = 0.0
@@ -53,7 +53,14 @@ def main(argv: list[str]) -> None:
         what = f"look-ups and evictions of a prefix cache of {size:,} blocks"
         rows.append((what, fastest(what, cache_speed, (size,), options.repeats)))
     cells = (
-        (what, f"{s.count:,}", f"{s.seconds:.3f}", f"{s.count / s.seconds:,.0f}", f"{s.batch:.1f}", f"{s.peak_gb:.2f}")
+        (
+            what,
+            f"{s.operations:,}",
+            f"{s.seconds:.3f}",
+            f"{s.operations / s.seconds:,.0f}",
+            f"{s.batch:.1f}",
+            f"{s.peak_gb:.2f}",
+        )
         for what, s in rows
     )
     wide_console().print(plain_table(("setting", "count", "wall s", "a second", "mean batch", "peak GB"), cells))

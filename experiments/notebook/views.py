@@ -50,7 +50,7 @@ def html(result: "Result") -> str:
 
 def save(result: "Result", folder: Path) -> Path:
     """Write the run folder."""
-    run_folder.save(result.setup, result.recorder, result.summary, folder)
+    run_folder.save(result, folder)
     return folder
 
 

@@ -18,8 +18,9 @@ from testbed.experiments.runs.opened_files import INPUTS, hashes, have_changed, 
 from testbed.experiments.runs.progress import watched
 from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_csv, write_json, write_text
 from testbed.identity import run_id
-from testbed.run import keys_of_every_summary, run
-from testbed.sim.recorder import Recorder, request_columns, span_columns, with_identity
+from testbed.result import Result
+from testbed.run import Run, keys_of_every_summary, run
+from testbed.sim.recorder import request_columns, span_columns, with_identity
 
 COLUMNS = Path(__file__).with_name("COLUMNS.md")
 CONFIG = "config.yaml"
@@ -59,15 +60,15 @@ def sealed(text: str) -> str:
     return f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
-def save(setup: Setup, recorder: Recorder, summary: dict[str, Any], folder: Path) -> None:
+def save(result: Result, folder: Path) -> None:
     """Write the folder of a run that was simulated already; refused for objects, and for another run's folder."""
-    config = named(setup.config)
+    config = named(result.setup.config)
     name = run_id(config)
     if is_of_another(folder, name):
         raise InputError(f"{folder}: has another run (name a folder of its own)")
     with whole_folder(folder, SUMMARY, is_ours) as new:
-        _write_tables(new, setup, recorder)
-        _complete(new, config, name, summary)
+        write_everything(new, result.setup, result)
+        _complete(new, config, name, result.summary)
 
 
 def named(config: RunConfig) -> RunConfig:
@@ -83,7 +84,7 @@ def named(config: RunConfig) -> RunConfig:
 def _simulate(setup: Setup, folder: Path, show: bool) -> dict[str, Any]:
     result = run(setup, watched) if show else run(setup)
     if setup.config.outputs == "full":
-        _write_tables(folder, setup, result.recorder)
+        write_everything(folder, setup, result)
     write_json(folder / "timing.json", {"wall_s": result.wall_s})
     return result.summary
 
@@ -100,14 +101,15 @@ def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
     if setup.config.outputs == "full":
         import pandas as pd
 
-        _draw(folder, *(pd.read_csv(folder / f"{name}.csv") for name in ("requests", "iterations")), setup)
+        requests, spans = (pd.read_csv(folder / f"{name}.csv") for name in ("requests", "iterations"))
+        _draw(folder, requests, spans, setup)
     return summary
 
 
-def _write_tables(folder: Path, setup: Setup, recorder: Recorder) -> None:
+def write_everything(folder: Path, setup: Setup, result: Run | Result) -> None:
     """Write the tables of requests and of iteration spans, the meaning of their columns, and their charts."""
-    requests = with_identity(request_columns(recorder), setup.workload.rows)
-    spans = span_columns(recorder)
+    requests = with_identity(request_columns(result.recorder), setup.workload.rows)
+    spans = span_columns(result.recorder)
     write_csv(folder / "requests.csv", requests)
     write_csv(folder / "iterations.csv", spans)
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
