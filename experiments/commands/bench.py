@@ -29,6 +29,12 @@ class Speed(NamedTuple):
     batch: float = 0.0
     peak_gb: float = 0.0
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """All as text, with the operations a second."""
+        rate = self.operations / self.seconds
+        return f"{self.operations:,}", f"{self.seconds:.3f}", f"{rate:,.0f}", f"{self.batch:.1f}", f"{self.peak_gb:.2f}"
+
 
 def parser() -> Parser:
     this = Parser("bench", "Measures the simulator's speed on one core, with all records in memory.")
@@ -52,18 +58,8 @@ def main(argv: list[str]) -> None:
     for size in CACHE_SIZES:
         what = f"look-ups and evictions of a prefix cache of {size:,} blocks"
         rows.append((what, fastest(what, cache_speed, (size,), options.repeats)))
-    cells = (
-        (
-            what,
-            f"{s.operations:,}",
-            f"{s.seconds:.3f}",
-            f"{s.operations / s.seconds:,.0f}",
-            f"{s.batch:.1f}",
-            f"{s.peak_gb:.2f}",
-        )
-        for what, s in rows
-    )
-    wide_console().print(plain_table(("setting", "count", "wall s", "a second", "mean batch", "peak GB"), cells))
+    head = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")
+    wide_console().print(plain_table(head, ((what, *speed.cells) for what, speed in rows)))
 
 
 def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...], int]]:
