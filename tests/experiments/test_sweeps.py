@@ -16,8 +16,6 @@ import yaml
 
 from testbed.core.shapes import shipped
 from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
-from testbed.experiments.runs.compose import configured
-from testbed.identity import run_id
 
 HERE = Path(__file__).parent
 SHORT = ("arrivals.duration_s=30", "outputs=summary")
@@ -26,6 +24,7 @@ LONG = ("arrivals.duration_s=2000000", "outputs=summary")
 LONG_SWEEP = ("run", "-m", "arrivals.rate=1,2", *LONG)
 SHADOWS = ("simpy", "numpy", "omegaconf", "joblib", "json", "logging", "random", "pathlib", "traces", "testbed")
 LAUNCHERS = {"none": [], "joblib": ["-m", "hydra/launcher=joblib"]}
+MODEL = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b").shape, "name": "mine", "num_layers": 3}
 
 
 def summaries(folder, runs="runs"):
@@ -49,27 +48,6 @@ def wait_until(reached, work):
 
 
 # ---- every point once
-
-
-def test_restarted_sweep_runs_only_incomplete_points(testbed, command, tmp_path):
-    assert testbed(*SWEEP)[0] == 0
-    before = summaries(tmp_path)
-    assert len(before) == 2
-    lost, kept = before
-    lost.unlink()
-    done = in_a_process([*command, *SWEEP, "hydra/launcher=joblib"], tmp_path)
-    after = summaries(tmp_path)
-    assert done.stdout.count("complete already") == 1
-    assert set(after) == set(before)
-    assert after[kept] == before[kept]
-
-
-def test_changed_input_file_gives_another_run(tmp_path):
-    path, ids = tmp_path / "lengths.csv", set()
-    for length in (10, 20):
-        path.write_text(f"input_tokens,output_tokens\n5,{length}\n")
-        ids.add(run_id(configured(("trace=csv", f"trace.path={path}"))))
-    assert len(ids) == 2
 
 
 def test_a_failed_point_is_one_line_and_the_others_are_kept(testbed, tmp_path):
@@ -108,20 +86,6 @@ def test_sweep_writes_a_table_of_its_axes(testbed, tmp_path):
     assert table.loc[3, "ttft_s_p95"] == one["ttft_s"]["p95"]
     assert "Sweep: 4 points" in output
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-
-
-def test_sweep_workers_find_shipped_and_user_models(command, tmp_path):
-    mine = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b").shape, "name": "mine", "num_layers": 3}
-    for name, text in (("model/mine", yaml.safe_dump(mine)), ("server/of-mine", "defaults: [h200]\n")):
-        path = tmp_path / "mine" / f"{name}.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-    sweep = ["-m", "--config-dir=mine", "model=mine,llama-13b", "arrivals.duration_s=5", "outputs=summary"]
-    done = in_a_process([*command, "run", *sweep, "hydra/launcher=joblib"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    configs = [yaml.safe_load(path.read_text()) for path in tmp_path.glob("runs/*/config.yaml")]
-    assert {config["model"]["num_layers"] for config in configs} == {3, 40}
-    assert all(json.loads(path.read_text())["requests"]["arrived"] for path in summaries(tmp_path))
 
 
 def test_capacity_finds_the_rate_and_keeps_its_runs(testbed, tmp_path):
@@ -228,15 +192,21 @@ def installed():
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_plug_ins_in_the_working_folder_hide_no_package(command, tmp_path, launcher):
+def test_plug_ins_and_models_of_the_working_folder_are_found_and_hide_no_package(command, tmp_path, launcher):
+    for name, text in (("model/mine", yaml.safe_dump(MODEL)), ("server/of-mine", "defaults: [h200]\n")):
+        path = tmp_path / "options" / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
     (tmp_path / "beside.py").write_text("import helper\nfrom example_policy import Slabs\n")
     (tmp_path / "helper.py").write_text("")
     shutil.copy(HERE.parents[1] / "experiments" / "examples" / "example_policy.py", tmp_path)
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file was imported')\n")
-    beside = ("policy=custom", "policy._target_=beside.Slabs", "arrivals.duration_s=5", "outputs=summary")
+    beside = ("--config-dir=options", "model=mine", "policy=custom", "policy._target_=beside.Slabs", "outputs=summary")
     script = [command[0], "-P", *command[1:]]  # as the installed script, which does not look here first
-    done = in_a_process([*script, "run", *LAUNCHERS[launcher], *beside], tmp_path, env=installed())
+    done = in_a_process(
+        [*script, "run", *LAUNCHERS[launcher], *beside, "arrivals.duration_s=5"], tmp_path, env=installed()
+    )
     assert done.returncode == 0, done.stderr
     assert len(summaries(tmp_path)) == 1
     assert [line.split()[2] for line in done.stderr.splitlines() if "note:" in line] == ["testbed.py"]
