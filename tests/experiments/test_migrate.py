@@ -111,16 +111,13 @@ def test_migrate_refuses_what_it_cannot_read_and_writes_nothing(testbed, tmp_pat
         (["trace=wmt_1shot", "trace.prefix=80"], "trace.registered_prefix"),
         (["trace=csv", "trace.path=old.csv"], "'prompt_ids'"),
         (["policy=mine:Mine"], "publish()"),
-        (["scheduler=mine:Ends", "scheduler.max_num_batched_tokens=512"], "finish()"),
     ],
     ids=" ".join,
 )
 def test_old_names_are_refused_with_the_new_one(testbed, tmp_path, words, new):
     (tmp_path / "old.csv").write_text("input_tokens,output_tokens,content_ids\n16,4,7\n")
     (tmp_path / "mine.py").write_text(
-        "from example_policy import Slabs\nfrom testbed.sched.mixed import MixedPrefill\n"
-        "class Mine(Slabs):\n    def computed(self, seq, num_tokens): pass\n"
-        "class Ends(MixedPrefill):\n    def end(self, group): pass\n"
+        "from example_policy import Slabs\nclass Mine(Slabs):\n    def computed(self, seq, num_tokens): pass\n"
     )
     code, _, error = testbed("run", *words, *SHORT)
     check_one_line(code, error)

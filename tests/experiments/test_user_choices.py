@@ -168,15 +168,11 @@ def _installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_installed")
-def test_installed_policy_can_be_chosen_by_name(testbed, run):
-    config = run("policy=slabs +policy.slab_size=32 arrivals.duration_s=5").config
+def test_installed_policy_and_scheduler_can_be_chosen_by_name(testbed, run):
+    line = "policy=slabs +policy.slab_size=32 scheduler=chunks scheduler.max_num_seqs=7 arrivals.duration_s=5"
+    config = run(line).config
     assert config["policy"]["_target_"] == "example_policy.Slabs"
     assert "did you mean slabs?" in testbed("run", "policy=slab")[2]
-
-
-@pytest.mark.usefixtures("_installed")
-def test_an_installed_scheduler_gets_the_limits(run):
-    config = run("scheduler=chunks scheduler.max_num_seqs=7 arrivals.duration_s=5").config
     assert (config["scheduler"]["max_num_batched_tokens"], config["scheduler"]["max_num_seqs"]) == (2560, 7)
 
 
