@@ -1,15 +1,39 @@
 """`testbed bench`: measures the simulator's speed on one core, with all records in memory."""
 
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
 
 from testbed.experiments.commands.parser import Parser, at_least_one
 
-SMALL_BATCH, LARGE_BATCH = 30, 1000
 CACHE_SIZES = (1_000, 10_000, 100_000)
-T = TypeVar("T", bound=Any)
+SYSTEM = (  # a roofline that batches as many requests as the paper's system did
+    "+system=vllm",
+    "cost=analytic",
+    "cost.efficiencies.overhead_s=0",
+    "cost.efficiencies.overhead_per_request_s=0.327e-3",
+    "cost.efficiencies.attention_bandwidth=0.569",
+    "cost.efficiencies.repeated_read=0.22",
+)
+
+
+class Speed(NamedTuple):
+    """Requests, or a cache's look-ups and evictions, in the seconds of the event loop; memory of a whole process."""
+
+    operations: int
+    seconds: float
+    batch: float = 0.0
+    peak_gb: float = 0.0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """All as text, with the operations a second."""
+        rate = self.operations / self.seconds
+        return f"{self.operations:,}", f"{self.seconds:.3f}", f"{rate:,.0f}", f"{self.batch:.1f}", f"{self.peak_gb:.2f}"
 
 
 def parser() -> Parser:
@@ -21,33 +45,25 @@ def parser() -> Parser:
 
 
 def main(argv: list[str]) -> None:
-    """Measure and print; each measurement runs in a new process, one at a time."""
+    """Measure, each in a new process, one at a time; print a table."""
     options = parser().parse_args(argv)
-    from testbed.experiments.commands.speed import cache_speed, run_speed
+    from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.runs.choice_names import length_file
 
     lengths = (length_file(options.lengths),) if options.lengths else ()
-    measured = settings(options.requests, options.repeats)
-    total = len(measured) + len(CACHE_SIZES)
-    speeds = [
-        fastest(f"{number}/{total}", what, run_speed, (what, overrides, lengths), repeats)
-        for number, (what, overrides, repeats) in enumerate(measured, 1)
+    rows = [
+        (what, fastest(what, run_speed, (overrides, lengths), repeats))
+        for what, overrides, repeats in settings(options.requests, options.repeats)
     ]
-    hour, _, slow, short, long, small, large, _ = speeds
-    show(speeds)
-    print(f"step by step takes {slow.wall_s / hour.wall_s:.0f} times as long")
-    print(f"time per request, {options.requests:,} against 7,000 requests: {short.per_second / long.per_second:.2f}x")
-    print(
-        f"time per request, batch of {LARGE_BATCH:,} against {SMALL_BATCH}: {small.per_second / large.per_second:.2f}x"
-    )
-    for number, num_blocks in enumerate(CACHE_SIZES, len(measured) + 1):
-        what = f"prefix cache of {num_blocks:,} blocks"
-        best = fastest(f"{number}/{total}", what, cache_speed, (num_blocks,), options.repeats)
-        print(f"{what}: {best.per_second:,.0f} look-ups and evictions/s, {best.lookups_per_second:,.0f} look-ups alone")
+    for size in CACHE_SIZES:
+        what = f"look-ups and evictions of a prefix cache of {size:,} blocks"
+        rows.append((what, fastest(what, cache_speed, (size,), options.repeats)))
+    head = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")
+    wide_console().print(plain_table(head, ((what, *speed.cells) for what, speed in rows)))
 
 
 def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...], int]]:
-    """The name, the overrides and the number of repetitions of each measurement."""
+    """The name, the overrides and the number of repetitions of each run."""
     rate, hour = "arrivals.rate=1", "arrivals.duration_s=3600"
     # A queue that never empties, and a pool that fits as many sequences as the limit admits.
     full = ("server=h200", "server.num_gpus=8", "arrivals.rate=1000", "arrivals.duration_s=20")
@@ -58,34 +74,53 @@ def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...]
         ("1 req/s, an hour, step by step", (rate, hour, "fast_forward=false"), 1),
         ("1 req/s, 7,000 requests", (rate, "arrivals.duration_s=7000"), repeats),
         (f"1 req/s, {num_requests:,} requests", (rate, f"arrivals.duration_s={num_requests}"), 1),
-        *((f"batch of {n:,}", (*full, f"scheduler.max_num_seqs={n}"), repeats) for n in (SMALL_BATCH, LARGE_BATCH)),
+        *((f"batch of {n:,}", (*full, f"scheduler.max_num_seqs={n}"), repeats) for n in (30, 1000)),
         ("beam width 6, 15 minutes of Alpaca at 8 req/s", beams, repeats),
     ]
 
 
-def fastest(place: str, what: str, work: Callable[..., T], arguments: tuple[Any, ...], repeats: int) -> T:
+def fastest(what: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int) -> Speed:
     """The fastest of some repetitions, each in a separate process; progress is printed to standard error."""
     from testbed.experiments.runs.progress import spoken
 
-    speeds: list[T] = []
-    print(f"{place}: measuring {what}", file=sys.stderr, flush=True)
-    with spoken(lambda: f"{place}: {what}, run {len(speeds) + 1} of {repeats}"):
+    speeds: list[Speed] = []
+    print(f"measuring {what}", file=sys.stderr, flush=True)
+    with spoken(lambda: f"{what}, run {len(speeds) + 1} of {repeats}"):
         for _ in range(repeats):
             with get_context("spawn").Pool(1) as pool:
                 speeds.append(pool.apply(work, arguments))
-    return max(speeds, key=lambda speed: speed.per_second)
+    return min(speeds, key=lambda speed: speed.seconds)
 
 
-def show(speeds: Sequence[Any]) -> None:
-    """The runs as a table."""
-    from rich.table import Table
+def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) -> Speed:
+    """The speed of vLLM's system on the analytic cost model."""
+    import resource
 
-    from testbed.experiments.commands.console import wide_console
+    from testbed.build import build
+    from testbed.experiments.runs.run_store import RunStore
+    from testbed.run import run
 
-    table = Table("setting", "requests", "wall s", "requests/s", "mean batch", "preemptions", "peak GB")
-    for s in speeds:
-        table.add_row(
-            s.what, f"{s.requests:,}", f"{s.wall_s:.3f}", f"{s.per_second:,.0f}", f"{s.batch:.1f}",
-            f"{s.preemptions:,}", f"{s.peak_gb:.2f}",
-        )  # fmt: skip
-    wide_console().print(table)
+    result = run(build(RunStore(Path(), lengths).config((*SYSTEM, *overrides))))
+    batch = result.summary["batch"]["mean_per_iteration"]
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return Speed(result.summary["requests"]["arrived"], result.wall_s, batch, peak_gb)
+
+
+def cache_speed(num_blocks: int, num_prompts: int = 50_000) -> Speed:
+    """Replays prompts of 8 to 40 blocks, each a prefix of one of 300 stories and a unique end, with LRU eviction."""
+    from testbed.memory.prefix_cache.eviction.lru import Lru
+    from testbed.memory.prefix_cache.replay import Prompt, replay
+
+    prompts = [Prompt(contents, len(contents)) for contents in branching(num_prompts, 300, Random(0))]
+    began = time.process_time()
+    result = replay(prompts, num_blocks, Lru())
+    lookups = sum(len(prompt.contents) for prompt in prompts)
+    return Speed(lookups + result.evictions, time.process_time() - began)
+
+
+def branching(num_prompts: int, num_stories: int, random: Random) -> Iterator[list[int]]:
+    """The blocks of prompts that share their beginnings with others."""
+    for i in range(num_prompts):
+        story, length = random.randrange(num_stories), random.randrange(8, 41)
+        shared = random.randrange(length)
+        yield [story * 100 + k if k < shared else -1 - 100 * i - k for k in range(length)]

@@ -38,11 +38,11 @@ def main(argv: list[str]) -> None:
     """Print every tried rate, then the answer."""
     options = parser().parse_intermixed_args(argv)
     from testbed.api import capacity
-    from testbed.experiments.runs.vllm_words import FLAG, expand
+    from testbed.experiments.runs.vllm_words import expand
 
-    command = [] if options.from_vllm is None else [FLAG, options.from_vllm]
+    words = options.overrides if options.from_vllm is None else expand(options.from_vllm, options.overrides)
     found = capacity(
-        *expand([*command, *options.overrides]), share=options.share, low=options.low, high=options.high,
+        *words, share=options.share, low=options.low, high=options.high,
         precision=options.precision, folder=options.runs,
         seen=lambda rate, inside: show_probe(rate, inside, options.share),
     )  # fmt: skip

@@ -11,57 +11,56 @@ from typing import NoReturn
 
 from testbed.experiments.commands.working_folder import prepare_working_folder
 
-COMMANDS = {
-    "run": ("experiments.commands.run", "one simulation, or with -m a sweep; Hydra overrides as arguments"),
-    "reproduce": ("experiments.commands.reproduce", "figures and tables of the paper, with a scorecard"),
-    "plot": ("experiments.commands.plot", "draw a figure of the paper from its stored table"),
-    "capacity": ("experiments.commands.capacity", "the highest request rate that meets an SLO"),
-    "bench": ("experiments.commands.bench", "the simulator's speed"),
-    "list": ("experiments.commands.listing", "every policy, scheduler, trace, ... that a config can select"),
-    "import-profile": (
-        "experiments.commands.import_profile",
-        "layer times of LLMServingSim or AIConfigurator as a profile",
-    ),
-    "compare-profiles": (
-        "experiments.commands.compare_profiles",
-        "errors of one profile against another, by section",
-    ),
-    "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
-    "import-lengths": ("experiments.commands.import_lengths", "the lengths of the paper's artifact as a CSV"),
-    "fit-lengths": ("experiments.commands.fit_lengths", "fit a length model to a CSV of lengths"),
-    "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
-    "validate-batches": (
-        "experiments.commands.validate_batches",
-        "latencies of static batches, such as FasterTransformer's, against measured kernels",
-    ),
-    "validate-pairs": ("experiments.commands.validate_pairs", "runs on a GPU against their simulations, as tables"),
-    "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),
-    "fit-profile": ("experiments.commands.fit_profile", "fit a server's profile to a benchmark client's logs"),
-    "fit-constants": ("experiments.commands.fit_constants", "fit the paper's unmeasured constants"),
-    "check": ("experiments.commands.check", "check a memory policy against the contract: my_module:MyPolicy"),
-    "lockstep": ("experiments.commands.lockstep", "compare the installed vLLM's scheduler with ours"),
-    "compare": ("experiments.commands.compare", "compare finished runs, simulated or on a GPU"),
-    "report": ("experiments.commands.report", "one self-contained HTML page of results"),
-    "show-memory": ("experiments.commands.show_memory", "physical blocks over time, as a picture"),
-    "timeline": ("experiments.commands.timeline", "requests, iterations and pool of a run, for Perfetto"),
-    "migrate": ("experiments.commands.migrate", "rename what 0.2.0 renamed, in a YAML, CSV, profile or plug-in"),
-    "calibrate": ("kernels.measure.calibrate", "measure a GPU into a cost profile"),
-    "bench-kernels": ("kernels.commands:bench_kernels", "check and time the CUDA kernels"),
-    "pairs": ("kernels.commands:pairs", "runs on a GPU that are compared with their simulation"),
-    "verify-engine": ("kernels.commands:verify_engine", "check the GPU engine against transformers"),
-    "measure": ("kernels.commands:measure", "one measurement on a GPU, by name"),
-    "completion": ("experiments.commands.completion", "tab completion for bash and zsh"),
-    "validate-costs": (
-        "experiments.commands.validate_costs",
-        "each profile left out and predicted from the others",
-    ),
-    "validate-transfers": (
-        "experiments.commands.validate_transfers",
-        "measured transfers against points held back, and against a GPU's swaps",
-    ),
-    "derive-profile": ("experiments.commands.derive_profile", "scale a profile to another GPU's data sheet"),
+COMMANDS = {  # each is `main` of the module of its name, unless ELSEWHERE names another function
+    "run": "one simulation, or with -m a sweep; Hydra overrides as arguments",
+    "reproduce": "figures and tables of the paper, with a scorecard",
+    "plot": "draw a figure of the paper from its stored table",
+    "capacity": "the highest request rate that meets an SLO",
+    "bench": "the simulator's speed",
+    "list": "every policy, scheduler, trace, ... that a config can select",
+    "import-profile": "layer times of LLMServingSim or AIConfigurator as a profile",
+    "compare-profiles": "errors of one profile against another, by section",
+    "import-model": "a Hugging Face config.json as a model",
+    "import-lengths": "the lengths of the paper's artifact as a CSV",
+    "fit-lengths": "fit a length model to a CSV of lengths",
+    "validate": "replay a real server's log and print the errors",
+    "validate-batches": "latencies of static batches, such as FasterTransformer's, against measured kernels",
+    "validate-pairs": "runs on a GPU against their simulations, as tables",
+    "fit-software": "software times of a server from its logs",
+    "fit-profile": "fit a server's profile to a benchmark client's logs",
+    "fit-constants": "fit the paper's unmeasured constants",
+    "check": "check a memory policy against the contract: my_module:MyPolicy",
+    "lockstep": "compare the installed vLLM's scheduler with ours",
+    "compare": "compare finished runs, simulated or on a GPU",
+    "report": "one self-contained HTML page of results",
+    "show-memory": "owners of physical blocks over time, as an interactive page",
+    "timeline": "requests, iterations and pool of a run, for Perfetto",
+    "migrate": "rename what 0.2.0 renamed, in a YAML, CSV, profile or plug-in",
+    "calibrate": "measure a GPU into a cost profile",
+    "bench-kernels": "check and time the CUDA kernels",
+    "pairs": "runs on a GPU that are compared with their simulation",
+    "verify-engine": "check the GPU engine against transformers",
+    "measure": "one measurement on a GPU, by name",
+    "completion": "tab completion for bash and zsh",
+    "validate-costs": "each profile left out and predicted from the others",
+    "validate-transfers": "measured transfers against points held back, and against a GPU's swaps",
+    "derive-profile": "scale a profile to another GPU's data sheet",
 }
-USAGE = "usage: testbed [--debug] COMMAND ..."
+ELSEWHERE = {
+    "calibrate": "kernels.measure.calibrate:main",
+    "bench-kernels": "kernels.commands:bench_kernels",
+    "pairs": "kernels.commands:pairs",
+    "verify-engine": "kernels.commands:verify_engine",
+    "measure": "kernels.commands:measure",
+}
+HELP_TEXT = """usage: testbed [--debug] COMMAND ...
+
+A testbed for KV-cache memory management in LLM serving.
+
+{commands}
+
+testbed COMMAND --help explains a command. --debug shows the traceback of an error.
+testbed --version prints the version."""
 HELP = ("-h", "--help")
 EXIT_TERMINATED = 143
 
@@ -103,19 +102,8 @@ def dispatch(argv: list[str]) -> int:
 
 def help_text() -> str:
     """The list of all subcommands."""
-    lines = [f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(
-        [
-            USAGE,
-            "",
-            "A testbed for KV-cache memory management in LLM serving.",
-            "",
-            *lines,
-            "",
-            "testbed COMMAND --help explains a command. --debug shows the traceback of an error.",
-            "testbed --version prints the version.",
-        ]
-    )
+    lines = "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
+    return HELP_TEXT.format(commands=lines)
 
 
 def version_text() -> str:
@@ -126,14 +114,15 @@ def version_text() -> str:
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:
-    """The function of a command; `main` where only the module is named."""
+    """The function of a command."""
     if name not in COMMANDS:
         from testbed.core.errors import InputError
         from testbed.schema import did_you_mean
 
         raise InputError(f"no such command{did_you_mean(name, COMMANDS)}; choose from {', '.join(COMMANDS)}")
-    module, _, function = COMMANDS[name][0].partition(":")
-    found: Callable[[list[str]], int | None] = getattr(import_module(f"testbed.{module}"), function or "main")
+    place = ELSEWHERE.get(name, f"experiments.commands.{name.replace('-', '_')}:main")
+    module, _, function = place.partition(":")
+    found: Callable[[list[str]], int | None] = getattr(import_module(f"testbed.{module}"), function)
     return found
 
 

@@ -1,17 +1,11 @@
 """`testbed compare`: compares finished runs, simulated or on a GPU."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands.parser import Parser
 from testbed.experiments.runs.whole_files import write_text
-
-if TYPE_CHECKING:
-    from testbed.experiments.compare.finished_run import FinishedRun
-    from testbed.experiments.compare.terms import Term
 
 
 def parser() -> Parser:
@@ -30,9 +24,10 @@ def main(argv: list[str]) -> None:
     from testbed.experiments.compare import curves
     from testbed.experiments.compare.comparison import compare, tidy
     from testbed.experiments.compare.finished_run import read_runs
-    from testbed.experiments.compare.texts import compare_page, parts
+    from testbed.experiments.compare.tables import compare_page, texts
+    from testbed.experiments.compare.terms import blame
     from testbed.experiments.runs.figure_style import save
-    from testbed.experiments.runs.plots import grid_of
+    from testbed.experiments.runs.plots import figure_of
 
     comparison = compare(read_runs(options.runs))
     blamed, remarks = blame(comparison.runs)
@@ -41,27 +36,13 @@ def main(argv: list[str]) -> None:
     if options.figure and not charts:
         raise InputError(f"--figure {options.figure}: no run has a table to draw (run them again with outputs=full)")
     console = wide_console()
-    for part in parts(comparison, blamed):
+    for part in texts(comparison, blamed):
         console.print(part)
     if options.csv:
         write_text(options.csv, tidy(comparison).to_csv(index=False))
     if options.figure:
-        save(grid_of(charts), options.figure)
+        save(figure_of(charts), options.figure)
     if options.html:
         write_text(options.html, compare_page(comparison, blamed))
     for path in filter(None, (options.csv, options.figure, options.html)):
         console.print(str(path))
-
-
-def blame(runs: "Sequence[FinishedRun]") -> "tuple[dict[tuple[str, str], list[Term]], list[str]]":
-    """The cost terms of every simulated run against every GPU's, and remarks on pairs that have none."""
-    from testbed.experiments.compare.terms import terms
-    from testbed.experiments.runs.one_line import one_line
-
-    found, remarks = {}, []
-    for a, b in [(a, b) for a in runs for b in runs if not a.on_gpu and b.on_gpu]:
-        try:
-            found[a.name, b.name] = terms(a, b)
-        except InputError as error:
-            remarks.append(f"no cost terms of {a.name} against {b.name}: {one_line(error)}")
-    return found, remarks

@@ -6,13 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.experiments.commands.parser import Parser
 from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
 
-HYDRA_FLAGS = {
-    "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-m", "--multirun",
-    "-r", "--run", "-i", "--info", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir",
-    "-sc", "--shell-completion", "--experimental-rerun",
-}  # fmt: skip
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
 BELOW = """hydra.run.dir=DIR names the run folder; the default is runs/<hash of config and inputs>.
 testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib uses all cores.
@@ -22,57 +18,64 @@ testbed list shows all options, with a line about each."""
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 
 
+def parser() -> Parser:
+    """Without --help, which print_help answers."""
+    this = Parser("run", add_help=False)
+    this.add_argument("overrides", nargs="*")
+    this.add_argument("-h", "--help", action="store_true")
+    this.add_argument("-m", "--multirun", action="store_true")
+    this.add_argument("--again", action="store_true")
+    this.add_argument("--config-dir", action="append", default=[])
+    this.add_argument("--from-vllm")
+    return this
+
+
 def main(argv: list[str]) -> None:
-    """Check the options, then launch."""
-    if not {"-h", "--help"}.isdisjoint(argv):
-        return print_help(argv)
-    if any(argument.startswith("--from-vllm") for argument in argv):
+    """Check the options, then run or sweep."""
+    options = parser().parse_intermixed_args(argv)
+    words = [*(f"--config-dir={folder}" for folder in options.config_dir), *options.overrides]
+    if options.from_vllm is not None:
         from testbed.experiments.runs.vllm_words import expand
 
-        argv = expand(argv)
-    again, argv = "--again" in argv, [argument for argument in argv if argument != "--again"]
-    for argument in argv:
-        if argument.startswith("-") and argument.partition("=")[0] not in HYDRA_FLAGS:
-            raise InputError(f"{argument}: is an unknown option (see testbed run --help)")
-        if argument.lstrip("+").startswith("hydra.mode="):
-            raise InputError(f"{argument}: is not read (-m makes a sweep)")
-    from testbed.experiments.commands.launch import launch
+        words = expand(options.from_vllm, words)
+    if options.help:
+        return print_help(words)
+    for word in words:
+        if word.lstrip("+").startswith("hydra.mode="):
+            raise InputError(f"{word}: is not read (-m makes a sweep)")
+    from testbed.experiments.commands import launch
 
-    return launch(argv, again)
+    return launch.sweep(words, options.again) if options.multirun else launch.run_one(words, options.again)
 
 
-def print_help(argv: Sequence[str]) -> None:
+def print_help(words: Sequence[str]) -> None:
     """Print the groups and the values, after the overrides among the arguments."""
     from testbed.experiments.runs.overrides import user_folders
 
-    folders = user_folders(argv)
+    folders = user_folders(words)
     print(ABOVE, "", "== Groups (choose with group=option) ==", sep="\n")
     for group in GROUPS:
         print(f"{KEYS.get(group, group)}: {', '.join(names_of(group, folders))}")
-    print("", "== Values (set with key=value) ==", *_values(argv, folders), "", BELOW, sep="\n")
+    print("", "== Values (set with key=value) ==", *_values(words, folders), "", BELOW, sep="\n")
 
 
-def _values(argv: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
+def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
     """The composed config as YAML, with the comments of the keys from their source files."""
-    from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from testbed.experiments.runs.compose import register_models
+    from testbed.experiments.runs.compose import hydra_config, key_errors_explained, register_models
     from testbed.experiments.runs.overrides import normalize
 
     register_models()
-    words = [word.partition(",")[0] for word in normalize(argv) if word[0] == "~" or ("=" in word and word[0] != "-")]
-    search = f"hydra.searchpath=[{', '.join(f'file://{folder.resolve()}' for folder in folders)}]"
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-        config = compose("run", [*words, search], return_hydra_config=True)
+    with key_errors_explained(words):
+        config = hydra_config([word.partition(",")[0] for word in normalize(words)], whole=True)
     choices = {str(group).partition("@")[0]: str(name) for group, name in config.hydra.runtime.choices.items()}
     comments = {group: dict(_comments(group, name, folders)) for group, name in choices.items() if group in GROUPS}
     comments["gpu"] |= {key: text for key, text in comments["server"].items() if key == "num_gpus"}
     files = ("efficiencies/h200", "limits", "run")
     shared = {key: text for name in files for key, text in _lines(CONF / f"{name}.yaml")}
-    for line in OmegaConf.to_yaml(
-        OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    ).splitlines():
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    for line in OmegaConf.to_yaml(own).splitlines():
         key = line.partition(":")[0]
         if not line.startswith(" "):
             group = key

@@ -8,7 +8,7 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
-from testbed.experiments.compare.quantities import quantities
+from testbed.experiments.runs.quantities import QUANTITIES, Quantity
 from testbed.overload import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]
@@ -19,10 +19,7 @@ ABSENT = "-"
 class Compared:
     """One number of every run, and for each run but the first the run that it is compared with, by index."""
 
-    group: str
-    name: str
-    unit: str
-    is_share: bool
+    quantity: Quantity
     values: tuple[float | None, ...]
     references: tuple[int, ...]
 
@@ -38,7 +35,7 @@ class Compared:
         first = self.values[reference]
         if value is None or first is None:
             return None
-        if self.is_share:
+        if self.quantity.is_share:
             return value - first
         if first == 0:
             return 0.0 if value == 0 else None
@@ -67,13 +64,8 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
     """Compare at least two runs."""
     if len(runs) < 2:
         raise InputError(f"{runs[0].folder}: a single run cannot be compared (give a second folder after it)")
-    columns = zip(*map(quantities, runs), strict=True)
-    numbers = [
-        Compared(first.group, first.name, first.unit, first.is_share, tuple(one.value for one in (first, *others)),
-                 references(runs))
-        for first, *others in columns
-        if any(one.value is not None for one in (first, *others))
-    ]  # fmt: skip
+    rows = [(one, tuple(one.value(run.summary) for run in runs)) for one in QUANTITIES]
+    numbers = [Compared(one, values, references(runs)) for one, values in rows if set(values) != {None}]
     return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
 
 
@@ -100,9 +92,10 @@ def tidy(comparison: Comparison) -> pd.DataFrame:
     first, *others = (run.name for run in comparison.runs)
     rows: list[dict[str, Any]] = []
     for one in comparison.numbers:
-        base = {"group": one.group, "quantity": one.name, "unit": one.unit}
+        group, name, unit, *_ = one.quantity
+        base = {"group": group, "quantity": name, "unit": unit}
         rows.append({**base, "run": first, "value": one.values[0]})
-        unit = "points" if one.is_share else "%"
+        unit = "points" if one.quantity.is_share else "%"
         for name, value, change, reference in zip(others, one.values[1:], one.changes, one.references, strict=True):
             changed = {"change": change, "change_unit": unit, "reference": comparison.runs[reference].name}
             rows.append({**base, "run": name, "value": value, **changed})

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from testbed.experiments.compare.finished_run import FinishedRun
-from testbed.experiments.compare.quantities import latencies
 from testbed.experiments.pages.chart import Chart, Series
 from testbed.experiments.runs.plots import cdf_chart, over_time
+from testbed.experiments.runs.quantities import latencies
 
 OVER_TIME = {
     "Batched requests": (("running",), 1.0),

@@ -1,9 +1,9 @@
 """A finished run, read from its folder; numbers that an older version did not write are None."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,11 +11,13 @@ import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_columns
+from testbed.description import RUN
+from testbed.experiments.runs.summary_table import described
 from testbed.overload import overload
 
 TIMES = ("arrival_s", "first_token_s", "finish_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
-WHOLE = "run it again with outputs=full for every percentile and for curves"
+WHOLE = "run it again with outputs=full for curves"
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,9 @@ class FinishedRun:
 
     @property
     def what_it_was(self) -> str:
-        """Such as "Paged (blocks of 16), opt-13b on 1 x a100-40gb; sharegpt, 1 req/s, 600 s; MixedPrefill; seed 0".
-
-        Only the config is read, so that a run of any version can be described.
-        """
-        config, server = self.config, _part(self.config, "server")
-        machine = f"{server.get('num_gpus', '?')} x {_name(server, 'gpu')}" if server else "an unknown server"
-        parts = [
-            f"{_policy(_part(config, 'policy'))}, {_name(config, 'model')} on {machine}",
-            ", ".join(_workload(config)),
-            ", ".join(filter(None, (class_name(_part(config, key)) for key in ("scheduler", "preemption")))),
-            f"seed {config['seed']}" if "seed" in config else "",
-            "served by the engine" if self.on_gpu else "",
-        ]
-        return "; ".join(filter(None, parts))
+        """Model, server, policy, scheduler and workload; empty where another version wrote the summary."""
+        engine = ["served by the engine"] if self.on_gpu else []
+        return "; ".join([*described(self.summary.get(RUN, {})).values(), *engine])
 
 
 def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
@@ -133,38 +124,3 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     if absent:
         raise InputError(f"{path}: has no column {absent[0]}; another version wrote it (run it again)")
     return table
-
-
-def class_name(node: dict[str, Any]) -> str:
-    """The class that a config's node names, without its module."""
-    return str(node.get("_target_", "")).rpartition(".")[2]
-
-
-def _part(node: dict[str, Any], key: str) -> dict[str, Any]:
-    part = node.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _name(node: dict[str, Any], key: str) -> str:
-    return str(_part(node, key).get("name", "unknown"))
-
-
-def _policy(node: dict[str, Any]) -> str:
-    size = f"blocks of {node['block_size']}" if "block_size" in node else ""
-    inside = ", ".join(filter(None, (size, class_name(_part(node, "eviction")))))
-    return (class_name(node) or "unknown policy") + (f" ({inside})" if inside else "")
-
-
-def _workload(config: dict[str, Any]) -> Iterator[str]:
-    """Trace, rate, time, number of sequences."""
-    trace, arrivals, workload = (config.get(key) or {} for key in ("trace", "arrivals", "workload"))
-    source = config.get("requests") or trace.get("path") or trace.get("model")
-    yield PurePath(str(source)).name if source else class_name(trace)
-    if arrivals.get("rate") is not None:
-        yield f"{arrivals['rate']:g} req/s"
-    if arrivals.get("duration_s") is not None:
-        yield f"{arrivals['duration_s']:g} s"
-    if workload.get("num_seqs", 1) != 1:
-        yield f"{'beams of' if workload.get('beam') else 'samples:'} {workload['num_seqs']}"
-    if config.get("window_s"):
-        yield f"averages from {config['window_s'][0]:g} to {config['window_s'][1]:g} s"

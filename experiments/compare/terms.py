@@ -1,5 +1,6 @@
 """Cost terms: the simulator's cost model, evaluated on the GPU's iterations, against their measured times."""
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
 from testbed.experiments.compare.finished_run import FinishedRun
+from testbed.experiments.runs.one_line import one_line
 from testbed.machine import make_cost
 from testbed.parts import Part, locate
 from testbed.schema import read
@@ -56,6 +58,17 @@ def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
         rows = [(f"all of: {kind}", part["duration_s"], part["cost_s"]) for kind, part in table.groupby("kind")]
     found = [_term(name, took, predicted_s, busy_s) for name, took, predicted_s in rows]
     return sorted(found, key=lambda term: -abs(term.error_s))
+
+
+def blame(runs: Sequence[FinishedRun]) -> tuple[dict[tuple[str, str], list[Term]], list[str]]:
+    """The cost terms of every simulated run against every GPU's, and remarks on pairs that have none."""
+    found, remarks = {}, []
+    for a, b in [(a, b) for a in runs for b in runs if not a.on_gpu and b.on_gpu]:
+        try:
+            found[a.name, b.name] = terms(a, b)
+        except InputError as error:
+            remarks.append(f"no cost terms of {a.name} against {b.name}: {one_line(error)}")
+    return found, remarks
 
 
 def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:

@@ -1,1 +1,1 @@
-"""The memory map: frames of a memory trace as a raster over time, and as an interactive page."""
+"""The memory map: frames of a memory trace as an interactive page."""

@@ -13,18 +13,24 @@ from typing import Any
 
 from testbed.core.request import PS
 from testbed.core.slots import Extent, ceil_div
-from testbed.experiments.memory_map import raster
-from testbed.experiments.pages.page import render
 from testbed.sim.memory_trace import Frame, MemoryTrace, thinned
 
 MAX_CHARACTERS = 3_000_000
 KINDS = ("pinned", "cached", "rounding")
-SCRIPTS = ("replay", "blocks", "draw", "grid", "mapping", "details", "keys", "page")
-
-
-def page(trace: MemoryTrace, title: str) -> str:
-    """memory_map.html: one file with its data, style and script, which needs no network."""
-    return render("memory_map/page/page.html", title=title, data=encode(trace), scripts=SCRIPTS)
+# Hues a golden angle apart in OKLCH, three lightnesses: neighbours in order of arrival never look alike.
+PALETTE = (
+    "#4687d8", "#ea846f", "#008663", "#9d6dc7", "#ca9d33", "#007da5", "#c85e83", "#7bb764", "#5a66b9",
+    "#c66a26", "#00beb7", "#965095", "#938a00", "#51adef", "#ad4a4e", "#189f64", "#ab93ed", "#9b5f00",
+)  # fmt: skip
+KINDS_OF_SLOTS = (  # name, colour where it is not the request's, share of white, colour of its lines; see blocks.js
+    ("free", "#ffffff", 0, None),
+    ("external fragmentation (rounding)", "#d9dce1", 0, "#8b929c"),
+    ("cached (unreferenced, findable)", "#b4c3d6", 0, None),
+    ("registered prefix", "#7d8896", 0, None),
+    ("internal fragmentation (never used)", None, 0.9, "#d1495b"),
+    ("reserved, will be used", None, 0.7, None),
+    ("token states, colour by request", None, 0, None),
+)
 
 
 def encode(trace: MemoryTrace) -> str:
@@ -52,27 +58,16 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "requests": {key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()},
         "owners": {seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()},
         "frames": [changes(old, new) for old, new in zip([empty, *frames], frames, strict=False)],
-        **look(),
+        "palette": PALETTE,
+        "several": "#46505f",
+        "shared_name": "shared (several sequences)",
+        **dict(zip(("names", "plain", "tints", "lines"), zip(*KINDS_OF_SLOTS, strict=True), strict=True)),
     }
 
 
 def num_allocated(frame: Frame) -> int:
     """Slots on the device in tables of sequences; a shared extent counts once."""
     return sum(length for _, length in {extent for held in frame.held.values() for extent in held.device})
-
-
-def look() -> dict[str, Any]:
-    """Names and colours, shared by picture and page; lists are indexed by kind of slot."""
-    kinds = sorted(raster.NAMES)
-    return {
-        "palette": raster.PALETTE,
-        "several": raster.SEVERAL_COLOR,
-        "shared_name": raster.SHARED_NAME,
-        "names": [raster.NAMES[kind] for kind in kinds],
-        "plain": [raster.PLAIN.get(kind) for kind in kinds],
-        "tints": [raster.TINTS.get(kind, 0) for kind in kinds],
-        "lines": [raster.LINES.get(kind) for kind in kinds],
-    }
 
 
 def changes(old: Frame, new: Frame) -> dict[str, Any]:

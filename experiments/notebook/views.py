@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from testbed.experiments.compare.comparison import compare as compared
 from testbed.experiments.compare.comparison import tidy
 from testbed.experiments.compare.finished_run import FinishedRun
-from testbed.experiments.compare.texts import compare_page
-from testbed.experiments.memory_map.encode import page as memory_page
-from testbed.experiments.memory_map.picture import retrace, title_of
+from testbed.experiments.compare.tables import compare_page
+from testbed.experiments.memory_map import map_page
 from testbed.experiments.pages.page import render
 from testbed.experiments.report.run_parts import one_run
 from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.timeline.trace_file import trace_of, write_trace
-from testbed.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +50,7 @@ def html(result: "Result") -> str:
 
 def save(result: "Result", folder: Path) -> Path:
     """Write the run folder."""
-    run_folder.save(result.setup, Run(result.recorder, result.summary, 0.0), folder)
+    run_folder.save(result, folder)
     return folder
 
 
@@ -66,8 +64,8 @@ def timeline(result: "Result", file: Path, start_s: float, stop_s: float | None)
 def memory_map(result: "Result", start_s: float, stop_s: float | None) -> Page:
     """Simulate again with a traced policy; the interactive page."""
     config = result.setup.config
-    trace = retrace(config, start_s, stop_s)
-    return Page(memory_page(trace, title_of(trace, config)))
+    trace = map_page.retrace(config, start_s, stop_s)
+    return Page(map_page.page(trace, map_page.title_of(trace, config)))
 
 
 def compare(results: "Mapping[str, Result]") -> Page:

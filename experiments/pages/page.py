@@ -1,7 +1,7 @@
 """Self-contained HTML pages from templates; every value is escaped, and a page needs no other file."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ class Table(NamedTuple):
 
     caption: str
     head: Sequence[str]
-    rows: Iterable[Sequence[str]]
+    rows: Sequence[Sequence[str]]
     classes: Sequence[str] = ()
     row_classes: Sequence[str] = ()
     look: str = ""

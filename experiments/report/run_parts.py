@@ -1,6 +1,6 @@
 """One run, and a folder of runs, as parts of a page: figures, then tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -9,39 +9,23 @@ from markupsafe import Markup
 from testbed.experiments.compare import curves
 from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun
-from testbed.experiments.compare.quantities import Quantity, quantities
-from testbed.experiments.compare.texts import readable
+from testbed.experiments.compare.tables import readable
 from testbed.experiments.pages.chart import Chart
-from testbed.experiments.pages.page import NUMBER, Picture, Table, render
+from testbed.experiments.pages.page import NUMBER, Table, render
 from testbed.experiments.runs.plots import run_charts
+from testbed.experiments.runs.quantities import MAIN, QUANTITIES, main_numbers
 from testbed.experiments.runs.summary_table import number
 from testbed.experiments.runs.sweep_chart import legible, sweep_charts
 from testbed.overload import in_words
 from testbed.tables import flat
 
-MAP = "memory_map.png"
-SHOWN = {
-    "requests/s": ("throughput", "requests"),
-    "goodput, req/s": ("service level", "goodput"),
-    "norm. latency, s/token": ("normalized latency", "mean"),
-    "TTFT p50, s": ("TTFT", "p50"),
-    "TTFT p99, s": ("TTFT", "p99"),
-    "TPOT p50, s": ("TPOT", "p50"),
-    "TPOT p99, s": ("TPOT", "p99"),
-    "batch": ("batched requests", "mean per iteration"),
-    "token states, %": ("memory per iteration", "token states"),
-    "preempted: swap": ("preemptions", "swap"),
-    "recompute": ("preemptions", "recompute"),
-}
 MOST_CURVES = 8
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
     """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with its charts open."""
-    numbers = list(quantities(run))
-    rows = [[f"{one.group}, {one.name} ({one.unit})", number(one.value)] for one in numbers if one.value is not None]
-    main = {name: value for name, value in _short(numbers).items() if value is not None}
-    picture = run.folder and run.folder / MAP
+    numbers = [(one.label, one.value(run.summary)) for one in QUANTITIES]
+    rows = [[label, number(value)] for label, value in numbers if value is not None]
     return render(
         "report/run.html",
         run=run,
@@ -50,10 +34,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         anchor=anchor(title),
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
-        picture=Picture(picture.read_bytes(), f"Owners of physical blocks over time in {title}")
-        if picture and picture.is_file()
-        else None,
-        main={name: number(value) for name, value in main.items()},
+        main={name: number(value) for name, value in main_numbers(run.summary).items()},
         numbers=Table(f"all numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
 
@@ -61,7 +42,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
 def _charts(run: FinishedRun) -> list[Chart]:
     if run.requests is None or run.spans is None:
         return []
-    return list(run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1)).values())
+    return list(run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1)))
 
 
 def anchor(title: str) -> str:
@@ -111,16 +92,11 @@ def _as_numbers(values: pd.Series) -> pd.Series:
 
 
 def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
-    found = [_short(quantities(run)) for run in runs]
-    known = [name for name in SHOWN if any(row[name] is not None for row in found)]
+    found = [main_numbers(run.summary) for run in runs]
+    known = [name for name in MAIN if any(name in row for row in found)]
     rows = [
-        [*("-" if value == "null" else value for value in values), *(number(row[name]) for name in known), run.name]
+        [*("-" if value == "null" else value for value in values), *(number(row.get(name)) for name in known), run.name]
         for run, row, values in zip(runs, found, different.to_numpy().tolist(), strict=True)
     ]
     head = [*map(str, different.columns), *known, "run"]
     return Table("all runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)])
-
-
-def _short(numbers: Iterable[Quantity]) -> dict[str, float | None]:
-    known = {(one.group, one.name): one.value for one in numbers}
-    return {name: known[key] for name, key in SHOWN.items()}

@@ -94,9 +94,7 @@ def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
 def _composed(name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, bytes], ...]) -> DictConfig:
     register_models()
     with key_errors_explained(overrides):
-        flags = [word for word in overrides if word.startswith("--config-dir=")]
-        words = [word for word in normalize(overrides) if word not in flags]
-        return _compose(name, [*words, *_search_path(flags)])
+        return hydra_config(normalize(overrides), name)
 
 
 @cache
@@ -114,11 +112,6 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, InputError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:  # from the resolver of a run's name
-            raise cause from None
         if isinstance(error, OverrideParseException):
             raise InputError(
                 f"{error.override}: is no option (KEY=VALUE; quote a value with brackets or commas)"
@@ -130,10 +123,9 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
 
 def _check_keys(arguments: Sequence[str]) -> None:
     """Raise InputError for a key that is not in the config of the chosen options."""
-    words = [word for word in normalize(arguments) if word.startswith("~") or ("=" in word and word[0] != "-")]
+    words = normalize(arguments)
     values = [one for one in OverridesParser.create().parse_overrides(words) if not _is_choice(one)]
-    choices = [word for word in words if word not in {one.input_line for one in values}]
-    base = _compose("run", [*choices, *_search_path(arguments)])
+    base = hydra_config([word for word in words if word not in {one.input_line for one in values}])
     for override in values:
         key = str(override.key_or_group)
         if key.startswith("hydra"):
@@ -141,12 +133,6 @@ def _check_keys(arguments: Sequence[str]) -> None:
                 raise InputError(no_key(key, ELSEWHERE))
         elif not override.is_add():
             check_key(key, base)
-
-
-def _search_path(arguments: Sequence[str]) -> list[str]:
-    """The folders of --config-dir, as an override."""
-    folders = ", ".join(f"file://{folder.resolve()}" for folder in user_folders(arguments))
-    return [f"hydra.searchpath=[{folders}]"] if folders else []
 
 
 def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
@@ -158,14 +144,15 @@ def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
         raise InputError(no_key(key, [*also, *_keys(values), *GROUPS, *ELSEWHERE]))
 
 
-def _compose(name: str, overrides: list[str]) -> DictConfig:
+def hydra_config(overrides: list[str], name: str = "run", *, whole: bool = False) -> DictConfig:
+    """Hydra's composition of normalized overrides; `whole`: with Hydra's own part."""
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-        return compose(name, overrides=overrides)
+        return compose(name, overrides=overrides, return_hydra_config=whole)
 
 
 def _is_choice(override: Any) -> bool:
     """Whether an override selects an option of a group."""
-    return "/" in override.key_or_group or override.key_or_group in (*GROUPS, "engine")
+    return "/" in override.key_or_group or override.key_or_group in (*GROUPS, "engine", "hydra.searchpath")
 
 
 def _keys(values: Any, above: str = "") -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The style of all figures: column width, font sizes, one colour per kind of memory and per system, stable bytes."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,20 @@ RC: dict[Any, Any] = {
 }
 
 
-def new_figure(width_in: float = 3.3, height_in: float = 2.2, kind: type[Figure] = Figure) -> Figure:
+class Shown(Figure):
+    """A figure that a notebook displays."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        with mpl.rc_context(RC):
+            self.savefig(content, format="png", dpi=150)
+        return content.getvalue()
+
+
+def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
     """An empty figure of one column's width, without any global state."""
     with mpl.rc_context(RC):
-        figure = kind(figsize=(width_in, height_in), layout="constrained")
+        figure = Shown(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
     return figure
 

@@ -14,7 +14,7 @@ from testbed.build import KINDS
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, names_of
+from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.run_folder import measure
 from testbed.experiments.runs.summary_table import summary_table
@@ -33,13 +33,6 @@ SHORT = {
     "beam": "workload.beam",
     "mix": "workload.mix",
     "max_len": "workload.max_len",
-}
-WORDS = {  # groups with another name on the command line
-    "system": "+system={}",
-    "protocol": "+protocol={}",
-    "eviction": "eviction@policy.eviction={}",
-    "store": "store@policy.store={}",
-    "load": "load@policy.load={}",
 }
 POOL = (  # other keys that set the size of a pool
     "null_blocks", "swap_space_gib", "server.num_blocks", "server.kv_memory_gib", "server.memory_utilization",
@@ -64,8 +57,8 @@ class HydraFrontEnd:
         _check_pool(options, overrides)
         words, values, objects, nodes = list(overrides), dict[str, Any](), dict[str, Any](), dict[str, Any]()
         for key, value in options.items():
-            if isinstance(value, str) and (key in GROUPS or key in WORDS):
-                words.append(WORDS.get(key, f"{key}={{}}").format(value))
+            if isinstance(value, str) and key in GROUPS:
+                words.append(f"{KEYS.get(key, key)}={value}")
             elif isinstance(value, SPECS):
                 nodes["server.gpu" if key == "gpu" else key] = _node(value)
             elif key in KINDS and not isinstance(value, Mapping):
@@ -83,9 +76,9 @@ class HydraFrontEnd:
 
     def draw(self, result: Result) -> "Figure":
         """Memory, batch and latencies of a run."""
-        from testbed.experiments.runs.plots import draw_combined
+        from testbed.experiments.runs.plots import figure_of, run_charts
 
-        return draw_combined(result.requests, result.iterations, result.num_slots)
+        return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
 
     def show(self, summary: Mapping[str, Any]) -> str:
         """A summary in the form that `testbed run` prints."""

@@ -1,20 +1,16 @@
-"""Converts user overrides to Hydra's: gpu=NAME, plug-ins by name, MODULE:CLASS, a model without a server.
+"""Converts user overrides to Hydra's: gpu=NAME, plug-ins by name, MODULE:CLASS.
 
 An unknown name is refused here, with the nearest known one.
 """
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
-import yaml
 from hydra.core.config_store import ConfigStore
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
-from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CONF,
@@ -27,35 +23,30 @@ from testbed.experiments.runs.choice_names import (
 )
 from testbed.schema import did_you_mean
 
-FOLDER_FLAGS = ("--config-dir", "-cd")
-VALUE_FLAGS = (*FOLDER_FLAGS, "--config-path", "-cp", "--config-name", "-cn", "--package", "-p")
+FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 QUOTES = ("'", '"')
-SERVER_SIZES = (1, 2, 4, 8)
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra overrides; registers the plug-ins that they name, and prints notes to standard error."""
+    """The arguments as Hydra overrides, without the folders of options; registers the plug-ins that they name."""
     folders = user_folders(arguments)
-    groups = {key for argument in arguments for key, _ in [_choice(argument)]}
-    result = [word for argument in arguments for word in _normalized(argument, groups, folders)]
+    words = [argument for argument in arguments if not argument.startswith(FOLDER)]
+    chosen = dict(map(_choice, words))
+    result = [word for argument in words for word in _normalized(argument, set(chosen), folders)]
     _check_targets(result)
-    if not {"server", "gpu"} & groups:
-        for name in _names(next((value for key, value in map(_choice, arguments) if key == "model"), "")):
-            _serve(name, folders)
-    return result
+    if not {"server", "gpu"} & chosen.keys():
+        for name in _names(chosen.get("model", "")):
+            if f"{HIDDEN}{name}" not in files_of("server", folders):
+                raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")
+    search = ", ".join(f"file://{folder.resolve()}" for folder in folders)
+    return [*result, f"hydra.searchpath=[{search}]"] if folders else result
 
 
 def user_folders(arguments: Sequence[str]) -> list[Path]:
-    """The folders that --config-dir names."""
-    found = []
-    for argument, following in pairwise([*arguments, ""]):
-        flag, equals, value = argument.partition("=")
-        if flag in VALUE_FLAGS and (not equals and (not following or following.startswith("-"))):
-            raise InputError(f"{flag}: needs a value (see testbed run --help)")
-        if flag in FOLDER_FLAGS:
-            found.append(Path(value if equals else following))
+    """The folders of options: the arguments --config-dir=DIR."""
+    found = [Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)]
     for folder in found:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
@@ -135,32 +126,3 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
         target = point.value.replace(":", ".")
         node = {"defaults": [CUSTOM, "_self_"], "_target_": target}
         ConfigStore.instance().store(name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}")
-
-
-def _serve(model: str, folders: Sequence[Path]) -> None:
-    """Select a default server for a user-supplied model without one, and print a note."""
-    name, path = f"{HIDDEN}{model}", files_of("model", folders).get(model)
-    if path is None or name in files_of("server", folders):
-        return
-    num_gpus, sound = _fewest(path)
-    node = {"defaults": [ANY_SERVER, "_self_"], "num_gpus": num_gpus}
-    ConfigStore.instance().store(name=name, node=node, group="server", provider="testbed")
-    if sound:
-        print(
-            f"testbed: note: {model} has no server (server/{name}.yaml), so it runs on {num_gpus} x "
-            f"{ANY_SERVER} (server=... or gpu=... selects another)",
-            file=sys.stderr,
-        )
-
-
-def _fewest(path: Path) -> tuple[int, bool]:
-    """The fewest GPUs that fit a model and its longest sequence, or the largest number; and whether they fit."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        model = ModelSpec(**{key: value for key, value in values.items() if not key.startswith("_")})
-        gpu = yaml.safe_load(files_of("gpu")[ANY_SERVER].read_text(encoding="utf-8"))
-        needed = model.weight_bytes + model.max_len * model.kv_bytes_per_token
-        usable = 0.95 * gpu["memory_bytes"] - GIB
-        return next((size for size in SERVER_SIZES if size * usable > needed), SERVER_SIZES[-1]), True
-    except (TypeError, ValueError, AttributeError, yaml.YAMLError):  # reading the model reports the error
-        return 1, False

@@ -1,15 +1,12 @@
 """The charts of a run: memory over time by kind, batch size over time, latencies; drawn with matplotlib for files."""
 
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
@@ -22,12 +19,10 @@ from testbed.experiments.runs.figure_style import (
     RC,
     log_x,
     new_figure,
-    save,
 )
 
 MAX_POINTS = 600
 FREE = "Free"
-MARGINS = (0.16, 0.2, 0.97, 0.83)  # left, bottom, right and top, as shares of the figure
 COLORS = (
     "#0067ab",
     "#c24f00",
@@ -43,20 +38,10 @@ Table = Mapping[str, Any]
 Grid = dict[str, NDArray[np.float64]]
 
 
-def draw_all(folder: Path, requests: Table, spans: Table, num_slots: int) -> None:
-    """Write memory.png, latency_cdf.png and batch.png. Tables are data frames, or columns by name."""
-    with mpl.rc_context(RC):
-        for name, chart in run_charts(requests, spans, num_slots).items():
-            figure = one_plot()
-            drawn(chart, figure)
-            save(figure, folder / f"{name}.png")
-
-
-def run_charts(requests: Table, spans: Table, num_slots: int) -> dict[str, Chart]:
-    """The charts of one run by the stem of their files."""
+def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
+    """The charts of one run: memory, batch and latencies. Tables are data frames, or columns by name."""
     grid = over_time(spans)
-    memory = memory_chart(grid, num_slots, all_free(spans))
-    return {"memory": memory, "batch": batch_chart(grid), "latency_cdf": latency_chart(requests)}
+    return [memory_chart(grid, num_slots, all_free(spans)), batch_chart(grid), latency_chart(requests)]
 
 
 def over_time(spans: Table) -> Grid:
@@ -115,19 +100,36 @@ def batch_chart(grid: Grid) -> Chart:
     )
 
 
-def one_plot() -> Figure:
-    """A figure with fixed margins: an automatic layout takes longer than the drawing."""
-    figure = Figure(figsize=(3.3, 2.2))
-    FigureCanvasAgg(figure)
-    figure.subplots_adjust(*MARGINS)
+def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
+    """Charts in rows of so many; a legend for each, or one for all where all have the same series."""
+    with mpl.rc_context(RC):
+        rows = -(-len(charts) // columns)
+        figure = new_figure(3.3 * columns, 2.2 * rows)
+        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axes, chart in zip(panels, charts, strict=False):
+            plot(axes, chart)
+        for axes in panels[len(charts) :]:
+            axes.set_visible(False)
+        if len({tuple(one.name for one in chart.series) for chart in charts}) == 1:
+            _legend(figure, panels[0], columns)
+        else:
+            for axes in panels[: len(charts)]:
+                _legend(axes, axes, 1)
     return figure
 
 
-def drawn(chart: Chart, figure: FigureBase) -> None:
-    """Draw one chart with its legend above."""
-    plot(figure.subplots(), chart)
-    if len(chart.series) > 1:
-        figure.legend(loc="outside upper center", ncols=2 if chart.stacked else 3, columnspacing=1, handlelength=1.6)
+def _legend(place: Axes | Figure, axes: Axes, columns: int) -> None:
+    """The series of axes above these axes, or above the whole figure."""
+    handles, names = axes.get_legend_handles_labels()
+    if len(names) < 2:
+        return
+    num_columns = max(1, min(4, len(names), 54 * columns // (max(map(len, names)) + 6)))
+    where = (
+        {"loc": "outside upper center"}
+        if isinstance(place, Figure)
+        else {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+    )
+    place.legend(handles, names, ncols=num_columns, handlelength=1.6, **where)
 
 
 def plot(axes: Axes, chart: Chart) -> None:
@@ -156,41 +158,3 @@ def plot(axes: Axes, chart: Chart) -> None:
         log_x(axes, found.min(), found.max())
     elif not chart.markers and chart.x_label == "Time (s)":
         axes.set_xlim(0, None)
-
-
-def draw_combined(requests: Table, spans: Table, num_slots: int) -> Figure:
-    """The three plots in one row."""
-    with mpl.rc_context(RC):
-        figure = new_figure(9.6, 2.4, Shown)
-        charts = run_charts(requests, spans, num_slots).values()
-        for part, chart in zip(np.ravel([figure.subfigures(1, 3)]), charts, strict=True):
-            drawn(chart, part)
-    return figure
-
-
-def grid_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
-    """Several charts of the same series, under one legend."""
-    with mpl.rc_context(RC):
-        rows = -(-len(charts) // columns)
-        figure = new_figure(3.3 * columns, 1.9 * rows)
-        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for axes, chart in zip(panels, charts, strict=False):
-            plot(axes, chart)
-        for axes in panels[len(charts) :]:
-            axes.set_visible(False)
-        handles, names = figure.axes[0].get_legend_handles_labels()
-        if len(names) > 1:
-            longest = max(map(len, names)) + 6
-            columns_of_legend = max(1, min(4, len(names), 54 * columns // longest))
-            figure.legend(handles, names, loc="outside upper center", ncols=columns_of_legend)
-        return figure
-
-
-class Shown(Figure):
-    """A figure that a notebook displays."""
-
-    def _repr_png_(self) -> bytes:
-        content = io.BytesIO()
-        with mpl.rc_context(RC):
-            self.savefig(content, format="png", dpi=150)
-        return content.getvalue()

@@ -16,35 +16,42 @@ from testbed.core.errors import InputError
 from testbed.description import ID, RUN
 from testbed.experiments.runs.opened_files import INPUTS, hashes, have_changed, opened_files
 from testbed.experiments.runs.progress import watched
-from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_json, write_text
+from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_csv, write_json, write_text
 from testbed.identity import run_id
+from testbed.result import Result
 from testbed.run import Run, keys_of_every_summary, run
 from testbed.sim.recorder import request_columns, span_columns, with_identity
 
 COLUMNS = Path(__file__).with_name("COLUMNS.md")
 CONFIG = "config.yaml"
 SEAL = "# sha256 of the lines above, as the run had them: "
+CHARTS = "charts.png"
 FILES = {
-    CONFIG, INPUTS, "requests.csv", "iterations.csv", "timing.json", "memory.png", "latency_cdf.png", "batch.png",
-    "report.html", "beams.csv", "swaps.csv", COLUMNS.name, SUMMARY,
+    CONFIG, INPUTS, "requests.csv", "iterations.csv", "timing.json", CHARTS, "report.html", "beams.csv", "swaps.csv",
+    COLUMNS.name, SUMMARY, "memory.png", "latency_cdf.png", "batch.png",  # the last three are of older versions
 }  # fmt: skip
 
 
 def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
     """Run a config and write its folder, as a whole or not at all, in place of an older run's files.
 
-    With `show` a simulation of more than a second shows its progress.
+    With `show` a long simulation prints its progress.
     """
     name = run_id(config)
     with opened_files() as opened:
         setup = build(config)
     with whole_folder(folder, SUMMARY, is_ours) as new:
-        write_text(new / CONFIG, sealed(yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)))
         if found := hashes(opened, config):
             write_json(new / INPUTS, found)
         summary = _serve(setup, new) if config.engine else _simulate(setup, new, show)
-        summary = {**summary, RUN: {**summary[RUN], ID: name}}
-        write_json(new / SUMMARY, summary)
+        return _complete(new, config, name, summary)
+
+
+def _complete(folder: Path, config: RunConfig, name: str, summary: dict[str, Any]) -> dict[str, Any]:
+    """Write config and summary; the summary with the run's id."""
+    write_text(folder / CONFIG, sealed(yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)))
+    summary = {**summary, RUN: {**summary[RUN], ID: name}}
+    write_json(folder / SUMMARY, summary)
     return summary
 
 
@@ -53,16 +60,15 @@ def sealed(text: str) -> str:
     return f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
-def save(setup: Setup, result: Run, folder: Path) -> None:
+def save(result: Result, folder: Path) -> None:
     """Write the folder of a run that was simulated already; refused for objects, and for another run's folder."""
-    config = named(setup.config)
+    config = named(result.setup.config)
     name = run_id(config)
     if is_of_another(folder, name):
         raise InputError(f"{folder}: has another run (name a folder of its own)")
     with whole_folder(folder, SUMMARY, is_ours) as new:
-        write_text(new / CONFIG, sealed(yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)))
-        write_everything(new, setup, result)
-        write_json(new / SUMMARY, {**result.summary, RUN: {**result.summary[RUN], ID: name}})
+        write_everything(new, result.setup, result)
+        _complete(new, config, name, result.summary)
 
 
 def named(config: RunConfig) -> RunConfig:
@@ -95,24 +101,27 @@ def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
     if setup.config.outputs == "full":
         import pandas as pd
 
-        from testbed.experiments.runs import plots
-
         requests, spans = (pd.read_csv(folder / f"{name}.csv") for name in ("requests", "iterations"))
-        plots.draw_all(folder, requests, spans, setup.pool.num_slots)
+        _draw(folder, requests, spans, setup)
     return summary
 
 
-def write_everything(folder: Path, setup: Setup, result: Run) -> None:
-    """Write the tables of requests and of iteration spans, the meaning of their columns, and their plots."""
-    from testbed.experiments.runs import plots
-    from testbed.experiments.runs.whole_files import write_csv
-
+def write_everything(folder: Path, setup: Setup, result: Run | Result) -> None:
+    """Write the tables of requests and of iteration spans, the meaning of their columns, and their charts."""
     requests = with_identity(request_columns(result.recorder), setup.workload.rows)
     spans = span_columns(result.recorder)
     write_csv(folder / "requests.csv", requests)
     write_csv(folder / "iterations.csv", spans)
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
-    plots.draw_all(folder, requests, spans, setup.pool.num_slots)
+    _draw(folder, requests, spans, setup)
+
+
+def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
+    """Draw the charts of two tables."""
+    from testbed.experiments.runs import figure_style, plots  # they import matplotlib, which `summary` outputs need not
+
+    figure = plots.figure_of(plots.run_charts(requests, spans, setup.pool.num_slots), columns=3)
+    figure_style.save(figure, folder / CHARTS)
 
 
 def read_config(folder: Path) -> RunConfig:

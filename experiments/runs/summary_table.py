@@ -37,7 +37,7 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
     stand_in = (summary.get(PROFILE) or {}).get("all_reduce")
     return [
-        *(_what_it_was(summary[RUN]) if RUN in summary else []),
+        *described(summary.get(RUN, {})).items(),
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
         *([("stopped early", _stopped(summary[STOPPED]))] if summary.get(STOPPED) is not None else []),
         *([("overloaded", in_words(summary[OVERLOAD]))] if summary.get(OVERLOAD) else []),
@@ -59,17 +59,20 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _what_it_was(run: dict[str, Any]) -> list[tuple[str, str]]:
+def described(run: Mapping[str, Any]) -> dict[str, str]:
+    """What a summary says that its run was, in a few words; nothing of a summary that does not say it."""
+    if not run:
+        return {}
     of = " of one layer" if run.get("slot_layers") == 1 else ""
     blocks = f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens" if run["pool_blocks"] else ""
-    return [
-        ("model, server", f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})"),
-        ("KV pool", f"{run['pool_slots']:,} slots{of}{blocks}, {number(run['pool_gib'])} GiB"),
-        ("policy", run["policy"]),
-        ("scheduler", f"{run['scheduler']}, {run['preemption']}"),
-        ("costs", run["cost"]),
-        ("workload", f"{run['trace']}, {run['arrivals']}, seed {run['seed']}"),
-    ]
+    return {
+        "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
+        "KV pool": f"{run['pool_slots']:,} slots{of}{blocks}, {number(run['pool_gib'])} GiB",
+        "policy": run["policy"],
+        "scheduler": f"{run['scheduler']}, {run['preemption']}",
+        "costs": run["cost"],
+        "workload": f"{run['trace']}, {run['arrivals']}, seed {run['seed']}",
+    }
 
 
 def _stopped(at_least: float) -> str:

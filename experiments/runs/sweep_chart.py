@@ -8,7 +8,7 @@ import pandas as pd
 
 from testbed.experiments.pages.chart import Chart, Series
 from testbed.experiments.runs.figure_style import save
-from testbed.experiments.runs.plots import grid_of
+from testbed.experiments.runs.plots import figure_of
 from testbed.experiments.runs.sweeps import Point
 from testbed.experiments.runs.sweeps import axes as sweep_axes
 from testbed.tables import flat
@@ -36,7 +36,7 @@ def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
     different = pd.DataFrame([[point.chosen.get(name, "") for name in names] for point in points], columns=names)
     charts = sweep_charts(different, [flat(point.summary) for point in points])
     if charts:
-        save(grid_of(charts), path)
+        save(figure_of(charts), path)
     return bool(charts)
 
 

@@ -1,15 +1,6 @@
-"""A sweep as a table, with axes before results; and the notes that list its points.
+"""A sweep as a table, with axes before results."""
 
-Each point writes a note when it begins: its number, its overrides, its folder. An environment variable, which
-launchers pass to workers, names the folder of the notes, in the folder where the sweep was started.
-"""
-
-import glob
-import json
-import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,28 +8,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.experiments.runs.run_folder import complete
-from testbed.experiments.runs.summary_table import costs_of, number, percent
-from testbed.experiments.runs.whole_files import PLACE, remove_leftovers, write_cells, write_json
+from testbed.experiments.runs.quantities import MAIN, main_numbers
+from testbed.experiments.runs.summary_table import costs_of, number
+from testbed.experiments.runs.whole_files import write_cells
 from testbed.tables import flat, merge_axes
-
-VARIABLE = "TESTBED_SWEEP_NOTES"
-NOTES = "testbed-sweep"
-SHARES = ("token states", "in SLO")
-HEADLINES = {  # the most important first
-    "throughput_requests_per_s": "req/s",
-    "slo_share_inside": "in SLO",
-    "slo_goodput_requests_per_s": "goodput",
-    "ttft_s_p99": "TTFT p99 s",
-    "tpot_s_p99": "TPOT p99 s",
-    "normalized_latency_s_per_token_mean": "latency s/token",
-    "preempted": "preempted",
-    "batch_mean_per_iteration": "batch",
-    "memory_token_states_per_iteration": "token states",
-    "ttft_s_mean": "TTFT s",
-    "tpot_s_mean": "TPOT s",
-    "requests_finished": "finished",
-}
 
 
 class Point(NamedTuple):
@@ -82,14 +55,16 @@ def write_sweep(path: Path, points: Sequence[Point]) -> None:
 
 
 def shown(points: Sequence[Point], width: int) -> Group:
-    """Where the costs come from, the axes and as many headlines as fit `width` characters."""
+    """Where the costs come from, the axes and as many main numbers as fit `width` characters."""
     names = axes(points)
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
-    found = [headlines(flat(point.summary)) for point in points]
+    found = [main_numbers(point.summary) for point in points]
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     left = width - 1
-    for name, cells in [*columns.items(), *_cells(found)]:
+    known = [title for title in MAIN if any(title in row for row in found)]
+    numbers = {title: [number(row.get(title)) for row in found] for title in known}
+    for name, cells in [*columns.items(), *numbers.items()]:
         left -= max(map(len, [name, *cells])) + 3
         if left >= 0:
             columns[name] = cells
@@ -99,63 +74,3 @@ def shown(points: Sequence[Point], width: int) -> Group:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return Group(*map(Text, head), table)
-
-
-def _cells(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """The known headlines of all points as text."""
-    for title in HEADLINES.values():
-        values = [row[title] for row in found]
-        if any(value is not None for value in values):
-            yield title, [percent(value) if title in SHARES else number(value) for value in values]
-
-
-def headlines(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The few numbers of a row that fit a terminal."""
-    preempted = row["preemptions_swap"] + row["preemptions_recompute"]
-    return {title: preempted if key == "preempted" else row[key] for key, title in HEADLINES.items()}
-
-
-@contextmanager
-def notes() -> Iterator[Path]:
-    """The folder of notes, during the sweep; if the sweep is stopped, incomplete points are removed."""
-    folder = Path.cwd() / f".{NOTES}.{PLACE}-{os.getpid()}.tmp"
-    remove_leftovers(folder.parent, NOTES)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    os.environ[VARIABLE] = str(folder)
-    try:
-        yield folder
-    except BaseException:
-        for _, point in _read(folder):
-            remove_half(point)
-        raise
-    finally:
-        del os.environ[VARIABLE]
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def note(number: int, overrides: Sequence[str], folder: Path) -> None:
-    """Write the note of a point that begins."""
-    if VARIABLE in os.environ:
-        write_json(Path(os.environ[VARIABLE]) / f"{number}.json", [list(overrides), str(folder)])
-
-
-def points(folder: Path) -> list[tuple[Point, Path]]:
-    """The complete points in order, each with its folder."""
-    found = ((overrides, point, complete(point)) for overrides, point in _read(folder))
-    return [(Point(chosen(words), summary, point.name), point) for words, point, summary in found if summary]
-
-
-def remove_half(point: Path) -> None:
-    """Remove the files of a point in which this process or its worker was stopped."""
-    for ids in (f"{os.getpid()}-*", f"*-{os.getpid()}"):
-        for half in point.parent.glob(f".{glob.escape(point.name)}.{glob.escape(PLACE)}-{ids}.tmp"):
-            shutil.rmtree(half, ignore_errors=True)
-    with suppress(OSError):  # not empty: an older run's
-        point.rmdir()
-
-
-def _read(folder: Path) -> list[tuple[list[str], Path]]:
-    paths = sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-    return [(overrides, Path(point)) for overrides, point in found]

@@ -1,6 +1,6 @@
 """A user-supplied workload: requests with their times, or lengths in a data frame."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.schema import LAST_S
-from testbed.traces.files import numbered
+from testbed.traces.files import flags, lengths, numbered, seconds, whole_numbers
 from testbed.traces.reader import FileTrace, Trace
 
 PROMPTS = ("prompt_len", "input_tokens", "prompt_tokens")
@@ -45,36 +45,20 @@ class FrameTrace(FileTrace):
 
     def read(self) -> Rows:
         """All rows in their order."""
-        prompts, outputs = (self._lengths(names) for names in (PROMPTS, OUTPUTS))
-        more: dict[str, Any] = {
-            "num_seqs": self._lengths((NUM_SEQS,)) if NUM_SEQS in self._frame else None,
-            "beam": self._flags() if BEAM in self._frame else None,
-            "session": numbered(list(self._frame[SESSION])) if SESSION in self._frame else None,
-            "priority": self._lengths((PRIORITY,)) if PRIORITY in self._frame else None,
-        }
-        if TIMES not in self._frame:
-            return Rows(prompts, outputs, **more)
-        times = np.asarray(self._frame[TIMES])
-        if times.dtype.kind not in "iuf":  # of dates, NumPy would take the clock's ticks for seconds
-            raise InputError(f"trace: column {TIMES} of the data frame has {times.dtype}; times are numbers of seconds")
-        if not np.isfinite(times).all():
-            raise InputError(f"trace: row {int(np.argmin(np.isfinite(times)))} of {TIMES} is not a finite number")
-        return Rows(prompts, outputs, times.astype(np.float64), **more)
+        prompts, outputs = (self._column(lengths, *names) for names in (PROMPTS, OUTPUTS))
+        if prompts is None or outputs is None:
+            wanted = " or ".join(PROMPTS if prompts is None else OUTPUTS)
+            raise InputError(f"trace: the data frame has no column {wanted}")
+        return Rows(
+            prompts, outputs, self._column(seconds, TIMES), num_seqs=self._column(lengths, NUM_SEQS),
+            beam=self._column(flags, BEAM), priority=self._column(whole_numbers, PRIORITY),
+            session=self._column(lambda path, name, texts: numbered(texts), SESSION),
+        )  # fmt: skip
 
-    def _flags(self) -> np.ndarray:
-        column = np.asarray(self._frame[BEAM])
-        if not np.isin(column, (0, 1)).all():
-            raise InputError(f"trace: column {BEAM} of the data frame has {column.dtype}: must be true or false")
-        return column.astype(bool)
-
-    def _lengths(self, names: Sequence[str]) -> np.ndarray:
+    def _column(self, read: Callable[[str, str, Sequence[str]], Any], *names: str) -> Any:
+        """The first of these columns that is there, read as one of a CSV; else None."""
         name = next((name for name in names if name in self._frame), None)
-        if name is None:
-            raise InputError(f"trace: the data frame has no column {' or '.join(names)}")
-        column = np.asarray(self._frame[name])
-        if column.dtype.kind not in "iu":
-            raise InputError(f"trace: column {name} of the data frame has {column.dtype}: must be whole numbers")
-        return column.astype(np.int64)
+        return None if name is None else read(self.path, name, [str(value) for value in self._frame[name]])
 
 
 def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | Trace | None:
@@ -107,9 +91,7 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
         np.array([request.arrival_ps / PS for request in ordered]),
         known if ordered and len(known) == len(ordered) else None,
         the_only("tokens_per_id", {request.tokens_per_id for request in ordered if request.prompt_ids is not None}, 1),
-        the_only(
-            "registered prefix", {request.registered_prefix for request in ordered if request.registered_prefix}, 0
-        ),
+        the_only("registered prefix", {request.registered_prefix for request in ordered} - {0}, 0),
     )
     times = np.array([request.arrival_ps for request in ordered], dtype=np.int64)
     return UserRequests(rows, times, requests=ordered)

@@ -39,19 +39,12 @@ LARGE, SMALL = (8192, 1024), (2048, 256)  # max_num_batched_tokens and max_num_s
 UTILIZATION = "0.9"  # of vLLM 0.19
 
 
-def expand(argv: Sequence[str]) -> list[str]:
-    """The arguments, with --from-vllm replaced by our options; prints the options and what was ignored.
+def expand(command: str, others: Sequence[str]) -> list[str]:
+    """The options that a command stands for, before the other arguments, which win; prints them and what was ignored.
 
-    Later arguments win. Raises InputError for a command without a GPU, a shape, or a counterpart that changes results.
+    Raises InputError for a command without a GPU, a shape, or a counterpart that changes results.
     """
-    at = next((i for i, word in enumerate(argv) if word.partition("=")[0] == FLAG), None)
-    if at is None:
-        return list(argv)
-    _, equals, command = argv[at].partition("=")
-    if not equals and at + 1 == len(argv):
-        raise InputError(f'{FLAG}: needs a command ({FLAG} "vllm serve MODEL ...")')
-    others = [*argv[:at], *argv[at + (1 if equals else 2) :]]
-    options, ignored = translated(command if equals else argv[at + 1], others)
+    options, ignored = translated(command, others)
     print(f"testbed: note: {FLAG}: {' '.join(options)}", file=sys.stderr)
     if ignored:
         print(f"testbed: note: {FLAG}: ignored: {', '.join(ignored)}", file=sys.stderr)

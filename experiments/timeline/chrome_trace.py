@@ -14,7 +14,10 @@ from testbed.sim.recorder import Columns
 
 REQUESTS, ITERATIONS, POOL = 1, 2, 3
 PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
+COUNTS = ("iterations", "decode_seqs", "prefill_tokens", "preempted")
 SLOTS, QUEUES = ("live", "reserved", "internal"), ("running", "waiting", "swapped")
+COLUMNS = ("start_ps", "duration_ps", *COUNTS, *SLOTS, *QUEUES)
+IDLE = dict.fromkeys((*SLOTS, *QUEUES), 0)
 PS_PER_US = 10**6
 Event = dict[str, Any]
 
@@ -23,24 +26,24 @@ def chrome_trace(
     lives: Sequence[Life], spans: Columns, num_slots: int, what: Mapping[str, Any], start_ps: int, stop_ps: int
 ) -> dict[str, Any]:
     """The content of the file: all events in [start_ps, stop_ps), in order of time."""
-    shown = [life for life in lives if life.phases and overlaps(life, start_ps, stop_ps)]
-    timed = [
-        *requests(shown),
-        *rejections(lives, start_ps, stop_ps),
-        *iterations(spans, start_ps, stop_ps),
-        *pool(spans, num_slots, start_ps, stop_ps),
-    ]
+    shown = [life for life in lives if life.phases and _overlaps(life, start_ps, stop_ps)]
+    lanes = _lanes(shown)
+    # Lane by lane, so that a request ends before the next on its lane begins at the same time.
+    in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
+    timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
+    timed += _rejections(lives, start_ps, stop_ps)
+    timed += _iterations(spans, num_slots, start_ps, stop_ps)
     timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
-    names = metadata(1 + max(lanes(shown), default=0))
-    return {"traceEvents": [*names, *timed], "displayTimeUnit": "ms", "otherData": dict(what)}
+    return {
+        "traceEvents": [*_names(1 + max(lanes, default=0)), *timed], "displayTimeUnit": "ms", "otherData": dict(what),
+    }  # fmt: skip
 
 
-def overlaps(life: Life, start_ps: int, stop_ps: int) -> bool:
-    """Whether a request's life overlaps [start_ps, stop_ps)."""
+def _overlaps(life: Life, start_ps: int, stop_ps: int) -> bool:
     return life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps
 
 
-def metadata(num_lanes: int) -> Iterator[Event]:
+def _names(num_lanes: int) -> Iterator[Event]:
     """Names for processes and lanes."""
     for pid, name in PROCESSES.items():
         yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
@@ -50,15 +53,7 @@ def metadata(num_lanes: int) -> Iterator[Event]:
     yield {"ph": "M", "pid": ITERATIONS, "tid": 0, "name": "thread_name", "args": {"name": "GPU"}}
 
 
-def requests(lives: Sequence[Life]) -> list[Event]:
-    """Requests with nested phases, lane by lane, so that one ends before the next begins at the same time."""
-    by_lane: dict[int, list[Life]] = {}
-    for life, lane in zip(lives, lanes(lives), strict=True):
-        by_lane.setdefault(lane, []).append(life)
-    return [event for lane, of_lane in sorted(by_lane.items()) for life in of_lane for event in nested(life, lane)]
-
-
-def lanes(lives: Sequence[Life]) -> list[int]:
+def _lanes(lives: Sequence[Life]) -> list[int]:
     """The lane of each request, the lowest that is free at its arrival; `lives` are in order of arrival."""
     free: list[int] = []
     taken: list[tuple[int, int]] = []
@@ -67,65 +62,27 @@ def lanes(lives: Sequence[Life]) -> list[int]:
         while taken and taken[0][0] <= life.request.arrival_ps:
             heapq.heappush(free, heapq.heappop(taken)[1])
         lane = heapq.heappop(free) if free else len(taken)
-        heapq.heappush(taken, (end_ps(life), lane))
+        heapq.heappush(taken, (life.phases[-1].end_ps, lane))
         found.append(lane)
     return found
 
 
-def end_ps(life: Life) -> int:
-    """When the request finished, was rejected or was cut off by the run's end."""
-    return life.phases[-1].end_ps if life.phases else life.request.arrival_ps
-
-
-def nested(life: Life, lane: int) -> Iterator[Event]:
+def _nested(life: Life, lane: int) -> Iterator[Event]:
     """One request's events, in order."""
     place = {"pid": REQUESTS, "tid": lane}
-    r, first, last = life.request, life.phases[0], life.phases[-1]
+    r = life.request
     arguments = {"prompt_tokens": r.prompt_len, "num_seqs": r.num_seqs}
     if isinstance(r, Request):  # a request that was cut off has no recorded end
         arguments["output_tokens"] = r.output_len
-    name = f"request {r.request_id}"
-    yield {"ph": "B", "cat": "request", "name": name, "ts": us(first.start_ps), **place, "args": arguments}
+    whole = {"cat": "request", "name": f"request {r.request_id}", **place}
+    yield {"ph": "B", "ts": us(life.phases[0].start_ps), "args": arguments, **whole}
     for phase in life.phases:
         yield {"ph": "B", "cat": "phase", "name": phase.name, "ts": us(phase.start_ps), **place}
         yield {"ph": "E", "cat": "phase", "name": phase.name, "ts": us(phase.end_ps), **place}
-    yield {"ph": "E", "cat": "request", "name": name, "ts": us(last.end_ps), **place}
+    yield {"ph": "E", "ts": us(life.phases[-1].end_ps), **whole}
 
 
-def iterations(spans: Columns, start_ps: int, stop_ps: int) -> Iterator[Event]:
-    """One event per span of identical iterations."""
-    names = ("iterations", "decode_seqs", "prefill_tokens", "preempted")
-    for start, duration, *counts in rows(spans, ("start_ps", "duration_ps", *names), start_ps, stop_ps):
-        arguments = dict(zip(names, counts, strict=True))
-        kinds = [kind for kind, there in (("prefill", counts[2]), ("decode", counts[1])) if there]
-        times = f" x {counts[0]}" if counts[0] > 1 else ""
-        yield {
-            "ph": "X", "cat": "iteration", "name": " + ".join(kinds or ["move"]) + times, "ts": us(start),
-            "dur": us(duration), "pid": ITERATIONS, "tid": 0, "args": arguments,
-        }  # fmt: skip
-
-
-def pool(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
-    """The pool in slots by kind, and the numbers of running, waiting and swapped requests, for each span."""
-    before = start_ps
-    for start, duration, *seen in rows(spans, ("start_ps", "duration_ps", *SLOTS, *QUEUES), start_ps, stop_ps):
-        if start > before:
-            yield from counted(before, num_slots, [0.0] * len(seen))
-        yield from counted(start, num_slots, seen)
-        before = start + duration
-    yield from counted(before, num_slots, [0.0] * (len(SLOTS) + len(QUEUES)))
-
-
-def counted(now_ps: int, num_slots: int, seen: Sequence[float]) -> Iterator[Event]:
-    """Both counters at one time; slots that are not held are the rest."""
-    held = [round(value, 3) for value in seen[: len(SLOTS)]]
-    slots = {**dict(zip(SLOTS, held, strict=True)), "rest": round(num_slots - sum(held), 3)}
-    queues = dict(zip(QUEUES, seen[len(SLOTS) :], strict=True))
-    for name, values in (("slots", slots), ("requests", queues)):
-        yield {"ph": "C", "cat": "pool", "name": name, "ts": us(now_ps), "pid": POOL, "tid": 0, "args": values}
-
-
-def rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[Event]:
+def _rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[Event]:
     """An instant event for each rejected request."""
     for life in lives:
         if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
@@ -134,11 +91,32 @@ def rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[E
             yield {"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments}
 
 
-def rows(spans: Columns, names: Sequence[str], start_ps: int, stop_ps: int) -> Iterator[tuple[Any, ...]]:
-    """These columns of the spans that begin in [start_ps, stop_ps)."""
-    begun = spans["start_ps"]
-    seen = (begun >= start_ps) & (begun < stop_ps)
-    return zip(*(spans[name][seen].tolist() for name in names), strict=True)
+def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
+    """For each span of identical iterations one event, and the counters of the pool and of the queues."""
+    seen = (spans["start_ps"] >= start_ps) & (spans["start_ps"] < stop_ps)
+    before = start_ps
+    for values in zip(*(spans[name][seen].tolist() for name in COLUMNS), strict=True):
+        row = dict(zip(COLUMNS, values, strict=True))
+        start, duration = row["start_ps"], row["duration_ps"]
+        if start > before:
+            yield from _counters(before, num_slots, IDLE)
+        kinds = [kind for kind, count in (("prefill", "prefill_tokens"), ("decode", "decode_seqs")) if row[count]]
+        times = f" x {row['iterations']}" if row["iterations"] > 1 else ""
+        yield {
+            "ph": "X", "cat": "iteration", "name": " + ".join(kinds or ["move"]) + times, "ts": us(start),
+            "dur": us(duration), "pid": ITERATIONS, "tid": 0, "args": {name: row[name] for name in COUNTS},
+        }  # fmt: skip
+        yield from _counters(start, num_slots, row)
+        before = start + duration
+    yield from _counters(before, num_slots, IDLE)
+
+
+def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator[Event]:
+    """The pool in slots by kind, and the requests by state; slots that are not held are the rest."""
+    slots = {name: round(row[name], 3) for name in SLOTS}
+    slots["rest"] = round(num_slots - sum(slots.values()), 3)
+    for name, values in (("slots", slots), ("requests", {name: row[name] for name in QUEUES})):
+        yield {"ph": "C", "cat": "pool", "name": name, "ts": us(now_ps), "pid": POOL, "tid": 0, "args": values}
 
 
 def us(time_ps: int) -> float:

@@ -1,6 +1,6 @@
 """The phases of every request over time, recorded from the executed plans."""
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from testbed.core.request import Incoming, Request, Workload
 from testbed.core.sequence import SequenceGroup, SequenceStatus
@@ -9,9 +9,6 @@ from testbed.sim.recorder import Recorder
 from testbed.sim.totals import Seen
 
 QUEUED, PREFILL, DECODE, PREEMPTED, SWAPPED = "queued", "prefill", "decode", "preempted", "swapped"
-
-
-Came: TypeAlias = Request | Incoming
 
 
 class Phase(NamedTuple):
@@ -25,7 +22,7 @@ class Phase(NamedTuple):
 class Life(NamedTuple):
     """A request and its phases, in order, without a gap from its arrival to its end."""
 
-    request: Came
+    request: Request | Incoming
     phases: list[Phase]
     rejected: str = ""
 
@@ -39,7 +36,7 @@ class PhaseRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._came: dict[int, Came] = {}
+        self._came: dict[int, Request | Incoming] = {}
         self._begun: dict[int, list[tuple[str, int]]] = {}
         self._ended: dict[int, int] = {}
 
@@ -80,7 +77,7 @@ class PhaseRecorder(Recorder):
         In a workload without known arrival times, requests that the scheduler has not considered are missing.
         """
         timed = workload if workload.arrival_ps.any() else ()
-        queued: dict[int, Came] = {r.request_id: r for r in timed if r.arrival_ps <= self.end_ps}
+        queued: dict[int, Request | Incoming] = {r.request_id: r for r in timed if r.arrival_ps <= self.end_ps}
         return [self._life(r) for r in sorted((queued | self._came).values(), key=lambda r: r.arrival_ps)]
 
     def _begin(self, request_id: int, name: str, now_ps: int) -> None:
@@ -88,7 +85,7 @@ class PhaseRecorder(Recorder):
         if not begun or begun[-1][0] != name:
             begun.append((name, now_ps))
 
-    def _life(self, request: Came) -> Life:
+    def _life(self, request: Request | Incoming) -> Life:
         end_ps = self._ended.get(request.request_id, self.end_ps)
         begun = [(QUEUED, request.arrival_ps), *self._begun.get(request.request_id, [])]
         ends = [*(start for _, start in begun[1:]), end_ps]

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from testbed.core.shapes import model_names
+from testbed.experiments.runs.compose import configured
 
 GROUPS = [
     "policy", "eviction", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "gpu",
@@ -61,23 +62,13 @@ def test_help_and_lists_import_no_slow_package(tmp_path, body, slow):
 
 
 def test_list_shows_every_group(testbed):
+    assert testbed("--version")[1].startswith("testbed ")
     output = testbed("list")[1]
     assert all(f"│ {group}" in output for group in GROUPS)
     assert "s3_fifo" in output
     assert "rtx-4090" in output
-    assert "OPT-13B (Zhang et al. 2022)" in testbed("list", "model")[1]
-
-
-@pytest.mark.parametrize("words", [("list", "scheduler"), ("run", "--help")])
-def test_shared_scheduler_limits_are_not_listed_as_a_choice(testbed, words):
-    lines = [line for line in testbed(*words)[1].splitlines() if "scheduler" in line]
-    names = [word for line in lines for word in line.replace(",", " ").split()]
-    assert "mixed" in names
-    assert "limits" not in names
-
-
-def test_run_help_lists_the_models(testbed):
-    assert f"model: {', '.join(model_names())}" in testbed("run", "--help")[1]
+    assert "OPT-13B (Zhang et al. 2022)" in output
+    assert "limits" not in output, "what schedulers share is no choice"
 
 
 def keys(node, prefix=""):
@@ -92,17 +83,11 @@ def keys(node, prefix=""):
     ["", "policy=prefix_caching_v1 scheduler=vllm_v1_async model=llama-3-70b", "gpu=l4 model=qwen2.5-0.5b",
      "trace=csv trace.path=lengths.csv cost=profile cost.path=h200-opt-13b-tp1 server=h200"],
 )  # fmt: skip
-def test_run_help_shows_every_config_key(testbed, run, tmp_path, chosen):
-    (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n3,4\n")
+def test_run_help_shows_models_and_every_config_key(testbed, chosen):
     output = testbed("run", *chosen.split(), "--help")[1]
+    assert f"model: {', '.join(model_names())}" in output
     shown = re.search(r"== Values .* ==\n(.*?)\n\n", output, re.DOTALL)[1]
-    assert set(keys(yaml.safe_load(shown))) == set(keys(run(f"{chosen} arrivals.duration_s=1").config))
-
-
-def test_version_option_prints_the_version(testbed):
-    code, output, _ = testbed("--version")
-    assert code == 0
-    assert output.startswith("testbed ")
+    assert set(keys(yaml.safe_load(shown))) == set(keys(configured(chosen.split()).values))
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

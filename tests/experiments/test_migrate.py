@@ -59,17 +59,18 @@ def test_changelog_shows_the_renaming_table():
     assert rows == [pair for names in kinds().values() for pair in names.items()]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, "prompts.csv.gz"])
 def test_migrate_renames_and_keeps_everything_else(testbed, tmp_path, name):
-    old, new = FILES[name]
-    (tmp_path / name).write_text(old)
+    pack = partial(gzip.compress, mtime=0) if name.endswith(".gz") else bytes
+    old, new = (pack(text.encode()) for text in FILES[name.removesuffix(".gz")])
+    (tmp_path / name).write_bytes(old)
     code, output, error = testbed("migrate", name)
     assert (code, error) == (0, "")
-    assert (tmp_path / name).read_text() == old
-    assert (tmp_path / f"{name}.new").read_text() == new
+    assert (tmp_path / name).read_bytes() == old
+    assert (tmp_path / f"{name}.new").read_bytes() == new
     assert f"-> {name}.new" in output
     assert testbed("migrate", "--in-place", name)[0] == 0
-    assert (tmp_path / name).read_text() == new
+    assert (tmp_path / name).read_bytes() == new
     assert "->" not in testbed("migrate", name)[1]
 
 
@@ -83,19 +84,12 @@ def test_migrate_points_out_what_it_cannot_decide(testbed, tmp_path):
     ]  # fmt: skip
 
 
-def test_migrate_reads_compressed_tables(testbed, tmp_path):
-    (tmp_path / "runs.csv.gz").write_bytes(gzip.compress(b"start_s,scattered\n0,scattered\n"))
-    assert testbed("migrate", "runs.csv.gz", "--in-place")[0] == 0
-    assert gzip.decompress((tmp_path / "runs.csv.gz").read_bytes()) == b"start_s,external_fragmentation\n0,scattered\n"
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("nowhere.yaml", None),
         ("notes.txt", b"room"),
         ("broken.yaml", b"a: ["),
-        ("broken.py", b"def f(:"),
         ("broken.csv.gz", b"no gzip"),
         ("broken.csv", b"\xff\xfe"),
     ],
@@ -115,21 +109,15 @@ def test_migrate_refuses_what_it_cannot_read_and_writes_nothing(testbed, tmp_pat
     ("words", "new"),
     [
         (["trace=wmt_1shot", "trace.prefix=80"], "trace.registered_prefix"),
-        (["trace=wmt_1shot", "+trace.prefix=80"], "trace.registered_prefix"),
-        (["trace=csv", "trace.path=new.csv", "trace.content_column=x"], "trace.prompt_ids_column"),
         (["trace=csv", "trace.path=old.csv"], "'prompt_ids'"),
         (["policy=mine:Mine"], "publish()"),
-        (["scheduler=mine:Ends", "scheduler.max_num_batched_tokens=512"], "finish()"),
     ],
     ids=" ".join,
 )
 def test_old_names_are_refused_with_the_new_one(testbed, tmp_path, words, new):
     (tmp_path / "old.csv").write_text("input_tokens,output_tokens,content_ids\n16,4,7\n")
-    (tmp_path / "new.csv").write_text("input_tokens,output_tokens\n16,4\n")
     (tmp_path / "mine.py").write_text(
-        "from example_policy import Slabs\nfrom testbed.sched.mixed import MixedPrefill\n"
-        "class Mine(Slabs):\n    def computed(self, seq, num_tokens): pass\n"
-        "class Ends(MixedPrefill):\n    def end(self, group): pass\n"
+        "from example_policy import Slabs\nclass Mine(Slabs):\n    def computed(self, seq, num_tokens): pass\n"
     )
     code, _, error = testbed("run", *words, *SHORT)
     check_one_line(code, error)
@@ -154,15 +142,6 @@ def test_schedulers_with_old_members_are_refused(old):
     scheduler = type("Old", (MixedPrefill,), {old: MixedPrefill.prefills})
     with pytest.raises(InputError, match=f"is called {kinds()['scheduler'][old]}"):
         built_with(scheduler=partial(scheduler, max_num_batched_tokens=512, max_num_seqs=8))
-
-
-def test_check_refuses_a_policy_with_an_old_method(testbed, tmp_path):
-    (tmp_path / "earlier.py").write_text(
-        "from example_policy import Slabs\nclass Mine(Slabs):\n    def horizon(self, batch): return 0\n"
-    )
-    code, _, error = testbed("check", "earlier:Mine")
-    check_one_line(code, error)
-    assert "guaranteed_steps()" in error
 
 
 @pytest.mark.parametrize(

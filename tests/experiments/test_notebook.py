@@ -1,10 +1,22 @@
-"""The notebook runs from top to bottom and ends with a figure; every command that it shows is there."""
+"""The notebook runs from top to bottom; what it shows and keeps of a result: pages, a run folder, a trace, sessions."""
 
 import ast
+import gzip
 import io
 import json
+from functools import partial
 from pathlib import Path
 
+import pytest
+from tiny_run import without_id
+
+import testbed as front
+from testbed.core.errors import InputError
+from testbed.experiments.runs.choice_names import CONF
+from testbed.memory.paged.paged import Paged
+
+SHORT = {"rate": 2, "duration_s": 20}
+PAIR = (Paged, {"block_size": 32})
 NOTEBOOK = Path(__file__).parents[2] / "experiments" / "first_steps.ipynb"
 
 
@@ -41,6 +53,55 @@ def test_notebook_is_kept_without_outputs():
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
-    for cell in notebook["cells"]:
-        assert cell["cell_type"] in ("markdown", "code")
-        assert cell.get("outputs", []) == []
+    assert all(cell.get("outputs", []) == [] for cell in notebook["cells"])
+
+
+@pytest.fixture(scope="module")
+def result():
+    return front.simulate(policy=PAIR, **SHORT)
+
+
+def test_a_class_with_parameters_equals_its_options(result):
+    by_words = front.simulate(policy="paged", **{"policy.block_size": 32, "policy.watermark": 0.01}, **SHORT)
+    assert result.summary["run"]["block_size"] == 32
+    assert {**result.summary, "run": None} == {**by_words.summary, "run": None}
+
+
+def test_an_unknown_parameter_of_a_pair_is_refused():
+    with pytest.raises(InputError, match="takes no block_sise"):
+        front.simulate(policy=(Paged, {"block_sise": 32}), **SHORT)
+
+
+def test_saved_result_is_a_run_folder(result, testbed, tmp_path):
+    assert result.save("kept") == result.save("kept")
+    saved = json.loads((tmp_path / "kept" / "summary.json").read_text())
+    assert without_id(saved) == without_id(json.loads(json.dumps(result.summary)))
+    assert testbed("show-memory", "kept", "--to", "5")[0] == 0
+    with pytest.raises(InputError, match="kept: has another run"):
+        front.simulate(policy="paged", **SHORT).save("kept")
+    with pytest.raises(InputError, match="policy: is an object, which a run folder cannot record"):
+        front.simulate(policy=partial(Paged, block_size=32), **SHORT).save("other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_pages_of_a_result(result, testbed, tmp_path):
+    other = front.simulate(policy="contiguous_max", **SHORT)
+    page = result.compare(other, names=("small", "max"))
+    assert set(page.table["run"]) == {"small", "max"}
+    assert "Compared: small, max" in page.save("compared.html").read_text()
+    assert 'id="grid"' in result.memory_map(0, 10).save("map.html").read_text()
+    assert result._repr_html_().startswith("<iframe")
+    for name in ("trace.json.gz", "trace.json"):
+        result.timeline(name)
+    packed = gzip.decompress((tmp_path / "trace.json.gz").read_bytes())
+    assert packed == (tmp_path / "trace.json").read_bytes()
+
+
+def test_sessions_of_a_replayed_file(result):
+    path = CONF.parent / "examples" / "sessions.jsonl"
+    words = ("arrivals=sessions", "arrivals.at_once=4", "model.max_len=131072", "workload.max_len=131072")
+    found = front.simulate(*words, f"trace.path={path}", trace="agent_sessions", model="llama-3-8b")
+    assert found.sessions["requests"].sum() == len(found.requests)
+    assert (found.sessions["end_s"] > found.sessions["start_s"]).all()
+    with pytest.raises(InputError, match="sessions: this workload has none"):
+        _ = result.sessions

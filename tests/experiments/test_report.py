@@ -51,7 +51,7 @@ def test_report_of_a_sweep_starts_with_figures(sweep):
     assert "<h2>7 runs in runs, by policy and arrivals.rate" in sweep
     assert sweep.index("<figure>") < sweep.index("<table>")
     assert "<h3>Paged, rate 4" in sweep
-    assert "Paged (blocks of 16), opt-13b on 1 x a100-40gb; sharegpt, 4 req/s, 10 s; MixedPrefill" in sweep
+    assert "opt-13b on 1 x a100-40gb (a100-40gb-x1); 15,728 slots" in sweep
     labels = re.findall(r'role="img"\s+aria-label="([^"]*)"', sweep)
     assert labels[0] == "Norm. latency: Norm. latency (s/token) over Request rate (req/s), ContiguousMax, Paged"
     assert labels[-3:] == [
@@ -62,45 +62,41 @@ def test_report_of_a_sweep_starts_with_figures(sweep):
     assert sweep.count('<div class="scroll" role="region" tabindex="0" aria-label=') == sweep.count("<table>")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_a_chart_shows_the_values_under_the_pointer(page_path):
+@pytest.fixture(scope="module")
+def opened(page_path):
+    """A browser that shows it."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
     browser = Browser()
-    try:
-        browser.open(page_path.as_uri())
-        shown = browser.value("""(() => {
-          const chart = document.querySelector("svg.chart"), box = chart.getBoundingClientRect();
-          const clientX = box.left + box.width * 429 / 440, clientY = box.top + box.height / 2;
-          chart.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY}));
-          return chart.parentElement.querySelector("output").textContent;
-        })()""")
-    finally:
-        browser.close()
+    browser.open(page_path.as_uri())
+    yield browser
+    browser.close()
+
+
+def test_a_chart_shows_the_values_under_the_pointer(opened, page_path):
+    shown = opened.value("""(() => {
+      const chart = document.querySelector("svg.chart"), box = chart.getBoundingClientRect();
+      const clientX = box.left + box.width * 429 / 440, clientY = box.top + box.height / 2;
+      chart.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY}));
+      return chart.parentElement.querySelector("output").textContent;
+    })()""")
     with (page_path.parent / "runs" / "sweep.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["arrivals.rate"] == "2"]
-    name = "normalized_latency_s_per_token_mean"
-    numbers = {row["policy"]: float(row[name]) for row in rows}
+    numbers = {row["policy"]: float(row["normalized_latency_s_per_token_mean"]) for row in rows}
     found = {curve: float(value) for curve, value in re.findall(r"(\w+) ([\d.]+)(?:,|$)", shown)}
     assert found["Paged"] == pytest.approx(numbers["paged"], rel=0.02)
     assert found["ContiguousMax"] == pytest.approx(numbers["contiguous_max"], rel=0.02)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("width", [1400, 390])
-def test_only_report_tables_exceed_the_screen_width(page_path, width):
-    browser = Browser()
-    try:
-        browser.open(page_path.as_uri())
-        browser.resize(width)
-        assert browser.value("document.documentElement.scrollWidth") == width
-        charts = browser.value(
-            "[...document.querySelectorAll('svg.chart')].map(one => one.getBoundingClientRect().right)"
-        )
-        assert charts
-        assert all(right <= width for right in charts)
-        tables = browser.value("[...document.querySelectorAll('.scroll')].map(s => s.scrollWidth > s.clientWidth)")
-        assert width == 1400 or any(tables), "the table of all runs scrolls by itself"
-    finally:
-        browser.close()
+def test_only_report_tables_exceed_the_screen_width(opened, width):
+    opened.resize(width)
+    assert opened.value("document.documentElement.scrollWidth") == width
+    charts = opened.value("[...document.querySelectorAll('svg.chart')].map(one => one.getBoundingClientRect().right)")
+    assert charts
+    assert all(right <= width for right in charts)
+    tables = opened.value("[...document.querySelectorAll('.scroll')].map(s => s.scrollWidth > s.clientWidth)")
+    assert width == 1400 or any(tables), "the table of all runs scrolls by itself"
 
 
 def test_report_lists_published_values_as_text(testbed, tmp_path):

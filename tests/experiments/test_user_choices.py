@@ -10,7 +10,6 @@ import hydra.utils
 import pytest
 import yaml
 
-import testbed as front
 from testbed.core.shapes import read_model
 from testbed.experiments.commands.working_folder import prepare_working_folder
 from testbed.experiments.runs.compose import configured
@@ -61,26 +60,15 @@ def write(folder, name, text):
 @pytest.fixture
 def _mine(tmp_path):
     shape = {"_target_": "testbed.core.specs.ModelSpec", **asdict(read_model("llama-3-8b")), "tied_embedding": False}
-    for name, num_layers in (("small", 2), ("huge", 300)):
-        text = yaml.safe_dump({**shape, "name": name, "num_layers": num_layers})
-        write(tmp_path, f"mine/model/{name}.yaml", text)
+    write(tmp_path, "mine/model/small.yaml", yaml.safe_dump({**shape, "name": "small", "num_layers": 2}))
     write(tmp_path, "mine/gpu/card.yaml", GPU)
 
 
 @pytest.mark.usefixtures("_mine")
-@pytest.mark.parametrize(("model", "num_gpus"), [("small", 1), ("huge", 2)])
-def test_model_without_a_server_gets_a_default_one(testbed, tmp_path, model, num_gpus):
-    short = ("arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=out")
-    code, _, error = testbed("run", "--config-dir=mine", f"model={model}", *short)
-    assert (code, error.count("\n")) == (0, 1)
-    assert f"{model} has no server (server/" in error
-    assert f"runs on {num_gpus} x h200" in error
-    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["server"]["num_gpus"] == num_gpus
-
-
-@pytest.mark.usefixtures("_mine")
-def test_user_gpu_can_be_chosen_as_a_server(run):
+def test_user_model_runs_on_the_user_gpu_that_is_chosen(testbed, run):
     assert run("--config-dir=mine model=small gpu=card arrivals.duration_s=5").config["server"]["name"] == "card-x1"
+    code, _, error = testbed("run", "--config-dir=mine", "model=small")
+    assert (code, "model=small: has no default server (add server=... or gpu=...)" in error) == (2, True)
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
@@ -91,7 +79,7 @@ def test_shipped_gpus_have_a_server_and_cited_numbers(path):
     assert all("  # " in line for line in numbers)
     assert 20e9 < gpu["memory_bytes"] < 300e9
     assert float(gpu["link_bandwidth"]) >= float(gpu["host_bandwidth"])
-    assert front.simulate(gpu=path.stem, model="qwen2.5-0.5b", duration_s=1).summary["run"]["gpu"] == path.stem
+    assert configured((f"gpu={path.stem}", "model=qwen2.5-0.5b")).server.gpu.name == path.stem
     assert {path.stem, f"{path.stem}-x1"} & {server.stem for server in (CONF / "server").glob("*.yaml")}
 
 
@@ -152,12 +140,9 @@ def test_run_id_depends_on_every_imported_plug_in_file(id_of, tmp_path):
         after = id_of("mine.policy.Slabs")
         assert (after != before) == counts, name
         before = after
-
-
-def test_moved_plug_in_folder_gives_the_same_run_id(id_of, tmp_path):
     for name in IMPORTED:
         write(tmp_path / "moved", name, (tmp_path / name).read_text())
-    assert id_of("mine.policy.Slabs") == id_of("mine.policy.Slabs", tmp_path / "moved")
+    assert id_of("mine.policy.Slabs", tmp_path / "moved") == before, "the folder of the files does not count"
 
 
 def test_run_id_depends_on_installed_plug_in_files(id_of, tmp_path):
@@ -183,15 +168,11 @@ def _installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_installed")
-def test_installed_policy_can_be_chosen_by_name(testbed, run):
-    config = run("policy=slabs +policy.slab_size=32 arrivals.duration_s=5").config
+def test_installed_policy_and_scheduler_can_be_chosen_by_name(testbed, run):
+    line = "policy=slabs +policy.slab_size=32 scheduler=chunks scheduler.max_num_seqs=7 arrivals.duration_s=5"
+    config = run(line).config
     assert config["policy"]["_target_"] == "example_policy.Slabs"
     assert "did you mean slabs?" in testbed("run", "policy=slab")[2]
-
-
-@pytest.mark.usefixtures("_installed")
-def test_an_installed_scheduler_gets_the_limits(run):
-    config = run("scheduler=chunks scheduler.max_num_seqs=7 arrivals.duration_s=5").config
     assert (config["scheduler"]["max_num_batched_tokens"], config["scheduler"]["max_num_seqs"]) == (2560, 7)
 
 

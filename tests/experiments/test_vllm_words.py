@@ -7,12 +7,13 @@ from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.vllm_words import expand, translated
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+ON_H200 = ("gpu=h200",)
 
 
 def test_flags_become_options_and_others_are_reported(capsys):
     flags = "--gpu-memory-utilization 0.92 --tensor-parallel-size=4 --max-num-batched-tokens 8k --port 80"
     flags += " --max-model-len 32K"
-    config = configured(expand(["gpu=h100-80gb", "--from-vllm", f"{SERVE} {flags}", "seed=2"]))
+    config = configured(expand(f"{SERVE} {flags}", ["gpu=h100-80gb", "seed=2"]))
     assert (config.model.name, config.model.max_len, config.workload.max_len) == ("llama-3-8b", 32768, 32768)
     assert (config.server.gpu.name, config.server.num_gpus) == ("h100-80gb", 4)
     assert config.server.memory_utilization == 0.92
@@ -27,7 +28,7 @@ def test_flags_become_options_and_others_are_reported(capsys):
     [("h100-80gb", (8192, 1024)), ("h200", (8192, 1024)), ("a100-80gb", (2048, 256)), ("l4", (2048, 256))],
 )
 def test_defaults_are_those_of_vllm_serve_on_the_gpu(gpu, limits):
-    parameters = configured(expand([f"gpu={gpu}", f"--from-vllm={SERVE}"])).scheduler.parameters
+    parameters = configured(expand(SERVE, [f"gpu={gpu}"])).scheduler.parameters
     assert (parameters["max_num_batched_tokens"], parameters["max_num_seqs"]) == limits
 
 
@@ -38,24 +39,23 @@ def test_switches_and_kv_types():
 
 
 def test_options_of_the_line_win():
-    words = expand(["gpu=h200", f"--from-vllm={SERVE} --max-num-seqs 64", "scheduler.max_num_seqs=32", "model=opt-13b"])
+    words = expand(f"{SERVE} --max-num-seqs 64", ["gpu=h200", "scheduler.max_num_seqs=32", "model=opt-13b"])
     assert [word for word in words if "max_num_seqs" in word] == ["scheduler.max_num_seqs=32"]
     assert [word for word in words if word.startswith("model=")] == ["model=opt-13b"]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("command", "others", "message"),
     [
-        ([f"--from-vllm={SERVE}"], "does not say on which GPU"),
-        (["gpu=h200", "--from-vllm=vllm serve org/Strange-7B"], "has no shape here"),
-        (["gpu=h200", "--from-vllm=vllm bench"], "is not a command of vLLM's server"),
-        (["gpu=h200", f"--from-vllm={SERVE} --max-num-seqs many"], "--max-num-seqs many: is no number"),
-        (["gpu=h200", f"--from-vllm={SERVE} --quantization awq"], "changes the result"),
-        (["gpu=h200", f"--from-vllm={SERVE} --kv-cache-dtype int3"], "int3: is unknown"),
-        (["gpu=h200", "--from-vllm=vllm 'serve"], "cannot be read"),
-        (["gpu=h200", "--from-vllm"], "needs a command"),
+        (SERVE, (), "does not say on which GPU"),
+        ("vllm serve org/Strange-7B", ON_H200, "has no shape here"),
+        ("vllm bench", ON_H200, "is not a command of vLLM's server"),
+        (f"{SERVE} --max-num-seqs many", ON_H200, "--max-num-seqs many: is no number"),
+        (f"{SERVE} --quantization awq", ON_H200, "changes the result"),
+        (f"{SERVE} --kv-cache-dtype int3", ON_H200, "int3: is unknown"),
+        ("vllm 'serve", ON_H200, "cannot be read"),
     ],
 )
-def test_bad_commands_are_refused(words, message):
+def test_bad_commands_are_refused(command, others, message):
     with pytest.raises(InputError, match=message):
-        expand(words)
+        expand(command, others)

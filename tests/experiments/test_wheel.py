@@ -51,10 +51,8 @@ def environment(tmp_path):
     dependencies = tmp_path / "dependencies"
     dependencies.mkdir()
     for path in Path(get_path("purelib")).iterdir():
-        if (
-            not path.name.startswith(("testbed", "kvcache_testbed", "kernels", "_editable_impl_"))
-            and path.suffix != ".pth"
-        ):
+        is_own = path.name.startswith(("testbed", "kvcache_testbed", "kernels", "_editable_impl_"))
+        if not is_own and path.suffix != ".pth":
             (dependencies / path.name).symlink_to(path)
     own = Path(get_path("purelib", vars={"base": str(folder)}))
     (own / "dependencies.pth").write_text(f"{dependencies}\n")
@@ -124,17 +122,15 @@ def test_an_editable_install_is_not_compiled(tree):
 
 @pytest.fixture(scope="session")
 def other_package(tmp_path_factory):
-    """Hugging Face's `kernels`, or a package of this name where there is no network."""
+    """A package of the name of Hugging Face's `kernels`."""
     folder = tmp_path_factory.mktemp("theirs")
-    command = [*PIP, "download", "-q", "--no-deps", "--retries", "0", "--timeout", "5", "-d", folder, "kernels"]
-    if subprocess.run(command, capture_output=True).returncode:
-        about = "kernels-0.dist-info"
-        with zipfile.ZipFile(folder / "kernels-0-py3-none-any.whl", "w") as file:
-            file.writestr("kernels/__init__.py", "theirs = True\n")
-            file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: kernels\nVersion: 0\n")
-            file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            file.writestr(f"{about}/RECORD", "")
-    return next(folder.glob("kernels-*.whl"))
+    about = "kernels-0.dist-info"
+    with zipfile.ZipFile(folder / "kernels-0-py3-none-any.whl", "w") as file:
+        file.writestr("kernels/__init__.py", "theirs = True\n")
+        file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: kernels\nVersion: 0\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/RECORD", "")
+    return folder / "kernels-0-py3-none-any.whl"
 
 
 @pytest.mark.parametrize("order", ["wheel, theirs", "theirs, wheel", "theirs, editable"])

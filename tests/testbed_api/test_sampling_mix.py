@@ -38,11 +38,9 @@ def test_columns_of_a_trace_say_how_each_request_samples(tmp_path):
     rows = CsvLengths(put(tmp_path, "mixed.csv", CSV)).rows(None, 0)
     assert (rows.num_seqs.tolist(), rows.beam.tolist()) == ([1, 4, 4], [False, False, True])
     frame = pd.read_csv(tmp_path / "mixed.csv")
-    framed = simulate(trace=frame.assign(beam=[False, False, True]))
+    framed = simulate(trace=frame)
     read = simulate("arrivals=replay", "trace=csv", f"trace.path={tmp_path / 'mixed.csv'}")
     assert framed.requests["num_seqs"].tolist() == [1, 4, 4]
-    with pytest.raises(InputError, match="column beam of the data frame has"):
-        simulate(trace=frame)
     assert framed.summary["throughput"] == read.summary["throughput"]
     with pytest.raises(InputError, match=r"line 2, column beam: '0\.5' is not"):
         CsvLengths(put(tmp_path, "bad.csv", CSV.replace("1,0\n", "1,0.5\n"))).rows(None, 0)

@@ -8,13 +8,10 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 from testbed.experiments.commands.parser import Parser
-from testbed.experiments.runs.choice_names import GROUPS, HIDDEN, MODEL_CLASS, files_of, plug_ins_of
+from testbed.experiments.runs.choice_names import GROUPS, HIDDEN, KEYS, MODEL_CLASS, files_of, plug_ins_of
 from testbed.experiments.runs.one_line import one_line
 from testbed.schema import did_you_mean
 
-USES = (
-    "group=NAME", "eviction@policy.eviction=NAME", "gpu=NAME", "+system=NAME", "+protocol=NAME",
-)  # fmt: skip
 Row = tuple[str, str, str]
 
 
@@ -44,7 +41,8 @@ def main(argv: list[str]) -> None:
     unknown = [group for group in options.groups if group not in GROUPS]
     if unknown:
         this.error(f"no group {unknown[0]!r}{did_you_mean(unknown[0], GROUPS)}; choose from {', '.join(GROUPS)}")
-    table = Table("group", "name", "class", "about", caption=f"Chosen by {'; '.join(USES)}")
+    uses = "; ".join(f"{key}=NAME" for key in ("group", *KEYS.values()))
+    table = Table("group", "name", "class", "about", caption=f"Chosen by {uses}")
     for group in options.groups or GROUPS:
         for row in [*built_in(group, folders), *plug_ins(group)]:
             table.add_row(group, *row)

@@ -1,0 +1,109 @@
+"""The tables of a comparison, the same on the terminal and on the page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import rich.table
+
+from testbed.experiments.compare import curves
+from testbed.experiments.compare.comparison import Compared, Comparison
+from testbed.experiments.compare.terms import Term
+from testbed.experiments.pages.page import NUMBER, Table, render
+from testbed.experiments.runs.quantities import MAIN
+from testbed.experiments.runs.summary_table import number
+
+MANY_TIMES = 900.0  # percent; above, a factor reads better
+TERM_HEAD = ["term", "iterations", "measured, s", "predicted, s", "error, s", "error", "of busy time"]
+Blamed = Mapping[tuple[str, str], Sequence[Term]]  # by (simulated run, GPU run)
+
+
+def compare_page(comparison: Comparison, blamed: Blamed) -> str:
+    """The main numbers, charts, configs, then all numbers."""
+    title = f"Compared: {', '.join(run.name for run in comparison.runs)}"
+    part = render("compare/page.html", charts=list(curves.charts(comparison.runs)), **_tables(comparison, blamed))
+    return render("pages/page.html", title=title, parts=[part])
+
+
+def texts(comparison: Comparison, blamed: Blamed) -> Iterator[str | rich.table.Table]:
+    """Descriptions and remarks, then the tables, for the terminal."""
+    found = _tables(comparison, blamed)
+    yield from found["notes"]
+    differences = found["differences"]
+    yield text_table(differences) if differences else "The configs are the same."
+    yield from map(text_table, (found["main"], found["numbers"], *found["terms"]))
+
+
+def text_table(table: Table) -> rich.table.Table:
+    """A table of a page for the terminal, with a line above the first row of each group."""
+    shown = rich.table.Table(title=table.caption, title_justify="left")
+    for name, kind in zip(table.head, table.classes, strict=True):
+        shown.add_column(name, justify="right" if kind == NUMBER else "left", overflow="fold")
+    for row, kind in zip(table.rows, table.row_classes or [""] * len(table.rows), strict=True):
+        if kind == "first":
+            shown.add_section()
+        shown.add_row(*row)
+    return shown
+
+
+def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
+    """The parts of a comparison by their names in page.html."""
+    found = {one.quantity: one for one in comparison.numbers}
+    return {
+        "notes": [*(f"{run.name}: {run.what_it_was}" for run in comparison.runs), *comparison.remarks],
+        "main": _numbers(comparison, "Main numbers", [found[one] for one in MAIN.values() if one in found], "large"),
+        "differences": None if comparison.differences.empty else _differences(comparison),
+        "numbers": _numbers(comparison, "All numbers", comparison.numbers),
+        "terms": [_terms(*names, terms) for names, terms in blamed.items()],
+    }
+
+
+def _numbers(comparison: Comparison, caption: str, numbers: Sequence[Compared], look: str = "") -> Table:
+    """A row for each number: the first run's, and each other's with its change or error."""
+    first, *others = (run.name for run in comparison.runs)
+    head = ["quantity", first, *(text for pair in zip(others, comparison.words, strict=True) for text in pair)]
+    groups = ["" if look else one.quantity.group for one in numbers]
+    starts = ["" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)]
+    rows = [[one.quantity.label, *_cells(one)] for one in numbers]
+    return Table(caption, head, rows, ["", *[NUMBER] * (len(head) - 1)], starts, look)
+
+
+def _cells(one: Compared) -> list[str]:
+    pairs = zip(one.values[1:], one.changes, strict=True)
+    return [number(one.values[0]), *(text for value, by in pairs for text in (number(value), change(one, by)))]
+
+
+def change(one: Compared, value: float | None) -> str:
+    """A change with its sign, in percent, in points, or as a factor."""
+    if value is None:
+        return "-"
+    if one.quantity.is_share:
+        return f"{value:+.2f} pt"
+    return f"{value:+.1f}%" if value < MANY_TIMES else f"x {number(1 + value / 100)}"
+
+
+def _differences(comparison: Comparison) -> Table:
+    found = comparison.differences
+    named = (readable(str(key), list(found.loc[key])) for key in found.index)
+    head = ["key", *found.columns]
+    return Table("What differs in the configs", head, [[key, *values] for key, values in named], [""] * len(head))
+
+
+def readable(key: str, values: list[str]) -> tuple[str, list[str]]:
+    """A key and its values; classes lose their module where their names differ."""
+    short = [value.rpartition(".")[2] for value in values]
+    if not key.endswith("._target_") or len(set(short)) < len(set(values)):
+        return key, values
+    return key.removesuffix("._target_"), short
+
+
+def _terms(simulated: str, real: str, terms: Sequence[Term]) -> Table:
+    rows = [
+        [
+            term.term, f"{term.iterations:,}", number(term.measured_s), number(term.predicted_s),
+            f"{term.error_s:+.3g}", "-" if term.error_percent is None else f"{term.error_percent:+.1f}%",
+            f"{term.share_points:+.2f} pt",
+        ]
+        for term in terms
+    ]  # fmt: skip
+    title = f"Cost terms of {simulated} against {real}, the largest error first"
+    return Table(title, TERM_HEAD, rows, ["", *[NUMBER] * (len(TERM_HEAD) - 1)])
