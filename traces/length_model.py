@@ -14,8 +14,7 @@ from testbed.core.request import Column
 from testbed.traces.files import MAX_LEN, read_json
 
 PAIRS = "prompt and output lengths"
-HINT = "write the file again with `testbed fit-lengths`"
-HINT = "write the file again with `testbed fit-lengths`"
+HINT = "see traces/models/README.md"
 Floats = NDArray[np.float64]
 
 

@@ -22,13 +22,8 @@ COMMANDS = {
         "experiments.commands.import_profile",
         "layer times of LLMServingSim or AIConfigurator as a profile",
     ),
-    "compare-profiles": (
-        "experiments.commands.compare_profiles",
-        "errors of one profile against another, by section",
-    ),
     "import-model": ("experiments.commands.import_model", "a Hugging Face config.json as a model"),
     "import-lengths": ("experiments.commands.import_lengths", "the lengths of the paper's artifact as a CSV"),
-    "fit-lengths": ("experiments.commands.fit_lengths", "fit a length model to a CSV of lengths"),
     "validate": ("experiments.commands.validate", "replay a real server's log and print the errors"),
     "validate-batches": (
         "experiments.commands.validate_batches",
@@ -37,7 +32,7 @@ COMMANDS = {
     "validate-pairs": ("experiments.commands.validate_pairs", "runs on a GPU against their simulations, as tables"),
     "fit-software": ("experiments.commands.fit_software", "software times of a server from its logs"),
     "fit-profile": ("experiments.commands.fit_profile", "fit a server's profile to a benchmark client's logs"),
-    "fit-constants": ("experiments.commands.fit_constants", "fit the paper's unmeasured constants"),
+    "fit-constants": ("experiments.commands.fit_constants", "divide a plain request's software time"),
     "check": ("experiments.commands.check", "check a memory policy against the contract: my_module:MyPolicy"),
     "lockstep": ("experiments.commands.lockstep", "compare the installed vLLM's scheduler with ours"),
     "compare": ("experiments.commands.compare", "compare finished runs, simulated or on a GPU"),
@@ -60,7 +55,6 @@ COMMANDS = {
         "experiments.commands.validate_transfers",
         "measured transfers against points held back, and against a GPU's swaps",
     ),
-    "derive-profile": ("experiments.commands.derive_profile", "scale a profile to another GPU's data sheet"),
 }
 USAGE = "usage: testbed [--debug] COMMAND ..."
 HELP = ("-h", "--help")

@@ -85,6 +85,6 @@ def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     gpu = gpu_named(name)
     is_other = gpu.device not in ("", device) if Path(name).is_file() else known and known.name != gpu.name
     if is_other:
-        raise InputError(f"{source}: was measured on {device}, which is not --gpu {name}; leave it out, or carry the "
-                         "profile over by testbed derive-profile")  # fmt: skip
+        raise InputError(f"{source}: was measured on {device}, which is not --gpu {name}; leave it out (cost=auto "
+                         "derives a profile's times for another GPU)")  # fmt: skip
     return gpu

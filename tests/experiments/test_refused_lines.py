@@ -110,7 +110,7 @@ RUN = {
     "the pool of another GPU": (
         "gpu@server.gpu=h200", "1 a100-40gb", "1 h200", "~server.kv_memory_gib", "server.kv_memory_of.gpu=h200"),
     "prices of another GPU": ("cost=profile cost.path=h200-opt-13b-tp1",
-                              "NVIDIA H200", "a100-40gb (NVIDIA A100-SXM4-40GB)", "testbed derive-profile"),
+                              "NVIDIA H200", "a100-40gb (NVIDIA A100-SXM4-40GB)", "cost=auto"),
     "prices carried from another GPU than theirs": (
         "cost=sosp23 gpu@cost.source=h100-80gb cost.path=h200-opt-13b-tp1", "NVIDIA H200", "cost.source", "h100-80gb"),
     "a profile that is nowhere": ("cost=profile cost.path=nope", "no profile nope"),
@@ -241,8 +241,6 @@ OTHERS = {
     "show-memory mine": "no config.yaml",
     "import-model lengths.csv": "lengths.csv: not a JSON file",
     "import-profile nowhere --out x.json": "nowhere",
-    "derive-profile --from h200-opt-13b-tp1 --to nope": "nope",
-    "derive-profile --from h200-opt-13b-tp1 --to a100-40gb --source-gpu h100-80gb": "NVIDIA H200",
     "validate nowhere.jsonl": "nowhere.jsonl",
     "validate cost=profile": "LOG: is missing",
     "validate --nope x": "--nope",
