@@ -38,14 +38,9 @@ def load(name: str, overrides: tuple[str, ...] = ()) -> Study:
     return study
 
 
-def run_beyond_the_paper(
-    name: str, figures: Sequence[str], work: robustness.Perform, num_seeds: int | None
-) -> pd.DataFrame:
-    """The table of seeds, or of alternatives, of these figures."""
-    studies = [load(figure) for figure in figures]
-    if name == "seeds":
-        return robustness.over_seeds(studies, work, num_seeds or robustness.NUM_SEEDS)
-    names = {figure: study.name for study in studies for figure in study.covers}
+def run_alternatives(figures: Sequence[str], work: robustness.Perform) -> pd.DataFrame:
+    """The table of alternatives to the choices of these figures."""
+    names = {figure: study.name for study in map(load, figures) for figure in study.covers}
     return robustness.compare(names, load, work)
 
 

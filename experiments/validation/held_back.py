@@ -69,7 +69,7 @@ def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_byt
     grids: dict[str, list[Key]] = {}
     for name, sizes in map(partial(_sizes, section), here):
         grids.setdefault(name, []).append(sizes)
-    arrays = {name: np.array(grid) for name, grid in grids.items()}
+    arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
     for key, ps in measured:
         if key not in here:
             name, sizes = _sizes(section, key)

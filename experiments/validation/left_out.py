@@ -105,7 +105,7 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> M
 
 def _row(target: Known, way: str, one: Known | None, cost: Costs, truth: Costs, real: Means, ours: Means) -> Row:
     """Errors in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
-    errors = {}
+    errors: dict[str, float] = {}
     for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
         off = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
         errors |= {f"{kind}_percent": np.median(off), f"{kind}_p90_percent": np.percentile(off, 90)}

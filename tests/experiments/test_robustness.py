@@ -1,4 +1,4 @@
-"""Alternatives to choices and seeds: they name rows and options that exist, and the scorecard takes them up."""
+"""Alternatives to choices: they name rows and options that exist, and the scorecard takes them up."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import pytest
 
 from testbed.experiments.commands.reproduce import available
 from testbed.experiments.paper import robustness
-from testbed.experiments.paper.reproduction import load, perform, run_beyond_the_paper
+from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, TURNS, scorecard
 from testbed.experiments.paper.studies.study import Finding
 from testbed.experiments.runs.compose import composed
@@ -63,9 +63,7 @@ def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
     )
     left = robustness.Alternative("left", {"fig18b": ["opt-13b alpaca"]}, not_run="nobody measured it")
     monkeypatch.setattr(robustness, "alternatives", lambda: [other, left])
-    table = run_beyond_the_paper(
-        "alternatives", ["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1), None
-    ).set_index("system")
+    table = run_alternatives(["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)).set_index("system")
     assert table.loc["recompute", "other"] != table.loc["recompute", "chosen"]
     assert list(table["turns"]) == ["no", "no", "not run"]
 
@@ -77,24 +75,11 @@ def test_run_store_overrides_take_precedence():
     assert config.scheduler.name.endswith("SeparatePrefill")
 
 
-def test_scorecard_marks_rows_sensitive_to_alternatives_and_seeds(tmp_path):
+def test_scorecard_marks_rows_sensitive_to_alternatives(tmp_path):
     rows = [dict(zip(KEY, FIG12, strict=True)) | {"alternative": name, "turns": turns} for name, turns in
             (("a", "yes"), ("b", "no"), ("c", "yes"))]  # fmt: skip
     pd.DataFrame(rows).to_csv(tmp_path / robustness.ALTERNATIVES_FILE, index=False)
-    pd.DataFrame([dict(zip(KEY, FIG12, strict=True)) | {"margin_interval": "0.1 to 0.3"}]).to_csv(
-        tmp_path / robustness.SEEDS_FILE, index=False
-    )
     card = scorecard([Finding(*FIG12, 3.0)], ["fig12"])
     card = robustness.annotated(card, tmp_path).set_index(KEY)
     assert card.loc[FIG12, TURNS] == "a; c"
-    assert card.loc[FIG12, "interval"] == "margin 0.1 to 0.3"
     assert set(card.drop(index=[FIG12])[TURNS]) == {""}
-
-
-def test_recovery_cost_rows_are_measured_by_seed(tmp_path):
-    study = load("fig19")
-    study.covers, study.block_sizes = ("fig19a",), [1, 256]
-    times = robustness.over_seeds([study], partial(perform, store=RunStore(tmp_path), jobs=1), 2)
-    assert set(times["figure"]) == {"fig19a"}
-    assert set(times["seeds"]) == {2}
-    assert times["mean_margin"].notna().all()

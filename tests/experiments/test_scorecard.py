@@ -97,7 +97,7 @@ def test_every_cause_names_rows_and_a_miss_without_one_says_so():
         testbed, command, *words = entry["test"].split()
         assert entry["cause"]
         assert (testbed, command) == ("testbed", "reproduce")
-        assert set(words) <= {*available(), "seeds", "alternatives"}
+        assert set(words) <= {*available(), "alternatives"}
     card = scorecard(
         [Finding("fig12", "sharegpt", "vllm vs fastertransformer", "sustained_rate_ratio_max", 1)], ["fig12"]
     )

@@ -158,7 +158,7 @@ class AgentSessions(EvictionOrders):
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
-        self.files(store, [SESSIONS])
+        self.given_files(store, [SESSIONS])
         config = self.config(store, SESSIONS, order)
         summary, run = self.simulate(store, config, num_blocks)
         counts = summary["counters"]

@@ -55,7 +55,7 @@ class StoreRules(Study):
     def config(self, store: RunStore, rule: str, ratio: float) -> tuple[RunConfig, float]:
         """The config of a run, and the GiB of its tier."""
         words = self.no_tier if rule == NO_TIER else (*self.tier, *self.rules[rule])
-        values = {"trace.path": self.files(store, [SESSIONS])[SESSIONS]}
+        values = {"trace.path": self.given_files(store, [SESSIONS])[SESSIONS]}
         live_gib = self.live_gib(configured((*self.common, *self.no_tier), values))
         dram_gib = live_gib / ratio if ratio else 0.0
         config = configured(

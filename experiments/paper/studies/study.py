@@ -72,7 +72,7 @@ class Study(ABC):
         points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         return [Task(label.format(study=self, **point), partial(work, **point)) for point in points]
 
-    def files(self, store: RunStore, names: Iterable[str]) -> dict[str, str]:
+    def given_files(self, store: RunStore, names: Iterable[str]) -> dict[str, str]:
         """The files of these traces that were given; raises InputError where there is none."""
         found = {name: path for name, path in store.lengths if name in names}
         if not found:

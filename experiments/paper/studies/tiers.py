@@ -54,7 +54,7 @@ class Tiers(Study):
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
         """The config of a run, None where the trace's file is not given."""
-        files = self.files(store, self.traces)
+        files = self.given_files(store, self.traces)
         if trace not in files:
             return None
         words = (*self.common, *self.traces[trace], *self.systems[system], "+tier@server.tiers.dram=dram")
