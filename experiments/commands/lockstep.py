@@ -64,16 +64,16 @@ def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
 def _differs(options: Namespace, name: str, overrides: Sequence[str], requests: Any) -> bool:
     from testbed.core.request import PS
     from testbed.experiments.lockstep.aisimulate import third_column
-    from testbed.experiments.lockstep.comparison import compare, shortest
-    from testbed.experiments.lockstep.report import report, workload
-    from testbed.experiments.lockstep.sides import served, sides_of
+    from testbed.experiments.lockstep.comparison import compare, report, shortest, workload
+    from testbed.experiments.lockstep.ours import served
+    from testbed.experiments.lockstep.theirs import sides_of
 
     iteration_ps = round(options.iteration * PS)
     make, setup = sides_of(overrides, requests)
     taken, left_out = served(setup)
     sides = make()
     found = compare(sides, taken, iteration_ps)
-    lines = [*report((sides[0].name, sides[1].name), found), *third_column(setup, taken, iteration_ps)]
+    lines = [*report(sides, found), *third_column(setup, taken, iteration_ps)]
     if left_out:
         lines.append(f"{left_out:,} requests never fit the pool, and are left out")
     print(name + lines[0], *lines[1:], sep="\n", flush=True)
