@@ -34,8 +34,8 @@ def main(argv: list[str]) -> None:
     from testbed.cost.sections import dump
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.runs.progress import spoken
-    from testbed.experiments.validation.fitted_profile import with_software
     from testbed.experiments.validation.log_replay import PROFILE_COST
+    from testbed.experiments.validation.profile_fit import with_software
     from testbed.experiments.validation.software_fit import KEYS, Problem, fit, front_ends
 
     config, console = servers[0].config, wide_console()

@@ -6,7 +6,6 @@ import pytest
 from trace_files import pairs, put, tokenizer  # noqa: F401
 
 from testbed.core.errors import InputError
-from testbed.traces.alpaca import AlpacaJson
 from testbed.traces.azure import AzureCsv
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.sharegpt import ShareGptJson
@@ -27,16 +26,6 @@ def test_sharegpt_takes_the_first_round(tmp_path, tokenizer):  # noqa: F811
     ]
     path = put(tmp_path, "s.json", json.dumps(talks))
     assert pairs(ShareGptJson(path, tokenizer).rows(None, 0)) == [(3, 6), (2, 4)]
-
-
-def test_alpaca_joins_instruction_and_input(tmp_path, tokenizer):  # noqa: F811
-    items = [
-        {"instruction": "add these", "input": "1 2", "output": "3"},
-        {"instruction": "tell me", "input": "", "output": "no way"},
-        {"instruction": "drawn", "input": "", "output": ""},
-    ]
-    path = put(tmp_path, "a.json.gz", json.dumps(items))
-    assert pairs(AlpacaJson(path, tokenizer).rows(None, 0)) == [(5, 2), (3, 3)]
 
 
 def test_bad_tokenizer_file_is_refused(tmp_path, tokenizer):  # noqa: F811
@@ -109,10 +98,6 @@ def share(path):
     return ShareGptJson(path, "unused")
 
 
-def alpaca(path):
-    return AlpacaJson(path, "unused")
-
-
 @pytest.mark.parametrize(
     ("reader", "content", "culprit"),
     [
@@ -122,9 +107,6 @@ def alpaca(path):
         (share, '[{"conversations": [{"from": "gpt"}]}]', "item 1: not a ShareGPT conversation"),
         (share, '[{"conversations": []}]', "no conversation has a human message"),
         (share, '[{"conversations": [', "not valid JSON, or truncated"),
-        (alpaca, '[{"instruction": "x"}]', "item 1: needs 'instruction' and 'output'"),
-        (alpaca, "[7]", "item 1: needs"),
-        (alpaca, '[{"instruction": " ", "output": "x"}]', "no item has both"),
         (AzureCsv, AZURE + "yesterday,1,2\n", "line 2, column TIMESTAMP: 'yesterday' is not a time such as 2023"),
         (AzureCsv, AZURE + "2023-11-16 18:15:46,1,0\n", "line 2, column GeneratedTokens: '0'"),
         (AzureCsv, AZURE + "5,1,2\n", "line 2, column TIMESTAMP: '5'"),
