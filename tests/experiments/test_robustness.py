@@ -36,16 +36,6 @@ def test_only_the_curves_of_a_row_are_run():
     ]
 
 
-def test_batches_of_an_alternative_are_compared_without_the_fitted_system(tmp_path):
-    """Figure 13's ratios need its fitted row, which no alternative judges: a study of fewer rows has no such ratio."""
-    for other in (one for one in robustness.alternatives() if "fig13a" in one.rows):
-        study = load("fig13").only([key for key in other.row_keys() if key[0] == "fig13a"])
-        places = [(panel["figure"], panel["setting"], system) for panel in study.panels for system in study.systems]
-        rows = [(*place, quantity, 1.0) for place in places for quantity in study.quantities]
-        table = pd.DataFrame(rows, columns=["figure", "setting", "system", "quantity", "simulated"])
-        assert {finding.simulated for finding in study.findings(table)} == {1.0}
-
-
 def test_every_recovery_alternative_has_a_cost(tmp_path):
     """The prices that stand beside the paper's machine are of other GPUs, which need not have the same options."""
     touching = [other for other in robustness.alternatives() if "fig19a" in other.rows and other.run]

@@ -112,11 +112,6 @@ def test_a_margin_is_in_units_of_the_tolerance():
     assert margin({"check": "bound", "published": "20", "tolerance": "none"}, 15) == pytest.approx(0.25)
 
 
-def test_passed_rows_are_counted_by_part():
-    card = scorecard([Finding("sec3", "opt-13b", "", "kv_bytes_per_token", 800.0)], ["sec3", "fig13a"])
-    assert counted(card) == "arithmetic (arithmetic only) 1 of 3; memory (memory and trace) 0 of 2"
-
-
 SIZES = [8, 16, 32, 64]
 
 

@@ -68,11 +68,6 @@ def test_new_conversations_start_with_the_configured_probability():
     assert np.mean(seldom[:10_000] % 50 == 0) == pytest.approx(0.1, abs=0.02)
 
 
-def test_started_conversations_continue_with_equal_probability():
-    turns = interleave(np.array([0, 1000, 2000]), 1.0, Random(1))
-    assert np.mean(turns[2:500] >= 1000) == pytest.approx(0.5, abs=0.1)
-
-
 def test_histories_share_ids_only_within_a_conversation():
     rows = ChatHistories(max_prompt=200).rows(400, seed=1)
     first_ids = [ids[0] for ids in rows.prompt_ids]

@@ -39,12 +39,6 @@ class InMemory(FileTrace):
         return Rows(*columns(self.given_pairs))
 
 
-def test_whole_file_is_read_in_order(csv_file):
-    rows = CsvLengths(csv_file).rows(None, seed=3)
-    assert pairs(rows) == [(21, 518), (8, 66), (1900, 500), (5, 7)]
-    assert rows.arrival_s is None
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1),
     st.integers(0, 90),
