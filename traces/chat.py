@@ -14,7 +14,6 @@ from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
 from testbed.traces.conversation_model import ConversationModel
 from testbed.traces.files import lengths, read_table
-from testbed.traces.length_model import load_model
 from testbed.traces.reader import Trace, checked_count, stream
 
 HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
@@ -139,14 +138,14 @@ class ChatCsv(Chat):
 
 @dataclass(kw_only=True, eq=False)
 class ChatFitted(Chat):
-    """Conversations drawn from a fitted model: the embedded one (chat), or a .json file of that kind."""
+    """Conversations drawn from an embedded model."""
 
     model: str = field(default="chat", kw_only=False)
 
     @cached_property
     def fitted(self) -> ConversationModel:
         """The model, read at its first use."""
-        return ConversationModel.from_json(*load_model(self.model))
+        return ConversationModel.load(self.model)
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
         """Conversations of the model; the last may lose turns."""

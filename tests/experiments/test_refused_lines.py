@@ -130,7 +130,7 @@ RUN = {
     "a truncated gzip": ("trace=csv trace.path=cut.csv.gz", "cut.csv.gz"),
     "a replay without time stamps": ("arrivals=replay", "arrivals=replay"),
     "sessions of a file of lengths": ("trace=csv trace.path=lengths.csv arrivals=sessions", "trace=agent_sessions"),
-    "a length model that is none": ("trace.model=nope", "model='nope': is unknown"),
+    "a length model that is none": ("trace.model=nope", "model='nope': is not a model"),
     "a custom policy without a class": ("policy=custom", "policy._target_"),
     "a class of a module that is not there": ("policy=custom policy._target_=no_module.Policy", "no_module"),
     "a class in a file with mistakes": ("policy=syntax_mistake:Policy", "syntax_mistake"),

@@ -109,7 +109,7 @@ def test_registered_prefix_is_part_of_the_prompt():
     ("ask", "culprit"),
     [
         (lambda: Fitted("sharegpt").rows(None, 0), "sharegpt: a drawn trace has no end"),
-        (lambda: Fitted("share").rows(1, 0), "model='share': is unknown .*alpaca.*sharegpt"),
+        (lambda: Fitted("share").rows(1, 0), "model='share': is not a model of .*alpaca.*sharegpt"),
         (lambda: Fitted("alpaca", registered_prefix=-1), "prefix=-1"),
         (lambda: Fitted("alpaca", registered_prefix=200).rows(1, 0, max_len=200), "hardly any row is shorter than 200"),
     ],
