@@ -20,7 +20,7 @@ ALIASES = {
     "meta-llama-3-8b": ("llama-3-8b", 8192),
     "llama-3.1-70b-instruct": ("llama-3-70b", 131_072),
 }
-OTHER_DEVICES = {"rtx pro 6000 blackwell": "rtx-pro-6000", "a100 80gb": "a100-80gb"}  # beside what data sheets name
+OTHER_DEVICES = {"rtx pro 6000 blackwell": "rtx-pro-6000", "a100 80gb": "a100-80gb"}  # more names than in data sheets
 
 
 def model_named(name: str) -> ModelSpec:

@@ -20,7 +20,7 @@ from testbed.cost.interpolation import Knots
 from testbed.cost.kv_groups import WindowTable
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.sections import Rows, rows
-from testbed.experiments.importers.aiconfigurator import priced, tables_of
+from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Imported, Requested
 
 PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
@@ -49,7 +49,7 @@ def held_back(folder: Path, every: int) -> Iterator[Row]:
             continue
         requested = Requested(name, None, num_gpus, kv_dtype_bytes=kv_bytes)
         try:
-            whole, rest = (priced(folder, which, requested) for which in (tables, kept))
+            whole, rest = (from_tables(folder, which, requested) for which in (tables, kept))
         except InputError:
             continue  # the tables lack this shard
         for section in PARTS:
