@@ -72,8 +72,7 @@ def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> No
         return
     known = f"{gpu.name} ({gpu.device})" if gpu.device else f"{gpu.name} (whose data sheet names no device)"
     raise InputError(
-        f"the profile is of {device}, {whose} has {known}: choose that GPU, or carry the profile over by "
-        f"testbed derive-profile --to {gpu.name}"
+        f"the profile is of {device}, {whose} has {known}: choose that GPU, or let cost=auto derive the times for yours"
     )
 
 

@@ -1,6 +1,6 @@
 """Agentic coding sessions (JSONL, plain or gzip): prompt content, think times, sub-agents parallel to their parent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -13,10 +13,7 @@ from testbed.traces.reader import Trace
 
 SESSION_BITS = 32  # a content id consists of its session's number and the id in the file
 PARTIAL = 1 << 31  # the first id of partial last blocks of prompts, which no other prompt has
-SHARED = ("tool_tokens", "system_tokens")
 OPTIONAL = ("think_time", "api_time")
-# Numbers of the prefixes that sessions share; their ids are negative, so that they differ from all sessions' ids.
-Prefixes = dict[tuple[Any, ...], int]
 
 
 class Turn(NamedTuple):
@@ -40,19 +37,16 @@ class _Chain(NamedTuple):
 class SessionTurns:
     """The turns of one session, each after those that it waits for."""
 
-    def __init__(self, number: int, session: Mapping[str, Any], max_len: int, prefixes: Prefixes | None) -> None:
+    def __init__(self, number: int, session: Mapping[str, Any], max_len: int) -> None:
         self.turns: list[Turn] = []
-        self._number = number
+        self._first_id = number << SESSION_BITS
         self._block_size: int = session["block_size"]
         self._max_len = max_len
-        self._prefixes = prefixes
         self._partial = count(PARTIAL)
-        self._shared: dict[int, int] = {}
         self._walk(session)
 
     def _walk(self, session: Mapping[str, Any]) -> None:
         """Add the parent's chain; it waits for sub-agents that ended in time, which start at its last answer."""
-        self._share(session, session["requests"])
         last, answered_s, sub_agents = tuple[int, ...](), 0.0, list[_Chain]()
         for request in session["requests"]:
             if request.get("type") == "subagent":
@@ -73,7 +67,6 @@ class SessionTurns:
 
     def _chain(self, session: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int | None:
         """Add a sub-agent's requests in sequence; returns the last one's turn."""
-        self._share(session, session["requests"])
         last = None
         for request in session["requests"]:
             if request.get("type") == "subagent" or self._is_long(request):
@@ -83,32 +76,15 @@ class SessionTurns:
         return last
 
     def _add(self, request: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int:
-        ids, full = self._ids(request["hash_ids"]), request["in"] // self._block_size
-        partial = ((self._number << SESSION_BITS) + next(self._partial),) if request["in"] % self._block_size else ()
+        full, rest = divmod(request["in"], self._block_size)
+        ids = [*request["hash_ids"][:full], *([next(self._partial)] if rest else [])]
         answer = max(1, request["out"])
-        self.turns.append(
-            Turn(request["in"], answer, (*ids[:full], *partial), after, wait_s, request.get("api_time", 0.0))
-        )
+        content = tuple(self._first_id + one for one in ids)
+        self.turns.append(Turn(request["in"], answer, content, after, wait_s, request.get("api_time", 0.0)))
         return len(self.turns) - 1
 
     def _is_long(self, request: Mapping[str, Any]) -> bool:
         return bool(request["in"] + max(1, request["out"]) >= self._max_len)
-
-    def _share(self, chain: Mapping[str, Any], requests: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the ids of a chain's tools and system prompt by ids that all sessions share."""
-        if self._prefixes is None or not requests or "hash_ids" not in requests[0]:
-            return
-        lengths = [chain.get(name, 0) for name in SHARED]
-        text = str(requests[0].get("model")), *lengths
-        for place, one in enumerate(requests[0]["hash_ids"][: sum(lengths) // self._block_size]):
-            number = self._prefixes.setdefault(text, len(self._prefixes)) + 1
-            self._shared.setdefault(one, place - (number << SESSION_BITS))
-
-    def _ids(self, hash_ids: Sequence[int]) -> list[int]:
-        own, shared = self._number << SESSION_BITS, self._shared
-        if not shared:
-            return [own + one for one in hash_ids]
-        return [shared[one] if one in shared else own + one for one in hash_ids]
 
 
 class AgentSessions(Trace):
@@ -118,30 +94,27 @@ class AgentSessions(Trace):
     `think_time` between the last answer and the request, `api_time` of the recorded server, in s. A request of type
     "subagent" is a separate chain, whose last answer came `t` seconds after the session's start.
 
-    Equal ids are equal content only within one session. With share_prefixes, the tools and the system prompt are the
-    same content wherever the model and their two lengths are equal. An answer without tokens (cancelled) counts as one
-    token. num_sessions keeps only the first lines. With max_len, a chain ends before its first request of max_len
-    tokens or more.
+    Equal ids are equal content only within one session. An answer without tokens (cancelled) counts as one token.
+    num_sessions keeps only the first lines. With max_len, a chain ends before its first request of max_len tokens or
+    more.
     """
 
-    def __init__(self, path: str, share_prefixes: bool = False, num_sessions: int | None = None) -> None:
+    def __init__(self, path: str, num_sessions: int | None = None) -> None:
         if num_sessions is not None and num_sessions < 1:
             raise InputError(f"trace.num_sessions={num_sessions}: must be at least 1, or null for all")
         self.path = str(path)
-        self.share_prefixes = share_prefixes
         self.num_sessions = num_sessions
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """All requests, session after session, with turns and prompt_ids."""
         if num_rows is not None:
             raise InputError(f"{self.path}: sessions have no arrival times (choose arrivals=sessions)")
-        items = [item for _, item in islice(json_lines(self.path, session_problem), self.num_sessions)]
+        items = [item for _, item in islice(json_lines(self.path, _problems), self.num_sessions)]
         sizes = sorted({item["block_size"] for item in items})
         if len(sizes) != 1:
             raise InputError(f"{self.path}: has block sizes {sizes}: all sessions must have the same")
-        prefixes = Prefixes() if self.share_prefixes else None
         limit = MAX_LEN if max_len is None else max_len
-        sessions = [SessionTurns(number, item, limit, prefixes).turns for number, item in enumerate(items)]
+        sessions = [SessionTurns(number, item, limit).turns for number, item in enumerate(items)]
         if not any(sessions):
             raise InputError(f"{self.path}: no session begins with less than {limit} tokens (raise workload.max_len)")
         return joined([turns for turns in sessions if turns], sizes[0])
@@ -162,37 +135,30 @@ def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
     return Rows(prompts, outputs, None, [turn.ids for turn in turns], tokens_per_id, turns=links)
 
 
-def session_problem(item: Any) -> str | None:
-    """What is wrong with one line, None for nothing."""
-    if not isinstance(item.get("requests"), list):
-        return "is not a session: an object with a list 'requests'"
-    if wrong_count(item, "block_size"):
-        return f"block_size={item.get('block_size')!r}: is not a whole number of tokens"
-    if wrong := _wrong_lengths(item):
-        return wrong
-    problems = (_request_problem(request, item["block_size"]) for request in item["requests"])
-    return next((f"request {place}: {problem}" for place, problem in enumerate(problems, start=1) if problem), None)
+def _problems(session: Any) -> Iterator[str | None]:
+    if not isinstance(session.get("requests"), list):
+        yield "is not a session: an object with a list 'requests'"
+    if wrong_count(session, "block_size"):
+        yield f"block_size={session.get('block_size')!r}: is not a whole number of tokens"
+    for place, request in enumerate(session["requests"], start=1):
+        for problem in filter(None, _request_problems(request, session["block_size"])):
+            yield f"request {place}: {problem}"
 
 
-def _request_problem(request: Any, block_size: int) -> str | None:
+def _request_problems(request: Any, block_size: int) -> Iterator[str | None]:
     if not isinstance(request, dict):
-        return "is not a JSON object"
-    if request.get("type") == "subagent":
-        if wrong := wrong_time(request, "t"):
-            return wrong
+        yield "is not a JSON object"
+    elif request.get("type") == "subagent":
+        yield wrong_time(request, "t")
         if wrong_time(request, "duration_ms") or not isinstance(request.get("requests"), list):
-            return "a sub-agent needs duration_ms and a list 'requests'"
-        if wrong := _wrong_lengths(request):
-            return wrong
-        inner = (_request_problem(one, block_size) for one in request["requests"])
-        return next((f"of its sub-agent, {problem}" for problem in inner if problem), None)
-    times = (wrong_time(request, key) for key in ("t", *(name for name in OPTIONAL if name in request)))
-    wrong = next(filter(None, times), None) or wrong_count(request, "in") or wrong_count(request, "out", least=0)
-    return wrong or _wrong_ids(request, block_size)
-
-
-def _wrong_lengths(chain: Mapping[str, Any]) -> str | None:
-    return next(filter(None, (wrong_count(chain, name, least=0) for name in SHARED if name in chain)), None)
+            yield "a sub-agent needs duration_ms and a list 'requests'"
+        for one in request["requests"]:
+            yield from (f"of its sub-agent, {problem}" for problem in _request_problems(one, block_size) if problem)
+    else:
+        yield from (wrong_time(request, key) for key in ("t", *(name for name in OPTIONAL if name in request)))
+        yield wrong_count(request, "in")
+        yield wrong_count(request, "out", least=0)
+        yield _wrong_ids(request, block_size)
 
 
 def _wrong_ids(request: Mapping[str, Any], block_size: int) -> str | None:

@@ -1,7 +1,7 @@
 """Multi-round chat (section 6.5): each request is one turn, its prompt the tail of the conversation so far."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -14,7 +14,6 @@ from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
 from testbed.traces.conversation_model import ConversationModel
 from testbed.traces.files import lengths, read_table
-from testbed.traces.length_model import load_model
 from testbed.traces.reader import Trace, checked_count, stream
 
 HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
@@ -54,6 +53,7 @@ class Conversations:
         return Conversations(self.starts, np.maximum(1, self.prompt_len + before), output_len)
 
 
+@dataclass(kw_only=True, eq=False)
 class Chat(Trace):
     """The artifact's chat workload: at each arrival a new conversation or the next turn of a random open one.
 
@@ -64,22 +64,19 @@ class Chat(Trace):
     the system that serves them.
     """
 
-    def __init__(
-        self,
-        new_probability: float = 0.5,
-        max_prompt: int = 1024,
-        max_output: int = 1016,
-        answer_scale: float = 1.0,
-    ) -> None:
-        if not 0 < new_probability <= 1 or max_prompt < 1 or max_output < 1:
+    new_probability: float = 0.5
+    max_prompt: int = 1024
+    max_output: int = 1016
+    answer_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.new_probability <= 1 or self.max_prompt < 1 or self.max_output < 1:
             raise InputError(
-                f"chat: new_probability is {new_probability}, max_prompt {max_prompt}, max_output {max_output}; "
-                "the first must be above 0 and at most 1, the others at least 1"
+                f"chat: new_probability is {self.new_probability}, max_prompt {self.max_prompt}, max_output "
+                f"{self.max_output}; the first must be above 0 and at most 1, the others at least 1"
             )
-        if not 0 < answer_scale < inf:
-            raise InputError(f"chat: answer_scale is {answer_scale}: no finite number above 0 (1 leaves answers alone)")
-        self.answer_scale = answer_scale
-        self.new_probability, self.max_prompt, self.max_output = new_probability, max_prompt, max_output
+        if not 0 < self.answer_scale < inf:
+            raise InputError(f"chat: answer_scale is {self.answer_scale}: no finite number above 0 (1: as recorded)")
 
     @abstractmethod
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
@@ -108,22 +105,14 @@ class Chat(Trace):
         return Rows(np.minimum(prompts, self.max_prompt), np.minimum(outputs, self.max_output))
 
 
+@dataclass(kw_only=True, eq=False)
 class ChatCsv(Chat):
     """Conversations of a CSV, one line per turn, from the start of the file and repeated where too few.
 
     Columns: conv_id (lines of one conversation are adjacent), history_plus_prompt_tokens (uncut), output_tokens.
     """
 
-    def __init__(
-        self,
-        path: str,
-        new_probability: float = 0.5,
-        max_prompt: int = 1024,
-        max_output: int = 1016,
-        answer_scale: float = 1.0,
-    ) -> None:
-        super().__init__(new_probability, max_prompt, max_output, answer_scale)
-        self.path = str(path)
+    path: str = field(kw_only=False)
 
     @cached_property
     def talks(self) -> Conversations:
@@ -147,24 +136,16 @@ class ChatCsv(Chat):
         return first.take(rng.permutation(len(first)))
 
 
+@dataclass(kw_only=True, eq=False)
 class ChatFitted(Chat):
-    """Conversations drawn from a fitted model: the embedded one (chat), or a .json file of that kind."""
+    """Conversations drawn from an embedded model."""
 
-    def __init__(
-        self,
-        model: str = "chat",
-        new_probability: float = 0.5,
-        max_prompt: int = 1024,
-        max_output: int = 1016,
-        answer_scale: float = 1.0,
-    ) -> None:
-        super().__init__(new_probability, max_prompt, max_output, answer_scale)
-        self.model = model
+    model: str = field(default="chat", kw_only=False)
 
     @cached_property
     def fitted(self) -> ConversationModel:
         """The model, read at its first use."""
-        return ConversationModel.from_json(*load_model(self.model))
+        return ConversationModel.load(self.model)
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
         """Conversations of the model; the last may lose turns."""

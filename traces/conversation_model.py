@@ -1,14 +1,11 @@
 """A fitted model of conversations: turn counts, first prompts, later messages and answers, by conditional quantiles."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from testbed.core.errors import InputError
 from testbed.core.request import Column
-from testbed.traces.length_model import QuantileTable, require_kind
+from testbed.traces.length_model import QuantileTable, load_model
 
 CONVERSATIONS = "conversations"
 TABLES = ("num_turns", "first_prompt", "first_output", "message", "output")
@@ -32,20 +29,11 @@ class ConversationModel:
     output: QuantileTable
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str) -> "ConversationModel":
-        """The model in a file of `kind` CONVERSATIONS; `where` names the file in errors."""
-        require_kind(data, CONVERSATIONS, where)
-        turn_edges, output_edges = (
-            np.array(data.get(f"{key}_edges", []), dtype=np.int64) for key in ("turn", "output")
-        )
-        tables = (QuantileTable.from_json(data.get(key), f"{where}, {key}") for key in TABLES)
-        model = cls(turn_edges, output_edges, *tables)
-        groups, parts = len(model.turn_edges) + 1, len(model.output_edges) + 1
-        found = [len(getattr(model, key).rows) for key in TABLES]
-        climb = all((np.diff(edges) > 0).all() for edges in (turn_edges, output_edges))
-        if not climb or found != [1, groups, groups, groups, groups * parts]:
-            raise InputError(f"{where}: its tables do not fit its edges (choose the embedded model, chat)")
-        return model
+    def load(cls, name: str) -> "ConversationModel":
+        """The embedded model of this name."""
+        data = load_model(name, CONVERSATIONS)
+        turns, outputs = (np.array(data[key], dtype=np.int64) for key in ("turn_edges", "output_edges"))
+        return cls(turns, outputs, *(QuantileTable.from_json(data[key]) for key in TABLES))
 
     def group(self, num_turns: Column) -> Column:
         """The group of conversations with that many turns."""

@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -151,10 +151,13 @@ def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
         raise InputError(f"{path}, line {first_line}: JSON that cannot be read: {error}; mend it") from error
 
 
-def json_lines(path: str, problem: Callable[[Any], str | None] = lambda item: None) -> Iterator[tuple[int, Any]]:
+def json_lines(
+    path: str, problems: Callable[[Any], Iterable[str | None]] = lambda item: ()
+) -> Iterator[tuple[int, Any]]:
     """The items of a file with one JSON object per line, each with its line number; empty lines are skipped.
 
-    problem(item) describes what is wrong with an item, or is None. Raises InputError for a wrong item or no items.
+    problems(item) describes what is wrong with an item; of its texts the first counts, and None is no problem. Raises
+    InputError for a wrong item or no items.
     """
     found = False
     with open_text(path) as file:
@@ -162,7 +165,7 @@ def json_lines(path: str, problem: Callable[[Any], str | None] = lambda item: No
             if not line.strip():
                 continue
             item = _parsed(line.strip(), path, "the file", number)
-            wrong = problem(item) if isinstance(item, dict) else "is not a JSON object"
+            wrong = next(filter(None, problems(item)), None) if isinstance(item, dict) else "is not a JSON object"
             if wrong:
                 raise InputError(f"{path}, line {number}: {wrong} (fix or remove the line)")
             found = True

@@ -1,5 +1,6 @@
 """A fitted length model: conditional quantiles that keep the joint shape of prompt and output lengths."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -11,11 +12,8 @@ from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column
-from testbed.traces.files import MAX_LEN, read_json
 
 PAIRS = "prompt and output lengths"
-HINT = "write the file again with `testbed fit-lengths`"
-HINT = "write the file again with `testbed fit-lengths`"
 Floats = NDArray[np.float64]
 
 
@@ -32,25 +30,9 @@ class QuantileTable:
     rows: Floats
 
     @classmethod
-    def from_json(cls, data: Any, where: str) -> "QuantileTable":
-        """The table of a model file, checked; `where` names it in errors."""
-        try:
-            table = cls(*(np.array(data[key], dtype=np.float64) for key in ("probs", "rows")))
-            table.check()
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{where}: not a table of quantiles: {error} ({HINT})") from error
-        return table
-
-    def check(self) -> None:
-        """Raise ValueError unless probabilities rise from 0 to 1 and no row decreases."""
-        if self.rows.ndim != 2 or self.probs.shape != self.rows.shape[1:]:
-            raise ValueError("each row must have one quantile for each probability")
-        if self.probs[0] != 0 or self.probs[-1] != 1 or not (np.diff(self.probs) > 0).all():
-            raise ValueError("the probabilities must rise from 0 to 1")
-        if not (np.diff(self.rows, axis=1) >= 0).all() or not (self.rows >= 0).all():
-            raise ValueError("quantiles must be at least 0 and never decrease")
-        if not self.rows.max() <= MAX_LEN:
-            raise ValueError(f"quantiles must be at most {MAX_LEN}")
+    def from_json(cls, data: Mapping[str, Any]) -> "QuantileTable":
+        """The table of a model file."""
+        return cls(*(np.array(data[key], dtype=np.float64) for key in ("probs", "rows")))
 
     def lookup(self, u: Floats, bins: Column | int = 0) -> Column:
         """The length at probability u in its bin, for each u: linear between quantiles, rounded to a whole number."""
@@ -75,15 +57,11 @@ class LengthModel:
     output: QuantileTable
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str) -> "LengthModel":
-        """The model in a file of `kind` PAIRS; `where` names the file in errors."""
-        require_kind(data, PAIRS, where)
-        prompt, output = (QuantileTable.from_json(data.get(key), f"{where}, {key}") for key in ("prompt", "output"))
-        edges = np.array(data.get("bin_edges", []), dtype=np.float64)
-        rises = len(edges) == len(output.rows) + 1 and edges[0] == 0 and edges[-1] == 1 and (np.diff(edges) > 0).all()
-        if not rises or not isinstance(data.get("max_len"), int):
-            raise InputError(f"{where}: bin_edges (which rise from 0 to 1) or max_len does not fit its tables ({HINT})")
-        return cls(data["max_len"], prompt, edges, output)
+    def load(cls, name: str) -> "LengthModel":
+        """The embedded model of this name."""
+        data = load_model(name, PAIRS)
+        prompt, output = (QuantileTable.from_json(data[key]) for key in ("prompt", "output"))
+        return cls(data["max_len"], prompt, np.array(data["bin_edges"], dtype=np.float64), output)
 
     def at(self, u: Floats, v: Floats) -> tuple[Column, Column]:
         """Prompt lengths at rank u, and output lengths at rank v among prompts of the same bin; ranks in [0, 1)."""
@@ -92,21 +70,11 @@ class LengthModel:
         return prompts, np.clip(outputs, 1, self.max_len - 1 - prompts)
 
 
-def require_kind(data: Any, kind: str, where: str) -> None:
-    """Raise InputError unless a model file is of this kind."""
-    found = data.get("kind") if isinstance(data, Mapping) else None
-    if found != kind:
-        raise InputError(f"{where}: kind={found!r}: must be {kind!r} (name a model of that kind)")
-
-
-def load_model(model: str) -> tuple[Mapping[str, Any], str]:
-    """The JSON of an embedded model (by name) or of a model file (by a path that ends in .json), and its name."""
-    model = str(model)  # a config may hold a number
-    if model.endswith(".json"):
-        return read_json(model), model
+def load_model(name: str, kind: str) -> Any:
+    """The JSON of an embedded model of this kind."""
     folder = resources.files("testbed.traces.models")
     names = sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".json"))
-    if model not in names:
-        raise InputError(f"model={model!r}: is unknown (choose one of {', '.join(names)}, or a .json file's path)")
-    with resources.as_file(folder / f"{model}.json") as path:
-        return read_json(str(path)), model
+    data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) if name in names else {"kind": None}
+    if data["kind"] != kind:
+        raise InputError(f"model={name!r}: is not a model of {kind} (choose one of {', '.join(names)})")
+    return data

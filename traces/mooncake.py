@@ -1,5 +1,6 @@
 """Mooncake traces (JSONL, plain or gzip): lengths, arrival times and the content of prompts as block hashes."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,21 +21,18 @@ class MooncakeJsonl(FileTrace):
 
     def read(self) -> Rows:
         """All rows in file order, with arrival_s and prompt_ids."""
-        items = [item for _, item in json_lines(self.path, _problem)]
+        items = [item for _, item in json_lines(self.path, _problems)]
         arrival_s = np.array([item["timestamp"] for item in items]) / 1000
         prompts, outputs = columns([(item["input_length"], item["output_length"]) for item in items])
         return Rows(prompts, outputs, arrival_s, [tuple(item["hash_ids"]) for item in items], TOKENS_PER_ID)
 
 
-def _problem(item: Any) -> str | None:
-    """The error in one line, or None."""
-    counts = wrong_count(item, "input_length") or wrong_count(item, "output_length")
-    return wrong_time(item, "timestamp", "milliseconds") or counts or _wrong_ids(item)
-
-
-def _wrong_ids(item: Any) -> str | None:
-    ids = item.get("hash_ids")
+def _problems(item: Any) -> Iterator[str | None]:
+    yield wrong_time(item, "timestamp", "milliseconds")
+    yield wrong_count(item, "input_length")
+    yield wrong_count(item, "output_length")
+    ids, wanted = item.get("hash_ids"), -(-item["input_length"] // TOKENS_PER_ID)
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
-        return "hash_ids is not a list of whole numbers"
-    wanted = -(-item["input_length"] // TOKENS_PER_ID)
-    return None if len(ids) == wanted else f"{len(ids)} hash_ids for {wanted} blocks of {TOKENS_PER_ID} tokens"
+        yield "hash_ids is not a list of whole numbers"
+    elif len(ids) != wanted:
+        yield f"{len(ids)} hash_ids for {wanted} blocks of {TOKENS_PER_ID} tokens"

@@ -43,7 +43,7 @@ class RagPulseJsonl(FileTrace):
         parts = dict(self._parts())
         names: dict[bytes, int] = {}
         times, pairs, ids = [], [], []
-        for number, item in json_lines(self.path, lambda item: _problem(item, parts)):
+        for number, item in json_lines(self.path, lambda item: _problems(item, parts)):
             times.append(float(item["timestamp"]))
             pairs.append((item["input_length"], item["output_length"]))
             blocks = _blocks(item, parts, first_id=-number)
@@ -73,17 +73,16 @@ def _blocks(item: Mapping[str, Any], known: Mapping[int, Part], first_id: int) -
     return padded.reshape(-1, TOKENS_PER_ID)
 
 
-def _problem(item: Any, known: Mapping[int, Part]) -> str | None:
-    """The error in one line, or None."""
+def _problems(item: Any, known: Mapping[int, Part]) -> Iterator[str | None]:
     try:
-        time = {"timestamp": float(item.get("timestamp"))}  # text in the published files
+        yield wrong_time({"timestamp": float(item.get("timestamp"))}, "timestamp")  # text in the published files
     except (TypeError, ValueError, OverflowError):
-        time = item
-    wrong = wrong_time(time, "timestamp") or wrong_count(item, "input_length") or wrong_count(item, "output_length")
-    if wrong:
-        return wrong
+        yield wrong_time(item, "timestamp")
+    yield wrong_count(item, "input_length")
+    yield wrong_count(item, "output_length")
     parts = item.get("hash_ids")
     if not isinstance(parts, dict) or not all(isinstance(parts.get(name, []), list) for name in PARTS):
-        return f"hash_ids is not an object with lists {', '.join(PARTS)}"
-    unknown = [one for name in PARTS for one in parts.get(name, []) if type(one) is not int or one not in known]
-    return f"hash id {unknown[0]!r} is in none of the files of parts" if unknown else None
+        yield f"hash_ids is not an object with lists {', '.join(PARTS)}"
+    for one in (one for name in PARTS for one in parts.get(name, [])):
+        if type(one) is not int or one not in known:
+            yield f"hash id {one!r} is in none of the files of parts"

@@ -6,14 +6,14 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
-from testbed.traces.length_model import LengthModel, load_model
+from testbed.traces.length_model import LengthModel
 from testbed.traces.reader import Trace, checked_count, stream
 
 MAX_REDRAWS = 100
 
 
 class Fitted(Trace):
-    """Rows drawn from a fitted length model: an embedded one by name (sharegpt, alpaca, wmt), or a .json file.
+    """Rows drawn from an embedded length model, by name (sharegpt, alpaca, wmt).
 
     Rows are drawn in sequence from the seed's stream: a longer run begins with the rows of a shorter one.
     registered_prefix is the length in tokens of a provider's prefix before every prompt (section 6.4: 80 and 341).
@@ -27,7 +27,7 @@ class Fitted(Trace):
     @cached_property
     def fitted(self) -> LengthModel:
         """The model, read at its first use."""
-        return LengthModel.from_json(*load_model(self.model))
+        return LengthModel.load(self.model)
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows draws at random ranks of the model; rows of max_len tokens or more are drawn again."""

@@ -1,5 +1,6 @@
 """What a real server logged: its engine's requests.jsonl, a benchmark client's JSON, or a CSV with first_token_s."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -110,7 +111,7 @@ class VllmLog(FileTrace):
 
 
 def _vllm(path: str) -> tuple[Rows, Floats]:
-    items = [item for _, item in json_lines(path, _problem)]
+    items = [item for _, item in json_lines(path, _problems)]
     prompts, outputs = columns([(item["input_toks"], item["output_toks"]) for item in items])
     named = all(SESSION in item for item in items)
     rows = Rows(
@@ -132,35 +133,32 @@ def _csv(path: str) -> tuple[Rows, Floats]:
     return Rows(prompts, outputs), times
 
 
-def _problem(item: Any) -> str | None:
-    """The error in one line, or None."""
-    times = (wrong_time(item, key, least=-float("inf")) for key in TIMES)
-    wrong = wrong_count(item, "input_toks") or wrong_count(item, "output_toks") or next(filter(None, times), None)
+def _problems(item: Any) -> Iterator[str | None]:
     if type(item.get("priority", 0)) is not int or type(item.get(SESSION, "")) not in (str, int):
-        return f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole number and a name"
-    if wrong or item["queued_ts"] <= item["first_token_ts"] <= item["last_token_ts"]:
-        return wrong
-    return f"its times are not in order ({', '.join(TIMES)})"
+        yield f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole number and a name"
+    yield from (wrong_count(item, key) for key in ("input_toks", "output_toks"))
+    yield from (wrong_time(item, key, least=-float("inf")) for key in TIMES)
+    if not item["queued_ts"] <= item["first_token_ts"] <= item["last_token_ts"]:
+        yield f"its times are not in order ({', '.join(TIMES)})"
 
 
 def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]], int]:
     """The prompts' ids, line by line as in the log, and how many tokens an id stands for."""
+    items = list(json_lines(path))
+    if len(items) != len(prompt_lens):
+        raise InputError(f"{path}: {len(items)} prompts for {len(prompt_lens)} requests of the log")
     found: list[tuple[int, ...]] = []
     tokens_per_id = 0
-    for number, item in json_lines(path):
+    for (number, item), prompt_len in zip(items, prompt_lens, strict=True):
         hashes = "input_tok_ids" not in item
-        ids, tokens = item.get("hash_ids" if hashes else "input_tok_ids"), 1
-        if hashes:
-            tokens = item.get("tokens_per_id", TOKENS_PER_HASH)
-        place = len(found)
-        wanted = f"{prompt_lens[place]} token ids, or their hash_ids" if place < len(prompt_lens) else "no further line"
+        ids = item.get("hash_ids" if hashes else "input_tok_ids")
+        tokens = item.get("tokens_per_id", TOKENS_PER_HASH) if hashes else 1
         sound = isinstance(ids, list) and type(tokens) is int and tokens >= 1 and tokens_per_id in (0, tokens)
-        if not sound or place >= len(prompt_lens) or len(ids) != -(-prompt_lens[place] // tokens):
-            raise InputError(f"{path}, line {number}: the log has {wanted} here (give the workload of this log)")
+        if not sound or len(ids) != -(-prompt_len // tokens):
+            raise InputError(f"{path}, line {number}: the log has {prompt_len} token ids, or their hash_ids here (give "
+                             "the workload of this log)")  # fmt: skip
         tokens_per_id = tokens
         found.append(tuple(ids))
-    if len(found) != len(prompt_lens):
-        raise InputError(f"{path}: {len(found)} prompts for {len(prompt_lens)} requests of the log")
     return found, tokens_per_id
 
 

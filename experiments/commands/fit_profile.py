@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.fit_software import add_times, chosen
 from testbed.experiments.commands.parser import Parser, at_least_one
 from testbed.experiments.commands.validate import add_logs, replayed_logs
 from testbed.experiments.runs.whole_files import write_text
@@ -33,7 +32,6 @@ def parser() -> Parser:
     this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json (default: the profile's)")
     this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)")
     this.add_argument("--tensor-parallel", type=at_least_one, default=1, metavar="N", help="GPUs (default: 1)")
-    add_times(this, "iteration,before_first,after_last")
     this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
     return this
 
@@ -62,7 +60,7 @@ def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any
     from testbed.experiments.runs.progress import spoken
     from testbed.experiments.validation.log_replay import replay
     from testbed.experiments.validation.profile_fit import errors, fitted_profile, half_time
-    from testbed.experiments.validation.software_fit import Problem, fit
+    from testbed.experiments.validation.software_fit import Problem, fit, front_ends
 
     write_text(path, dump(base))
     options.arguments += ["cost=profile", f"cost.path={path}"]
@@ -70,7 +68,7 @@ def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any
     if len(logs) > 2:
         raise InputError(f"{len(logs)} logs: one is fitted and one judges; leave out the others")
     until_s = half_time(logs[0]) if len(logs) == 1 else inf
-    names = chosen(options.times, logs[:1], ["iteration"])
+    names = ["iteration", *front_ends(logs[:1])]
     problem = Problem(logs[:1], [servers[0].config], names, scales=True, until_s=until_s)
     with spoken(problem.progress):
         fitted = fit(problem)

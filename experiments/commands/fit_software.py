@@ -11,7 +11,6 @@ from testbed.experiments.runs.whole_files import write_text
 
 if TYPE_CHECKING:
     from testbed.experiments.validation.software_fit import Fitted
-    from testbed.traces.vllm_log import VllmLog
 
 
 def parser() -> Parser:
@@ -23,15 +22,8 @@ def parser() -> Parser:
         "median, which the profile describes.",
     )
     add_logs(this)
-    add_times(this)
     this.add_argument("--out", type=Path, metavar="FILE", help="write the profile with these times")
     return this
-
-
-def add_times(this: Parser, default: str = "all of them") -> None:
-    """Which times to fit."""
-    this.add_argument("--times", metavar="NAMES", help="which to fit, of iteration,request,token,before_first,"
-                      f"after_last (default: {default}, but no front end's if the engine wrote the log)")  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
@@ -42,14 +34,14 @@ def main(argv: list[str]) -> None:
     from testbed.cost.sections import dump
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.runs.progress import spoken
-    from testbed.experiments.validation.fitted_profile import with_software
     from testbed.experiments.validation.log_replay import PROFILE_COST
-    from testbed.experiments.validation.software_fit import Problem, fit
+    from testbed.experiments.validation.profile_fit import with_software
+    from testbed.experiments.validation.software_fit import KEYS, Problem, fit, front_ends
 
     config, console = servers[0].config, wide_console()
     if config.cost.name != PROFILE_COST:
         raise InputError("software times: need a measured profile's costs (set cost=profile cost.path=FILE)")
-    problem = Problem(logs, [one.config for one in servers], chosen(options.times, logs))
+    problem = Problem(logs, [one.config for one in servers], [*KEYS, *front_ends(logs)])
     for line in dict.fromkeys(line for one in servers for line in one.notes):
         console.print(line)
     with spoken(problem.progress):
@@ -59,18 +51,6 @@ def main(argv: list[str]) -> None:
     if options.out:
         write_text(options.out, dump(with_software(read_profile(str(config.cost.parameters["path"])), fitted, paths)))
         console.print(f"profile with these times: {options.out}; validate it on other logs")
-
-
-def chosen(text: str | None, logs: "list[VllmLog]", engine: Sequence[str] = ()) -> list[str]:
-    """The times to fit; by default those of `engine`, or all, and the front end's where the logs have it."""
-    from testbed.experiments.validation.software_fit import FRONT, KEYS
-
-    if text is None:
-        return [*(engine or KEYS), *(() if all(log.is_of_engine for log in logs) else FRONT)]
-    names = text.split(",")
-    if unknown := [name for name in names if name not in (*KEYS, *FRONT)]:
-        raise InputError(f"--times {text}: {unknown[0]!r} is not one of {', '.join((*KEYS, *FRONT))}")
-    return names
 
 
 def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:

@@ -14,8 +14,8 @@ from testbed.experiments.runs.whole_files import write_text
 def parser() -> Parser:
     this = Parser("import-profile", "Converts another project's layer times to a profile.")
     this.add_argument("source", type=Path, metavar="FOLDER", help="a folder of LLMServingSim's (profiler/perf/.../tpN, "
-                      "or of its older llm_profile), AIConfigurator's systems/data/GPU (its tables need pip install "
-                      "'kvcache-testbed[parquet]'), or a profile in the format profile_json")  # fmt: skip
+                      "or of its older llm_profile), or AIConfigurator's systems/data/GPU (its tables need pip install "
+                      "'kvcache-testbed[parquet]')")  # fmt: skip
     this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
     this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json; if not in the source")
     this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source")
@@ -56,13 +56,14 @@ def main(argv: list[str]) -> None:
 
 def reader_of(source: Path) -> Any:
     """The reader for the format of the source."""
-    from testbed.experiments.importers import aiconfigurator, llmservingsim, older_llmservingsim, profile_json
+    from testbed.experiments.importers import aiconfigurator, llmservingsim, older_llmservingsim
 
-    readers = (older_llmservingsim, llmservingsim, aiconfigurator, profile_json)
+    readers = (older_llmservingsim, llmservingsim, aiconfigurator)
     if not source.exists():
-        raise InputError(f"{source}: no such folder or file (give the path of a profile)")
+        raise InputError(f"{source}: no such folder or file (give the folder of their tables)")
     for reader in readers:
         if reader.is_here(source):
             return reader
     known = ", ".join(reader.NAME for reader in readers)
-    raise InputError(f"{source}: not a profile of {known} (give the folder of their tables)")
+    raise InputError(f"{source}: not a profile of {known} (give the folder of their tables; a profile JSON of this "
+                     "project needs no import: cost=profile cost.path=FILE)")  # fmt: skip

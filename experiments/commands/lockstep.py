@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from testbed.experiments.commands.parser import Parser, at_least_one, seconds
+from testbed.experiments.commands.parser import Parser, at_least_one
 
 EXAMPLE = "testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib' arrivals.rate=2"
 
@@ -19,8 +19,6 @@ def parser() -> Parser:
     )
     this.add_argument("server", choices=["vllm"])
     this.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="the configuration, as `testbed run` takes it")
-    this.add_argument("--iteration", type=seconds, default=0.01, help="seconds of an iteration (default: 0.01)")
-    this.add_argument("--tries", type=int, default=300, help="workloads to try for the shortest one (default: 300)")
     this.add_argument("--random", type=at_least_one, metavar="N", help="N random configurations instead of yours")
     this.add_argument("--seed", type=int, default=0, help="of the random configurations (default: 0)")
     this.add_argument("--requests", type=at_least_one, default=150, help="in each of them (default: 150)")
@@ -44,7 +42,7 @@ def main(argv: list[str]) -> int:
         lines, different = check_capacities(options.overrides)
         print(*lines, sep="\n")
         return int(different)
-    return int(any([_differs(options, *run) for run in _runs(options)]))
+    return int(any([_differs(*run) for run in _runs(options)]))
 
 
 def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
@@ -61,23 +59,22 @@ def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
         yield f"seed {options.seed + i}: ", words, requests
 
 
-def _differs(options: Namespace, name: str, overrides: Sequence[str], requests: Any) -> bool:
-    from testbed.core.request import PS
+def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
     from testbed.experiments.lockstep.aisimulate import third_column
-    from testbed.experiments.lockstep.comparison import compare, shortest
-    from testbed.experiments.lockstep.report import report, workload
-    from testbed.experiments.lockstep.sides import served, sides_of
+    from testbed.experiments.lockstep.comparison import compare, report, shortest, workload
+    from testbed.experiments.lockstep.ours import served
+    from testbed.experiments.lockstep.random_runs import ITERATION_PS
+    from testbed.experiments.lockstep.theirs import sides_of
 
-    iteration_ps = round(options.iteration * PS)
     make, setup = sides_of(overrides, requests)
     taken, left_out = served(setup)
     sides = make()
-    found = compare(sides, taken, iteration_ps)
-    lines = [*report((sides[0].name, sides[1].name), found), *third_column(setup, taken, iteration_ps)]
+    found = compare(sides, taken, ITERATION_PS)
+    lines = [*report(sides, found), *third_column(setup, taken, ITERATION_PS)]
     if left_out:
         lines.append(f"{left_out:,} requests never fit the pool, and are left out")
     print(name + lines[0], *lines[1:], sep="\n", flush=True)
     if found.first is None:
         return False
-    print("shortest workload that was found:", *workload(shortest(make, taken, iteration_ps, options.tries)), sep="\n")
+    print("shortest workload that was found:", *workload(shortest(make, taken, ITERATION_PS)), sep="\n")
     return True

@@ -14,11 +14,11 @@ from testbed.experiments.runs.whole_files import write_text
 ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
 BEYOND = ("mooncake", "agent_sessions", "tiers", "store_rules", "groups")
 NO_COSTS = ("table1", "fig11", "groups")  # the same on any GPU
-COMPARED_WITH = ("seeds", "alternatives")  # the scorecard's sensitivity; not part of `all`
+ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
 
 
 def parser() -> Parser:
-    known = ", ".join([*available(), *COMPARED_WITH, "all"])
+    known = ", ".join([*available(), ALTERNATIVES, "all"])
     this = Parser("reproduce", "Runs experiments of the PagedAttention paper, draws figures and writes a scorecard.")
     this.add_argument("figures", nargs="+", metavar="FIGURE", help=known)
     this.add_argument(
@@ -37,22 +37,22 @@ def main(argv: list[str]) -> None:
     """Run, write tables, draw from the tables, score."""
     options = parser().parse_args(argv)
     from testbed.experiments.commands.console import wide_console
-    from testbed.experiments.paper.reproduction import load, perform, run_beyond_the_paper, run_studies, score
+    from testbed.experiments.paper.reproduction import load, perform, run_alternatives, run_studies, score
     from testbed.experiments.paper.scorecard import beside_other, card_table, remarks
     from testbed.experiments.runs.own_gpu import gpu_of_profile
     from testbed.experiments.runs.run_store import RunStore
 
     names = chosen(options.figures)
-    studies = [load(name) for name in names if name not in COMPARED_WITH]
+    studies = [load(name) for name in names if name != ALTERNATIVES]
     store = RunStore(options.out / "runs", tuple(length_file(text) for text in options.lengths))
     other = gpu_of_profile(options.profile).name if options.profile else ""
     options.out.mkdir(parents=True, exist_ok=True)
     console = wide_console()
     tables = run_studies(studies, store, options.jobs, options.seeds, options.out)
-    paper = [name for name in available() if name not in BEYOND]
-    for name in [name for name in names if name in COMPARED_WITH]:
-        table = run_beyond_the_paper(name, paper, partial(perform, store=store, jobs=options.jobs), options.seeds)
-        write_text(options.out / f"{name}.csv", table.to_csv(index=False))
+    if ALTERNATIVES in names:
+        paper = [name for name in available() if name not in BEYOND]
+        table = run_alternatives(paper, partial(perform, store=store, jobs=options.jobs))
+        write_text(options.out / "alternatives.csv", table.to_csv(index=False))
         console.print(table.to_string(index=False))
     if not studies:
         return
@@ -79,7 +79,7 @@ def available() -> list[str]:
 
 def chosen(figures: Sequence[str]) -> list[str]:
     """The requested figures, each once, in the paper's order."""
-    known = [*available(), *COMPARED_WITH]
+    known = [*available(), ALTERNATIVES]
     unknown = [name for name in figures if name not in (*known, "all")]
     if unknown:
         raise InputError(f"figure {unknown[0]!r}: is unknown (choose from {', '.join(known)}, all)")

@@ -11,12 +11,11 @@ from testbed.experiments.runs.whole_files import write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from testbed.experiments.validation.batches import Batch
-
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 COLUMNS = ["model", "tensor_parallel", "batch_size", "input_len", "output_len"]
 DEFAULTS = {"tensor_parallel": 1, "beam_width": 1, "device": ""}
-# Seconds per layer beyond kernels and all-reduces, by number of GPUs: --fit's result for FasterTransformer.
+# Seconds per layer beyond kernels and all-reduces, by number of GPUs: the medians of what decode steps of
+# FasterTransformer's tables take beyond their cost.
 LAYER_S = {2: 55.3e-6, 4: 83.7e-6, 8: 85.3e-6}
 
 
@@ -31,8 +30,6 @@ def parser() -> Parser:
                       + " (default: models.csv in the latencies' folder, if it exists)")  # fmt: skip
     this.add_argument("--device", metavar="TEXT", help="only batches of cards whose name has it")
     this.add_argument("--csv", type=Path, metavar="OUT", help="write predictions of all rows, also without latency")
-    this.add_argument("--fit", action="store_true", help="print the time per layer beyond kernels and all-reduces, by "
-                      "number of GPUs, and exit")  # fmt: skip
     return this
 
 
@@ -43,39 +40,31 @@ def main(argv: list[str]) -> None:
 
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.validation import a100_kernels
-    from testbed.experiments.validation.batches import as_table, batches, missing_layer_s, predict, report, steps
+    from testbed.experiments.validation.batches import report, with_predictions
 
-    if options.fit and not options.kernels:
-        raise InputError("--fit: it fits what a layer takes beyond kernels (give them by --kernels FOLDER)")
-    measured = latencies(options.latencies, options.values, options.device)
-    shapes, unmeasured = options.models or options.latencies.with_name("models.csv"), []
+    table = latencies(options.latencies, options.values, options.device)
+    shapes = options.models or options.latencies.with_name("models.csv")
     if options.kernels:
         dense = pd.read_csv(Path(a100_kernels.__file__).with_name("dense_gpt_96.csv"))
         known = [read(shapes, ["model", *SHAPE])] if options.models or shapes.is_file() else []
         models = a100_kernels.dense_gpts(pd.concat([*known, dense.drop_duplicates("model")]))
-        costs = a100_kernels.costs(options.kernels, models, dict.fromkeys(LAYER_S, 0.0) if options.fit else LAYER_S)
-        unmeasured = batches(dense) if known else []
+        costs = a100_kernels.costs(options.kernels, models, LAYER_S)
+        if known:
+            table = pd.concat([table, dense.assign(**{name: DEFAULTS[name] for name in ("beam_width", "device")})])
     else:
         costs = a100_kernels.figures()
-    predicted = {batch: predict(costs(batch), batch) for batch in [*measured, *unmeasured]}
-    found = steps(measured, predicted)
+    table = with_predictions(table.reset_index(drop=True), costs)
     console = wide_console()
-    if options.fit:
-        missing = missing_layer_s(found, {name: model.num_layers for name, model in models.items()})
-        for degree, seconds in missing.items():
-            console.print(f"{degree} GPUs: {seconds * 1e6:.1f} us a layer beyond kernels and all-reduces")
-        return
-    for line in report(measured, predicted, found):
+    for line in report(table):
         console.print(line)
     if options.csv:
-        write_text(options.csv, as_table(measured, predicted, found).to_csv(index=False))
+        kept = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[table.columns.get_loc("predicted_ms") :]]
+        write_text(options.csv, table[kept].drop(columns="is_decoding").round(4).to_csv(index=False))
 
 
-def latencies(path: Path, values: Sequence[str], device: str | None) -> "dict[Batch, float]":
-    """Milliseconds of each batch; of one that was timed several times, the mean."""
+def latencies(path: Path, values: Sequence[str], device: str | None) -> "pd.DataFrame":
+    """A row for each batch, with its milliseconds; of one that was timed several times, the mean."""
     import pandas as pd
-
-    from testbed.experiments.validation.batches import batches
 
     table = read(path, [])
     for word in values:
@@ -91,13 +80,13 @@ def latencies(path: Path, values: Sequence[str], device: str | None) -> "dict[Ba
         numbers = pd.to_numeric(table[name], errors="coerce")
         if not (numbers > 0).all():
             raise InputError(f"{path}: {name} is {table[name][~(numbers > 0)].iloc[0]!r}; it must be a number above 0")
-        table[name] = numbers
+        table[name] = numbers if name == "latency_ms" else numbers.astype(int)
     if device is not None:
         table = table[table["device"].str.contains(device, regex=False)]
     if table.empty:
         raise InputError(f"{path}: no batch" + (f" of a card whose name has {device!r}" if device else ""))
-    table = table.assign(batch=batches(table))
-    return {batch: float(rows["latency_ms"].mean()) for batch, rows in table.groupby("batch", sort=False)}
+    fields = [*COLUMNS, "beam_width", "device"]
+    return table.groupby(fields, sort=False, as_index=False, dropna=False)["latency_ms"].mean()
 
 
 def read(path: Path, columns: Sequence[str]) -> "pd.DataFrame":

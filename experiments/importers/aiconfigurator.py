@@ -60,8 +60,8 @@ def is_here(folder: Path) -> bool:
 
 
 def read(folder: Path, requested: Requested) -> Imported:
-    """The profile of one model's shard, priced by these tables."""
-    return priced(folder, tables_of(folder), requested)
+    """The profile of one model's shard, from these tables."""
+    return from_tables(folder, tables_of(folder), requested)
 
 
 def tables_of(folder: Path) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def tables_of(folder: Path) -> dict[str, Any]:
     return {name: read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))}
 
 
-def priced(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
+def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
     """The same by tables that were read already, matrix products only if they are there.
 
     The folder is for messages and the data sheet.
@@ -168,7 +168,7 @@ class Shard:
 
 
 def _data_sheet(folder: Path) -> GpuSpec | None:
-    """systems/NAME.yaml beside systems/data/NAME."""
+    """The file systems/NAME.yaml of the folder systems/data/NAME."""
     path = folder.parent.parent / f"{folder.name}.yaml"
     if not path.is_file():
         return None

@@ -61,7 +61,7 @@ def _link(found: Imported, source: Path, requested: Requested) -> Link | None:
 
 
 def add_all_reduces(found: Imported, source: Path, requested: Requested) -> None:
-    """What the command line names; else, where the source has none, the link of a benchmark beside it."""
+    """What the command line names; else, where the source has none, the link in its benchmark's config.json."""
     if found.num_gpus == 1:
         if requested.link or requested.all_reduce_s or requested.nccl:
             raise InputError("--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing")

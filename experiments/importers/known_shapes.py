@@ -20,7 +20,7 @@ ALIASES = {
     "meta-llama-3-8b": ("llama-3-8b", 8192),
     "llama-3.1-70b-instruct": ("llama-3-70b", 131_072),
 }
-OTHER_DEVICES = {"rtx pro 6000 blackwell": "rtx-pro-6000", "a100 80gb": "a100-80gb"}  # beside what data sheets name
+OTHER_DEVICES = {"rtx pro 6000 blackwell": "rtx-pro-6000", "a100 80gb": "a100-80gb"}  # more names than in data sheets
 
 
 def model_named(name: str) -> ModelSpec:
@@ -85,6 +85,6 @@ def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     gpu = gpu_named(name)
     is_other = gpu.device not in ("", device) if Path(name).is_file() else known and known.name != gpu.name
     if is_other:
-        raise InputError(f"{source}: was measured on {device}, which is not --gpu {name}; leave it out, or carry the "
-                         "profile over by testbed derive-profile")  # fmt: skip
+        raise InputError(f"{source}: was measured on {device}, which is not --gpu {name}; leave it out (cost=auto "
+                         "derives a profile's times for another GPU)")  # fmt: skip
     return gpu

@@ -1,30 +1,64 @@
 """Two schedulers side by side: how many iterations are equal, the first that is not, and the shortest such workload."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from testbed.contract import search
-from testbed.core.request import Request
-from testbed.experiments.lockstep.iterations import Iteration, Side
+from testbed.core.request import PS, Request
+
+MAX_IDS = 12
+
+
+class Iteration(NamedTuple):
+    """tokens: how many tokens of which request are computed. preempted: who lost the slots since the iteration before.
+
+    now_ps: when the iteration begins. free_blocks: blocks that no sequence holds once the iteration is planned.
+    """
+
+    now_ps: int
+    tokens: Mapping[int, int]
+    preempted: tuple[int, ...]
+    free_blocks: int
+
+    def decides_as(self, other: "Iteration | None") -> bool:
+        """Whether both compute the same tokens of the same requests and preempt the same ones, in any order."""
+        return other is not None and (self.tokens, sorted(self.preempted)) == (other.tokens, sorted(other.preempted))
+
+    def __str__(self) -> str:
+        tokens = ", ".join(f"{request_id}: {count}" for request_id, count in sorted(self.tokens.items()))
+        preempted = f"; preempted {', '.join(map(str, self.preempted))}" if self.preempted else ""
+        return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{preempted}"
+
+
+class Side(Protocol):
+    """A scheduler on a clock of constant iterations."""
+
+    name: str
+
+    def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
+        """Every iteration that computes something, until all requests have ended. Once for each side."""
+
+    def state(self) -> list[str]:
+        """Its requests and its pool now, in lines that people read."""
+
 
 Sides = tuple[Side, Side]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Comparison:
     """num_iterations: of the longer side. first: the number of the first iteration that differs, None where none does.
 
-    decided and states are both sides' there, ours first; None for a side that has ended. preemptions: of each side.
+    difference: lines on both sides' decision and state there. preemptions: of each side.
     """
 
     num_iterations: int
     num_equal: int
-    preemptions: tuple[int, int]
-    first: int | None = None
-    decided: tuple[Iteration | None, Iteration | None] = (None, None)
-    states: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    preemptions: list[int]
+    first: int | None
+    difference: list[str]
 
 
 def compare(sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_the_end: bool = True) -> Comparison:
@@ -33,19 +67,29 @@ def compare(sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_
     Iterations are compared by number: which tokens of which requests, and who was preempted before them. Unless
     to_the_end, the first difference ends it.
     """
-    count = equal = 0
-    preemptions, first = [0, 0], Comparison(0, 0, (0, 0))
+    found = Comparison(0, 0, [0, 0], None, [])
     for pair in zip_longest(*(side.iterations(requests, iteration_ps) for side in sides)):
-        ours, theirs = pair
-        same = ours is not None and theirs is not None and ours.decides_as(theirs)
-        if not same and first.first is None:
-            first = Comparison(0, 0, (0, 0), count, (ours, theirs), (sides[0].state(), sides[1].state()))
-        count, equal = count + 1, equal + same
-        for i, one in enumerate(pair):
-            preemptions[i] += len(one.preempted) if one else 0
+        same = pair[0] is not None and pair[0].decides_as(pair[1])
+        if not same and found.first is None:
+            found.first = found.num_iterations
+            for side, one in zip(sides, pair, strict=True):
+                found.difference += [f"  {side.name}: {one or 'has ended'}", *(f"    {line}" for line in side.state())]
+        found.num_iterations += 1
+        found.num_equal += same
+        found.preemptions = [n + (len(one.preempted) if one else 0)
+                             for n, one in zip(found.preemptions, pair, strict=True)]  # fmt: skip
         if not same and not to_the_end:
             break
-    return Comparison(count, equal, (preemptions[0], preemptions[1]), first.first, first.decided, first.states)
+    return found
+
+
+def report(sides: Sides, found: Comparison) -> list[str]:
+    """How many iterations are equal, and the first that is not, with both sides' state."""
+    preemptions = " and ".join(f"{n:,} ({side.name})" for n, side in zip(found.preemptions, sides, strict=True))
+    head = f"{found.num_equal:,} of {found.num_iterations:,} iterations are equal; preemptions {preemptions}"
+    return [head] if found.first is None else [
+        head, f"first difference: iteration {found.first + 1:,}", *found.difference
+    ]  # fmt: skip
 
 
 def shortest(
@@ -74,3 +118,14 @@ def smaller(requests: list[Request]) -> Iterator[list[Request]]:
                 if least <= less < value:
                     changed: dict[str, Any] = {name: less}
                     yield [*requests[:i], request._replace(**changed), *requests[i + 1 :]]
+
+
+def workload(requests: Sequence[Request]) -> Iterator[str]:
+    """Requests as lines: when, how long, and what they contain where somebody else could ask for it."""
+    for one in requests:
+        ids = one.prompt_ids
+        contents = "" if ids is None else f", content {list(ids[:MAX_IDS])}{' ...' if len(ids) > MAX_IDS else ''}"
+        yield (
+            f"  request {one.request_id} at {one.arrival_ps / PS:.6g} s: {one.prompt_len} tokens in, "
+            f"{one.output_len} out{contents}"
+        )

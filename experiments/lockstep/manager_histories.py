@@ -1,5 +1,6 @@
 """Generated histories of vLLM's KV cache manager, checked against the clauses of our contract that apply to it."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -30,6 +31,12 @@ class Broken(Exception):
     """A clause is broken."""
 
 
+def must(holds: bool, clause: int, text: str) -> None:
+    """Raise Broken unless it holds."""
+    if not holds:
+        raise Broken(f"clause {clause}: {text}")
+
+
 class History:
     """A manager, the requests that hold blocks, and what every block is known to store."""
 
@@ -51,8 +58,9 @@ class History:
         for request in self.requests:
             self.manager.free(request)
         self.requests.clear()
-        if self.pool.get_num_free_blocks() != self.pool.num_gpu_blocks - 1:
-            raise Broken("clause 4: blocks are missing after everything was freed")
+        must(
+            self.pool.get_num_free_blocks() == self.pool.num_gpu_blocks - 1, 4, "blocks are missing after all is freed"
+        )
         return answers
 
     def _carry_out(self, call: Call) -> tuple[Any, ...]:
@@ -96,10 +104,9 @@ class History:
         before = self._seen()
         granted = self.manager.allocate_slots(request, new, num_found, found)
         if granted is None:
-            if None in self.windows and len(self.windows) == 1 and self._seen() != before:
-                raise Broken("clause 1: a refusal has changed something")
-            if self.manager.allocate_slots(request, new, num_found, found) is not None:
-                raise Broken("clause 2: a refusal was not given again")
+            must(self.windows != (None,) or self._seen() == before, 1, "a refusal has changed something")
+            again = self.manager.allocate_slots(request, new, num_found, found)
+            must(again is None, 2, "a refusal was not given again")
             return (None,)
         if request not in self.requests:
             self.requests.append(request)
@@ -112,44 +119,34 @@ class History:
         """Tokens are stored: their blocks must be this request's alone."""
         tokens = request.all_token_ids
         for group, table in enumerate(self._tables(request)):
-            if len(table) * BLOCK < stop:
-                raise Broken(f"clause 4: {len(table)} blocks for {stop} tokens")
+            must(len(table) * BLOCK >= stop, 4, f"{len(table)} blocks for {stop} tokens")
             for i in range(start // BLOCK, -(-stop // BLOCK)):
                 block = self.pool.blocks[table[i]]
-                if block.is_null:
-                    raise Broken(f"clause 5: token {i * BLOCK} is written to the null block")
-                if block.ref_cnt != 1:
-                    raise Broken(f"clause 5: block {table[i]} is written while {block.ref_cnt} hold it")
+                must(not block.is_null, 5, f"token {i * BLOCK} is written to the null block")
+                must(block.ref_cnt == 1, 5, f"block {table[i]} is written while {block.ref_cnt} hold it")
                 self.contents[group, table[i]] = tuple(tokens[: min(stop, (i + 1) * BLOCK)])
 
     def _check_found(self, request: Any, found: Any, num_found: int) -> None:
         """A hit stores the very tokens of the request, and leaves one to compute."""
-        if not 0 <= num_found < request.num_tokens or num_found % BLOCK:
-            raise Broken(f"clause 8: {num_found} of {request.num_tokens} tokens are said to be cached")
+        sound = 0 <= num_found < request.num_tokens and num_found % BLOCK == 0
+        must(sound, 8, f"{num_found} of {request.num_tokens} tokens are said to be cached")
         for group, blocks in enumerate(found.get_block_ids()):
             for i, block in enumerate(blocks):
                 tokens = tuple(request.all_token_ids[: (i + 1) * BLOCK])
-                if not self.pool.blocks[block].is_null and self.contents.get((group, block)) != tokens:
-                    raise Broken(f"clause 8: block {block} is found and does not store the tokens asked for")
+                stores = self.pool.blocks[block].is_null or self.contents.get((group, block)) == tokens
+                must(stores, 8, f"block {block} is found and does not store the tokens asked for")
 
     def _check(self) -> None:
         """Blocks are conserved, and each is held as often as tables say."""
-        held: dict[int, int] = {}
-        for request in self.requests:
-            for table in self._tables(request):
-                for block in table:
-                    held[block] = held.get(block, 0) + 1
         null = self.pool.null_block.block_id
-        held.pop(null, None)
+        tables = [table for request in self.requests for table in self._tables(request)]
+        held = Counter(block for table in tables for block in table if block != null)
         free = [block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()]
-        if len(free) != self.pool.get_num_free_blocks() or sorted([*free, *held]) != self._all_but(null):
-            raise Broken("clause 4: blocks were lost, or are free and held")
-        wrong = [block for block, count in held.items() if self.pool.blocks[block].ref_cnt != count]
-        if wrong:
-            raise Broken(f"clause 4: block {wrong[0]} is counted {self.pool.blocks[wrong[0]].ref_cnt} times")
-
-    def _all_but(self, null: int) -> list[int]:
-        return [block for block in range(self.pool.num_gpu_blocks) if block != null]
+        every = sorted([*free, *held, null]) == list(range(self.pool.num_gpu_blocks))
+        must(every and len(free) == self.pool.get_num_free_blocks(), 4, "blocks were lost, or are free and held")
+        for block, count in held.items():
+            counted = self.pool.blocks[block].ref_cnt
+            must(counted == count, 4, f"block {block} is counted {counted} times")
 
     def _tables(self, request: Any) -> tuple[list[int], ...]:
         tables: tuple[list[int], ...] = self.manager.get_block_ids(request.request_id)

@@ -1,14 +1,15 @@
-"""Our scheduler and policy on a clock of constant iterations, step by step."""
+"""Our scheduler and policy on a clock of constant iterations, step by step, and the requests that they serve."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 from testbed.build import Setup
-from testbed.core.errors import PlugInError
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
-from testbed.experiments.lockstep.iterations import Iteration
+from testbed.experiments.lockstep.comparison import Iteration
 from testbed.sched.plan import Plan
+from testbed.sim.arrivals import SessionWorkload
 from testbed.sim.outputs import Outputs
 
 
@@ -71,3 +72,16 @@ class Ours:
     def _free_blocks(self) -> int:
         usage = self.scheduler.policy.usage()
         return (usage.total - usage.held) // self.block_size
+
+
+def served(setup: Setup) -> tuple[list[Request], int]:
+    """The requests that are not turned away on arrival, in order of arrival, and how many are."""
+    if isinstance(setup.workload, SessionWorkload):
+        raise InputError("arrivals=sessions: iterations are compared on fixed arrivals (another arrivals=)")
+    policy, requests = setup.scheduler.policy, list(setup.workload)
+    taken = [
+        one for one in requests if one.final_len <= min(setup.model.max_len, policy.max_seq_len(one.prompt_len, 1))
+    ]
+    if not taken:
+        raise InputError("the workload: has no request that fits the pool (a larger server.num_blocks)")
+    return taken, len(requests) - len(taken)

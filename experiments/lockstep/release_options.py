@@ -20,32 +20,27 @@ class Options:
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    long_prefill_token_threshold: int
-    enable_chunked_prefill: bool
-    scheduler_reserve_full_isl: bool
-    asynchronous: bool
-    ignore_eos: bool
-    caches: bool
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
+    asynchronous: bool = False
+    ignore_eos: bool = True
+    caches: bool = False
 
 
 def options_of(setup: Setup) -> Options:
     """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not have."""
     _refuse(setup)
-    scheduler, policy = setup.config.scheduler.parameters, setup.scheduler.policy
-    block_size = int(setup.config.policy.parameters["block_size"])
-    is_async = type(setup.scheduler) is AsyncVllmV1
+    scheduler, block_size = setup.config.scheduler.parameters, int(setup.config.policy.parameters["block_size"])
+    same = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "enable_chunked_prefill",
+            "scheduler_reserve_full_isl", "ignore_eos")  # fmt: skip
     return Options(
         num_blocks=setup.pool.num_slots // block_size + 1,
         block_size=block_size,
         max_model_len=setup.model.max_len,
-        max_num_seqs=scheduler["max_num_seqs"],
-        max_num_batched_tokens=scheduler["max_num_batched_tokens"],
-        long_prefill_token_threshold=scheduler["long_prefill_token_threshold"],
-        enable_chunked_prefill=scheduler.get("enable_chunked_prefill", True),
-        scheduler_reserve_full_isl=scheduler["scheduler_reserve_full_isl"],
-        asynchronous=is_async,
-        ignore_eos=bool(scheduler.get("ignore_eos", True)),
-        caches=isinstance(policy, OutputCaching),
+        asynchronous=type(setup.scheduler) is AsyncVllmV1,
+        caches=isinstance(setup.scheduler.policy, OutputCaching),
+        **{name: scheduler[name] for name in same if name in scheduler},
     )
 
 

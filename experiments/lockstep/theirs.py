@@ -1,14 +1,17 @@
 """vLLM's Scheduler on a clock of constant iterations, driven as its engine core drives it."""
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
+from testbed.build import Setup, build
 from testbed.core.request import Request
 from testbed.experiments.lockstep import vllm_installation as vllm
-from testbed.experiments.lockstep.iterations import Iteration
-from testbed.experiments.lockstep.release_options import Options
+from testbed.experiments.lockstep.comparison import Iteration, Sides
+from testbed.experiments.lockstep.ours import Ours
+from testbed.experiments.lockstep.release_options import Options, options_of
+from testbed.front_end import front_end
 
 
 class Theirs:
@@ -103,21 +106,27 @@ class Tokens:
 
     def __init__(self) -> None:
         self._next = count(2)
-        self._known: dict[tuple[int, int], int] = {}
+        self._known = defaultdict[tuple[int, int], int](self.new)
 
     def of_prompt(self, request: Request) -> list[int]:
         """The tokens of a prompt, by its content ids."""
         if request.prompt_ids is None:
             return [next(self._next) for _ in range(request.prompt_len)]
-        known, each = self._known, request.tokens_per_id
-        places = ((one, k) for one in request.prompt_ids for k in range(each))
-        found = []
-        for place in places:
-            if place not in known:
-                known[place] = next(self._next)
-            found.append(known[place])
-        return found[: request.prompt_len]
+        places = [(one, k) for one in request.prompt_ids for k in range(request.tokens_per_id)]
+        return [self._known[place] for place in places[: request.prompt_len]]
 
     def new(self) -> int:
         """A token that no other request has at this place."""
         return next(self._next)
+
+
+def sides_of(overrides: Sequence[str], requests: list[Request] | None) -> tuple[Callable[[], Sides], Setup]:
+    """What makes a fresh pair of schedulers, ours first, of the words of `testbed run`; and one setup of ours.
+
+    `requests` take the place of the configured trace and arrivals. Raises InputError where vLLM has no such option, or
+    is not installed.
+    """
+    config = front_end().configure(overrides, {} if requests is None else {"trace": requests})
+    setup = build(config)
+    options = options_of(setup)
+    return lambda: (Ours(build(config)), Theirs(options)), setup

@@ -72,7 +72,7 @@ def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) ->
     _import_quietly()
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
-    options = Options(1, 16, max_model_len, 1, max_model_len, 0, True, True, False, True, False)
+    options = Options(1, 16, max_model_len, 1, max_model_len)
     with _model_folder(max_model_len) as folder:
         config = _vllm_config(options, folder)
     config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
@@ -119,16 +119,10 @@ def _vllm_config(options: Options, folder: Path) -> Any:
         model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float16",
         max_model_len=options.max_model_len,
     )  # fmt: skip
-    scheduler = SchedulerConfig(
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_model_len=options.max_model_len,
-        long_prefill_token_threshold=options.long_prefill_token_threshold,
-        enable_chunked_prefill=options.enable_chunked_prefill,
-        scheduler_reserve_full_isl=options.scheduler_reserve_full_isl,
-        async_scheduling=options.asynchronous,
-        is_encoder_decoder=False,
-    )
+    same = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold",
+            "enable_chunked_prefill", "scheduler_reserve_full_isl")  # fmt: skip
+    values = {name: getattr(options, name) for name in same}
+    scheduler = SchedulerConfig(**values, async_scheduling=options.asynchronous, is_encoder_decoder=False)
     cache = CacheConfig(block_size=options.block_size, enable_prefix_caching=options.caches)
     return VllmConfig(
         model_config=model, scheduler_config=scheduler, cache_config=cache, device_config=DeviceConfig("cpu")

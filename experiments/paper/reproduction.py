@@ -1,20 +1,17 @@
 """The figures of a reproduction: their studies, run together over the cores, each drawn from its table, and scored.
 
-A display says what runs and what is left; it can be stopped and resumed at any time.
+Lines say what runs and what is left; it can be stopped and resumed at any time.
 """
 
 import multiprocessing
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager, nullcontext
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import hydra.utils
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from testbed.core.errors import InputError
 from testbed.experiments.paper import robustness
@@ -28,7 +25,6 @@ from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import clean_up, write_text
 
 Finished = Callable[[int, pd.DataFrame], None]
-Show = Callable[..., None]  # how many tasks are completed, and a description of those that run
 Done = Generator[tuple[int, list[Row]], None, None]  # tasks by their number, with their rows
 
 
@@ -38,14 +34,9 @@ def load(name: str, overrides: tuple[str, ...] = ()) -> Study:
     return study
 
 
-def run_beyond_the_paper(
-    name: str, figures: Sequence[str], work: robustness.Perform, num_seeds: int | None
-) -> pd.DataFrame:
-    """The table of seeds, or of alternatives, of these figures."""
-    studies = [load(figure) for figure in figures]
-    if name == "seeds":
-        return robustness.over_seeds(studies, work, num_seeds or robustness.NUM_SEEDS)
-    names = {figure: study.name for study in studies for figure in study.covers}
+def run_alternatives(figures: Sequence[str], work: robustness.Perform) -> pd.DataFrame:
+    """The table of alternatives to the choices of these figures."""
+    names = {figure: study.name for study in map(load, figures) for figure in study.covers}
     return robustness.compare(names, load, work)
 
 
@@ -93,9 +84,15 @@ def perform(
     owners = [number for number, group in enumerate(groups) for _ in group]
     rows: dict[int, list[Row]] = {}
     tables = [pd.DataFrame() for _ in groups]
-    work = _alone if jobs == 1 else _in_parallel
-    with _display(len(tasks)) as show, closing(work(tasks, store, jobs, show)) as done:
+    waiting = {number: task.label for number, task in enumerate(tasks)}
+
+    def progress() -> str:
+        running = " | ".join([*waiting.values()][:jobs])
+        return f"{len(tasks) - len(waiting)} of {len(tasks)} done; running: {running or 'drawing'}"
+
+    with spoken(progress), closing((_alone if jobs == 1 else _in_parallel)(tasks, store, jobs)) as done:
         for task, found in done:
+            del waiting[task]
             rows[task], group = found, owners[task]
             mine = [number for number, owner in enumerate(owners) if owner == group]
             if rows.keys() >= set(mine):
@@ -104,34 +101,17 @@ def perform(
     return tables
 
 
-@contextmanager
-def _display(num_tasks: int) -> Iterator[Show]:
-    """A bar on a terminal, lines anywhere else."""
-    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        show = partial(progress.update, progress.add_task("starting", total=num_tasks))
-        shown = progress.tasks[0]
-        reporter = spoken(lambda: f"{shown.completed} of {shown.total} done; running: {shown.description}")
-        with nullcontext() if progress.console.is_terminal else reporter:
-            yield show
-
-
-def _alone(tasks: Sequence[Task], store: RunStore, jobs: int, show: Show) -> Done:
+def _alone(tasks: Sequence[Task], store: RunStore, jobs: int) -> Done:
     for number, task in enumerate(tasks):
-        show(completed=number, description=task.label)
         yield number, task.work(store)
 
 
-def _in_parallel(tasks: Sequence[Task], store: RunStore, jobs: int, show: Show) -> Done:
+def _in_parallel(tasks: Sequence[Task], store: RunStore, jobs: int) -> Done:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)) or 1, mp_context=context) as pool:
         numbers = {pool.submit(carry_out, task, store): number for number, task in enumerate(tasks)}
-        running = dict(enumerate(task.label for task in tasks))
         try:
-            show(completed=0, description=" | ".join([*running.values()][:jobs]))
             for future in as_completed(numbers):
-                del running[numbers[future]]
-                show(completed=len(tasks) - len(running), description=" | ".join([*running.values()][:jobs]))
                 yield numbers[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""How far the scorecard can be trusted: its rows by seed, and under choices made after a predicted row was seen."""
+"""How far the scorecard can be trusted: its rows under choices made after a predicted row was seen."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,49 +11,14 @@ import yaml
 
 from testbed.core.errors import InputError
 from testbed.experiments.paper.scorecard import JUDGED, KEY, TURNS, Card, key_of, reference, short, verdicts
-from testbed.experiments.paper.studies.curves import interval
 from testbed.experiments.paper.studies.study import Row, RowKey, Study, Task
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.run_store import RunStore
 
-SEEDS_FILE, ALTERNATIVES_FILE = "seeds.csv", "alternatives.csv"
-NUM_SEEDS = 5
+ALTERNATIVES_FILE = "alternatives.csv"
 COLUMNS = ["alternative", *KEY, "published", "chosen", "chosen_verdict", "other", "other_verdict", "turns", "note"]
 Load = Callable[[str, tuple[str, ...]], Study]  # a study by name, with overrides of its config
 Perform = Callable[[Sequence[Sequence[Task]]], list[pd.DataFrame]]  # a table for each group of tasks
-
-
-def over_seeds(studies: Sequence[Study], perform: Perform, num_seeds: int) -> pd.DataFrame:
-    """Each row that depends on costs, by each seed alone: how many seeds pass, and the interval of its margin."""
-    costs = list(reference().query("part == 'cost' and role in @JUDGED")[KEY].itertuples(index=False, name=None))
-    covered = [(study, [key for key in costs if key[0] in study.covers]) for study in studies]
-    requested = [(study.only(keys), keys) for study, keys in covered if keys]
-    tables = perform([study.tasks(num_seeds) for study, _ in requested])
-    return pd.DataFrame(
-        [
-            row
-            for (study, keys), table in zip(requested, tables, strict=True)
-            for row in _rows_by_seed(study, keys, table, num_seeds)
-        ]
-    )
-
-
-def _rows_by_seed(study: Study, keys: Sequence[RowKey], table: pd.DataFrame, num_seeds: int) -> list[dict[str, object]]:
-    """Rows without a seed, such as measured times, are part of every seed's table."""
-    seeds = table["seed"] if "seed" in table else pd.Series(float("nan"), index=table.index)
-    cards = [verdicts(study, table[(seeds == seed) | seeds.isna()], keys) for seed in range(num_seeds)]
-    return [_row_by_seed(key, [card[key] for card in cards]) for key in keys]
-
-
-def _row_by_seed(key: RowKey, by_seed: Sequence[dict[str, object]]) -> dict[str, object]:
-    margins = pd.Series([scored["margin"] for scored in by_seed], dtype=float)
-    return {
-        **dict(zip(KEY, key, strict=True)),
-        "seeds": len(by_seed),
-        "passed": sum(scored["verdict"] == "pass" for scored in by_seed),
-        "mean_margin": margins.mean(),
-        "margin_interval": interval(margins.to_numpy(), 0.0),
-    }
 
 
 @dataclass(frozen=True)
@@ -135,17 +100,9 @@ def not_run() -> list[dict[str, object]]:
 
 
 def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The scorecard with what the folder has of both: intervals of margins for rows without an interval of their own,
-    and the names of the alternatives under which a row's verdict turns."""
-    keys = [key_of(row) for row in card.to_dict("records")]
-    if (folder / SEEDS_FILE).is_file():
-        table = pd.read_csv(folder / SEEDS_FILE, keep_default_na=False, dtype=str)
-        intervals = {key_of(row): f"margin {row['margin_interval']}" for row in table.to_dict("records")}
-        card["interval"] = [
-            interval or intervals.get(key, "") for interval, key in zip(card["interval"], keys, strict=True)
-        ]
-    if (folder / ALTERNATIVES_FILE).is_file():
-        turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query("turns == 'yes'")
-        names = turning.groupby(KEY)["alternative"].agg("; ".join).to_dict()
-        card[TURNS] = [names.get(key, "") for key in keys]
-    return card
+    """The scorecard with the names of the alternatives in the folder's table under which a row's verdict turns."""
+    if not (folder / ALTERNATIVES_FILE).is_file():
+        return card
+    turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query("turns == 'yes'")
+    names = turning.groupby(KEY)["alternative"].agg("; ".join).to_dict()
+    return card.assign(**{TURNS: [names.get(key_of(row), "") for row in card.to_dict("records")]})

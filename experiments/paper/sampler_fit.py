@@ -19,7 +19,7 @@ from testbed.experiments.runs.compose import composed
 from testbed.sched.beams import search
 
 KEPT = "h200-sampler.csv"  # in kernels/results
-PLAIN_S = 0.325e-3  # of a plain request: testbed fit-constants 2023
+PLAIN_S = 0.325e-3  # of a plain request: fitted to vLLM's two bars of Figure 13
 SCHEDULER_US = {1: 20.0, 6: 230.0}  # by width: a plain request, a beam
 Kind = tuple[str, int]
 

@@ -26,15 +26,6 @@ JUDGED = ("predict", "compare")
 SHOWN = (*JUDGED, "goal", "derived")  # the last two have a verdict in brackets, which counts for nothing
 PARTS = {"arithmetic": "arithmetic only", "memory": "memory and trace", "cost": "cost model and load"}
 Card = dict[RowKey, dict[str, object]]  # scored rows
-# Inside with the lengths of the paper's artifact. The embedded model keeps means and quantiles, not every row.
-EXPECTED: frozenset[RowKey] = frozenset(
-    {
-        ("fig2", "opt-13b sharegpt", "orca-max", "internal_fragmentation"),
-        ("fig2", "opt-13b sharegpt", "orca-pow2", "token_states"),
-        ("fig2", "opt-13b sharegpt", "orca-oracle", "reservation"),
-    }
-)
-COMPARED = {"table1", "fig2", "fig13a", "fig13b"}  # run with both, so that a miss of theirs can be judged
 PICKLE = "sharegpt_opt_text_completion_length.pkl"
 
 
@@ -168,28 +159,17 @@ def short(value: object) -> str:
 
 
 def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
-    """Which misses come from the embedded lengths, and how to get the real ones; `files` were replayed instead."""
-    missed = [key_of(row) for row in card.to_dict("records") if row["verdict"] == "miss"]
+    """The cause of each miss; with the embedded lengths how to get the real ones. `files` were replayed instead."""
+    missed = card[card["verdict"] == "miss"].to_dict("records")
     if "sharegpt" in files:
-        causes = card.loc[card["verdict"] == "miss", "cause"]
-        yield from (f"{_named([key])}: {cause}" for key, cause in zip(missed, causes, strict=True))
+        yield from (f"{row['figure']} {what_of({**row, 'setting': ''})}: {row['cause']}" for row in missed)
         return
     yield "Lengths were drawn from the embedded models, which are close to the paper's but are not the same rows."
-    expected = [key for key in missed if key in EXPECTED]
-    if expected:
-        yield f"Expected to miss with them, and inside with the paper's: {_named(expected)}."
-    other = [key for key in missed if key not in EXPECTED and key[0] in COMPARED]
-    if other:
-        yield f"Not expected to miss, so something has changed: {_named(other)}."
-    rest = [key for key in missed if key[0] not in COMPARED]
-    if rest:
-        yield f"Judge these by the paper's lengths alone, and by REPRODUCING.md: {_named(rest)}."
+    if missed:
+        names = "; ".join(f"{row['figure']} {what_of({**row, 'setting': ''})}" for row in missed)
+        yield f"Judge these misses by the paper's lengths, and by REPRODUCING.md: {names}."
     yield (
         f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on GitHub:\n"
         f"  testbed import-lengths {PICKLE} sharegpt.csv\n"
         f"  testbed reproduce {' '.join(figures)} --lengths sharegpt.csv"
     )
-
-
-def _named(keys: Sequence[tuple[str, ...]]) -> str:
-    return "; ".join(" ".join(filter(None, (figure, system, quantity))) for figure, _, system, quantity in keys)

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, read_model
-from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.experiments.importers import aiconfigurator
@@ -40,35 +39,30 @@ def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
 def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOfBatch:
     """The cost of a batch by model and degree; layer_s is what a layer takes beyond its kernels on so many GPUs.
 
-    A model is one of `models`, or one that ships.
+    A model is one of `models`, or one that ships. Matrix products take at least what their FLOPs need at PEAK_SHARE of
+    the peak.
     """
 
     @cache
     def of(name: str, degree: int, device: str) -> ProfileCost:
-        model = _shape(name, models)
+        if name not in (*models, *model_names()):
+            known = ", ".join([*models, *model_names()])
+            raise InputError(f"no shape of model {name!r}; add it to the models ({known})")
+        model = models[name] if name in models else read_model(name)
         imported = aiconfigurator.read(folder, Requested(model, None, degree))
         if imported.gpu is None:
             raise InputError(f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)")
         if device and gpu_of_device(device) != gpu_of_device(imported.device):
             raise InputError(f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)")
-        sections = dict(imported.sections)
-        sections["linear"] = _under_load(sections["linear"], model.layer_params / degree, imported.gpu)
+        linear, needed_us = imported.sections["linear"], 2e6 * model.layer_params / degree
+        needed_us /= imported.gpu.fp16_flops * PEAK_SHARE
+        linear["points"] = [[n, max(measured, needed_us * n)] for n, measured in linear["points"]]
         if degree > 1:
-            sections["all_reduce"] = {**sections["all_reduce"], "points": nccl_points(folder, degree)}
+            imported.sections["all_reduce"]["points"] = nccl_points(folder, degree)
         server = ServerSpec(imported.gpu.name, imported.gpu, degree)
-        profile = {**imported.profile(), "sections": sections}
-        return ProfileCost(model, server, profile, Choices(parallel_layer_s=layer_s))
+        return ProfileCost(model, server, imported.profile(), Choices(parallel_layer_s=layer_s))
 
     return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)
-
-
-def _shape(name: str, models: Mapping[str, ModelSpec]) -> ModelSpec:
-    if name in models:
-        return models[name]
-    if name in model_names():
-        return read_model(name)
-    known = ", ".join([*models, *model_names()])
-    raise InputError(f"no shape of model {name!r}; add it to the models ({known})")
 
 
 def figures() -> CostOfBatch:
@@ -84,9 +78,3 @@ def figures() -> CostOfBatch:
         return make_cost(config.cost, config.model, config.server)
 
     return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)
-
-
-def _under_load(linear: Mapping[str, Any], params: float, gpu: GpuSpec) -> dict[str, Any]:
-    """Matrix products take at least what their FLOPs need at PEAK_SHARE of the peak."""
-    us = 1e6 * 2 * params / (gpu.fp16_flops * PEAK_SHARE)
-    return {**linear, "points": [[n, max(tabled, us * n)] for n, tabled in linear["points"]]}

@@ -5,9 +5,12 @@ with fp8 K and V. Matrix products are left out, because they are read between ro
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, read_model
@@ -17,9 +20,8 @@ from testbed.cost.interpolation import Knots
 from testbed.cost.kv_groups import WindowTable
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.sections import Rows, rows
-from testbed.experiments.importers.aiconfigurator import priced, tables_of
+from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Imported, Requested
-from testbed.experiments.validation.profile_comparison import inside_of
 
 PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
          "state_decode", "state_prefill", "experts")  # fmt: skip
@@ -47,7 +49,7 @@ def held_back(folder: Path, every: int) -> Iterator[Row]:
             continue
         requested = Requested(name, None, num_gpus, kv_dtype_bytes=kv_bytes)
         try:
-            whole, rest = (priced(folder, which, requested) for which in (tables, kept))
+            whole, rest = (from_tables(folder, which, requested) for which in (tables, kept))
         except InputError:
             continue  # the tables lack this shard
         for section in PARTS:
@@ -64,16 +66,27 @@ def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_byt
     known, measured = rows(rest.profile(), section), rows(whole.profile(), section)
     here = {key for key, _ in known}
     time_ps = times(section, known, whole.model)
-    held = [(key, ps) for key, ps in measured if key not in here]
-    for (key, ps), inside in zip(held, _inside(section, [key for key, _ in held], list(here)), strict=True):
-        yield Row(kind, section, key, time_ps(key) / ps - 1 if inside else None)
+    grids: dict[str, list[Key]] = {}
+    for name, sizes in map(partial(_sizes, section), here):
+        grids.setdefault(name, []).append(sizes)
+    arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
+    for key, ps in measured:
+        if key not in here:
+            name, sizes = _sizes(section, key)
+            inside = name in arrays and _is_inside(sizes, arrays[name])
+            yield Row(kind, section, key, time_ps(key) / ps - 1 if inside else None)
 
 
-def _inside(section: str, keys: list[Key], known: list[Key]) -> list[bool]:
-    if section != "experts":
-        return list(inside_of(section, keys, known)) if keys else []
-    spans = [[n for name, n in known if name == key[0]] for key in keys]
-    return [bool(span) and min(span) <= key[1] <= max(span) for key, span in zip(keys, spans, strict=True)]
+def _is_inside(sizes: Key, grid: np.ndarray) -> bool:
+    """Whether some of the grid are at least as large on every axis, and some no larger."""
+    return bool((grid <= sizes).all(axis=1).any() and (grid >= sizes).all(axis=1).any())
+
+
+def _sizes(section: str, key: Key) -> tuple[str, Key]:
+    """The distribution of tokens over experts, if there are any, and the sizes; of a decode the mean context."""
+    if section == "experts":
+        return key[0], key[1:]
+    return "", (key[0], key[1] // key[0]) if section.endswith("decode_attention") else key
 
 
 def times(section: str, points: Rows, model: ModelSpec) -> Callable[[Key], int]:

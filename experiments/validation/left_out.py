@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,28 +34,11 @@ BATCH, MEAN_OUTPUT, NUM_REQUESTS = 16, 300, 300  # a load that keeps about so ma
 SYSTEM = ("+system=vllm-v1", "trace=sharegpt", "outputs=summary", "seed=0")
 NUM_BLOCKS = 4096
 NO_LIMIT = 1 << 60  # bytes: such a pool need not fit beside the weights
+PLACE = ("model", "gpu", "num_gpus", "measured_by")
+SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
+RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
 Means = dict[str, float]
-
-
-class Row(NamedTuple):
-    """Errors in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
-
-    model: str
-    gpu: str
-    num_gpus: int
-    measured_by: str
-    way: str
-    source_model: str
-    source_gpu: str
-    source_num_gpus: int | str
-    source_by: str
-    decode_percent: float
-    decode_p90_percent: float
-    prefill_percent: float
-    prefill_p90_percent: float
-    ttft_percent: float
-    tpot_percent: float
-    latency_percent: float
+Row = dict[str, Any]
 
 
 def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]:
@@ -117,19 +100,21 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> M
     arrivals = config.arrivals.updated(rate=rate, duration_s=NUM_REQUESTS / rate)
     setup = build(replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost)))
     summary = run(setup).summary
-    return {name: summary[name]["mean"] for name in ("ttft_s", "tpot_s", "e2e_s")}
+    return {column: summary[name]["mean"] for column, name in RUNS.items()}
 
 
 def _row(target: Known, way: str, one: Known | None, cost: Costs, truth: Costs, real: Means, ours: Means) -> Row:
-    kinds = [_errors(cost, truth, works) for works in (DECODES, PREFILLS)]
-    errors = [of(np.abs(kind)) for kind in kinds for of in (np.median, lambda values: np.percentile(values, 90))]
-    errors += [100 * (ours[name] / real[name] - 1) for name in real]
-    loads, began = target.loads, one.loads if one else None
-    source = (began.model.name, one.gpu.name, began.num_gpus, maker(one.profile)) if one and began else ("", "", "", "")
-    place = (loads.model.name, target.gpu.name, loads.num_gpus, maker(target.profile))
-    return Row(*place, way, *source, *(round(float(error), 1) for error in errors))
+    """Errors in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
+    errors: dict[str, float] = {}
+    for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
+        off = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
+        errors |= {f"{kind}_percent": np.median(off), f"{kind}_p90_percent": np.percentile(off, 90)}
+    errors |= {column: 100 * (ours[column] / real[column] - 1) for column in RUNS}
+    source = _place(one, SOURCE) if one else dict.fromkeys(SOURCE, "")
+    rounded = {name: round(float(error), 1) for name, error in errors.items()}
+    return {**_place(target, PLACE), "way": way, **source, **rounded}
 
 
-def _errors(cost: Costs, truth: Costs, works: Sequence[Work]) -> np.ndarray:
-    """Percent by which each iteration is off."""
-    return np.array([100 * (cost.iteration(work) / truth.iteration(work) - 1) for work in works])
+def _place(known: Known, columns: Sequence[str]) -> Row:
+    values = known.loads.model.name, known.gpu.name, known.loads.num_gpus, maker(known.profile)
+    return dict(zip(columns, values, strict=True))

@@ -5,13 +5,11 @@ those of the profile measured on the engine and the software time that was measu
 fitted to a pair.
 """
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import yaml
 
 from testbed.build import build
@@ -20,94 +18,63 @@ from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import write_everything
 from testbed.experiments.runs.whole_files import SUMMARY, write_json, write_text
 from testbed.kernels.engine.pairs.figures import FIGURES, figures
-from testbed.kernels.engine.pairs.plan import KNEE, PAIRS, Pair, Series, Stage
+from testbed.kernels.engine.pairs.plan import KNEE, PAIRS, Pair, Stage
 from testbed.kernels.engine.pairs.software import read_software
 from testbed.run import run
 
-Figures = Mapping[str, float | None]
-JUDGED = FIGURES[2:]  # not the numbers of requests
-POINTS = ("hit_rate",)  # errors are differences in points
-GOALS = {"mean_batch": 3.0, "hit_rate": 1.0, "tpot_mean_s": 5.0}  # percent, or points, up to KNEE
+INDEX = ["pair", "about", "load"]
+JUDGED = list(FIGURES[2:])  # not the numbers of requests
+POINTS = "hit_rate"  # its errors are differences in points
+GOALS = {"mean_batch": 3.0, POINTS: 1.0, "tpot_mean_s": 5.0}  # percent, or points, up to KNEE
 WIDER = 0.05  # by which the measured range is widened, beyond KNEE
-UNITS = {"hit_rate": (100, ".1f"), "ttft_mean_s": (1000, ".1f"), "ttft_p50_s": (1000, ".1f"),
+UNITS = {POINTS: (100, ".1f"), "ttft_mean_s": (1000, ".1f"), "ttft_p50_s": (1000, ".1f"),
          "tpot_mean_s": (1000, ".2f"), "mean_batch": (1, ".2f")}  # fmt: skip
 NAMES = ("batch", "hit rate, %", "preemptions", "recomputed tokens", "TTFT mean, ms", "TTFT p50, ms", "TPOT, ms",
          "tokens/s")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Both:
-    """One pair: its figures as measured and as simulated."""
+class Sides(NamedTuple):
+    """The figures of each pair, as measured and as simulated; the index is the pair, its series and its load."""
 
-    pair: Pair
-    real: Figures
-    ours: Figures
+    real: pd.DataFrame
+    ours: pd.DataFrame
 
-    def error(self, name: str) -> float | None:
-        """Percent of the measured value, or points; None where a side has no value, or the measured one is 0."""
-        real, ours = self.real[name], self.ours[name]
-        if real is None or ours is None:
-            return None
-        if name in POINTS:
-            return 100 * (ours - real)
-        return 100 * (ours / real - 1) if real else None
+    @property
+    def errors(self) -> pd.DataFrame:
+        """Percent of the measured value, or points; none where a side has no value, or the measured one is 0."""
+        percent = 100 * (self.ours / self.real - 1).where(self.real != 0)
+        return percent.assign(**{POINTS: 100 * (self.ours - self.real)[POINTS]})
 
-
-@dataclass(frozen=True)
-class Overload:
-    """The pairs of one series and load with several seeds."""
-
-    series: Series
-    load: float
-    seeds: Sequence[Both]
-
-    def span(self, name: str) -> tuple[float, float] | None:
-        """The lowest and the highest measured value."""
-        values = [value for one in self.seeds if (value := one.real[name]) is not None]
-        return (min(values), max(values)) if values else None
-
-    def simulated(self, name: str) -> list[float]:
-        """The simulated value of each seed."""
-        return [value for one in self.seeds if (value := one.ours[name]) is not None]
-
-    def happens(self, name: str) -> bool:
-        """Whether a side has anything else than zeros."""
-        return any((*(self.span(name) or ()), *self.simulated(name)))
-
-    def is_inside(self, name: str, value: float) -> bool:
-        """Whether a value lies in the measured range, widened."""
-        low, high = self.span(name) or (0.0, 0.0)
-        return low * (1 - WIDER) <= value <= high * (1 + WIDER)
+    def up_to_knee(self, yes: bool) -> "Sides":
+        """The pairs up to KNEE, or those beyond it."""
+        chosen = (self.real.index.get_level_values("load") <= KNEE) == yes
+        return Sides(self.real[chosen], self.ours[chosen])
 
 
-def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) -> list[Both]:
+def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) -> Sides:
     """Every pair that `runs` has a measured line of, simulated; `out` gets the simulated run folders."""
     table, software = read_measured(runs), runs / "software.csv"
-    found = [
-        Both(pair, table[pair.name], simulate(pair, with_costs(pair, stage, profile, software), out))
-        for pair in PAIRS
-        if pair.name in table
-    ]
-    if not found:
+    pairs = [pair for pair in PAIRS if pair.name in table.index]
+    if not pairs:
         raise InputError(f"{runs}: has no measured run of a pair (run testbed pairs on a GPU first)")
-    return found
+    ours = [simulate(pair, with_costs(pair, stage, profile, software), out) for pair in pairs]
+    places = [(pair.name, pair.series.about, pair.load) for pair in pairs]
+    index = pd.MultiIndex.from_tuples(places, names=INDEX)
+    real = table.loc[[pair.name for pair in pairs], JUDGED].set_axis(index)
+    return Sides(real, pd.DataFrame(ours, index, JUDGED, dtype=float))
 
 
-def read_measured(runs: Path) -> dict[str, Figures]:
+def read_measured(runs: Path) -> pd.DataFrame:
     """The measured figures by the name of the pair."""
     path = runs / "measured.csv"
     if not path.is_file():
         raise InputError(f"{path}: no such file (testbed pairs writes it, on a GPU)")
-    with path.open(newline="", encoding="utf-8") as file:
-        return {
-            f"{row['series']}-{float(row['load']):g}-{row['seed']}": {
-                name: float(row[name]) if row[name] else None for name in FIGURES
-            }
-            for row in csv.DictReader(file)
-        }
+    table = pd.read_csv(path)
+    names = [f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()]
+    return table.set_index(pd.Index(names))[list(FIGURES)].astype(float)
 
 
-def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Figures:
+def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[str, float | None]:
     """Simulate a config; the run is written below `out`."""
     setup = build(RunConfig.from_values(config))
     result = run(setup)
@@ -134,62 +101,52 @@ def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[
     return values
 
 
-def overloads(pairs: Sequence[Both]) -> list[Overload]:
-    """The pairs beyond KNEE by series and load, those with more than one seed."""
-    groups: dict[tuple[str, float], list[Both]] = {}
-    for one in pairs:
-        if one.pair.load > KNEE:
-            groups.setdefault((one.pair.series.name, one.pair.load), []).append(one)
-    return [Overload(group[0].pair.series, load, group) for (_, load), group in groups.items() if len(group) > 1]
-
-
-def section(pairs: Sequence[Both]) -> str:
+def section(sides: Sides) -> str:
     """Both tables in Markdown, and what they say about the goals."""
-    below, above = [one for one in pairs if one.pair.load <= KNEE], overloads(pairs)
-    first = markdown(("pair", "load", *NAMES), [[one.pair.series.about, f"{one.pair.load:g}", *_cells(one)]
-                                                for one in below])  # fmt: skip
-    second = markdown(("pair", "load", *NAMES), [[one.series.about, f"{one.load:g}", *_ranges(one)] for one in above])
-    return "\n".join([*first, "", *_verdicts(below), "", *second, "", *_inside(above)])
+    below, above = sides.up_to_knee(True), sides.up_to_knee(False)
+    return "\n".join([*_markdown(_compared(below)), "", *_verdicts(below), "", *_overloads(above)])
 
 
-def _cells(one: Both) -> Iterator[str]:
+def _compared(sides: Sides) -> Iterator[Sequence[str]]:
     """Simulated / measured, and the error."""
-    for name in JUDGED:
-        error, unit = one.error(name), " points" if name in POINTS else "%"
-        both = f"{_value(name, one.ours[name])} / {_value(name, one.real[name])}"
-        yield both if error is None else f"{both}, {error:+.1f}{unit}"
+    rows = zip(sides.ours.iterrows(), sides.real.iloc, sides.errors.iloc, strict=True)
+    for ((_, about, load), ours), real, errors in rows:
+        cells = [f"{_value(name, ours[name])} / {_value(name, real[name])}" for name in JUDGED]
+        off = ["" if pd.isna(errors[name]) else f", {errors[name]:+.1f}{_unit(name)}" for name in JUDGED]
+        yield about, f"{load:g}", *map("".join, zip(cells, off, strict=True))
 
 
-def _ranges(one: Overload) -> Iterator[str]:
-    """The simulated and the measured range; bold where the simulated mean is outside."""
-    for name in JUDGED:
-        ours, real = one.simulated(name), one.span(name)
-        if real is None:
-            yield "-"
-            continue
-        cell = " / ".join(
-            f"{_value(name, low)} to {_value(name, high)}" for low, high in ((min(ours), max(ours)), real)
-        )
-        yield cell if one.is_inside(name, fmean(ours)) else f"**{cell}**"
-
-
-def _verdicts(below: Sequence[Both]) -> Iterator[str]:
+def _verdicts(sides: Sides) -> Iterator[str]:
     """For each goal the pairs that keep it, and the misses."""
     for name, limit in GOALS.items():
-        errors = [(one.pair, error) for one in below if (error := one.error(name)) is not None]
-        missed = [f"{pair.name} {error:+.1f}" for pair, error in errors if abs(error) > limit]
-        unit = " points" if name in POINTS else "%"
+        errors = sides.errors[name].dropna()
+        missed = [f"{pair} {error:+.1f}" for (pair, *_), error in errors[errors.abs() > limit].items()]
         title = NAMES[JUDGED.index(name)].split(",")[0]
-        yield f"- {title} within {limit:g}{unit}: {len(errors) - len(missed)} of {len(errors)} pairs" + (
-            f"; missed by {', '.join(missed)}" if missed else ""
-        )
+        kept = f"- {title} within {limit:g}{_unit(name)}: {len(errors) - len(missed)} of {len(errors)} pairs"
+        yield f"{kept}; missed by {', '.join(missed)}" if missed else kept
 
 
-def _inside(above: Sequence[Overload]) -> Iterator[str]:
-    """How many figures are inside, as means over the seeds and seed by seed."""
-    judged = [(one, name) for one in above for name in JUDGED if one.span(name) and one.happens(name)]
-    means = [one.is_inside(name, fmean(one.simulated(name))) for one, name in judged]
-    each = [one.is_inside(name, value) for one, name in judged for value in one.simulated(name)]
+def _overloads(sides: Sides) -> Iterator[str]:
+    """The ranges of simulated and measured values over the seeds, bold where the simulated mean is outside; and how
+    many figures are inside, as means over the seeds and seed by seed."""
+    cells, means, each = [], list[bool](), list[bool]()
+    for (about, load), real in sides.real.groupby(INDEX[1:], sort=False):
+        ours, line = sides.ours.loc[real.index], [str(about), f"{load:g}"]
+        for name in JUDGED if len(real) > 1 else ():
+            low, high = real[name].min(), real[name].max()
+            if pd.isna(low):
+                line.append("-")
+                continue
+            inside = ours[name].between(low * (1 - WIDER), high * (1 + WIDER))
+            is_mean_inside = low * (1 - WIDER) <= ours[name].mean() <= high * (1 + WIDER)
+            spans = ((ours[name].min(), ours[name].max()), (low, high))
+            cell = " / ".join(f"{_value(name, least)} to {_value(name, most)}" for least, most in spans)
+            line.append(cell if is_mean_inside else f"**{cell}**")
+            if high or ours[name].any():
+                means, each = [*means, is_mean_inside], [*each, *inside]
+        cells += [line] if len(real) > 1 else []
+    yield from _markdown(cells)
+    yield ""
     yield (
         f"Inside the measured range, widened by {WIDER:.0%}: {sum(means)} of {len(means)} figures "
         f"({sum(means) / max(1, len(means)):.0%}); seed by seed {sum(each)} of {len(each)}. "
@@ -197,12 +154,16 @@ def _inside(above: Sequence[Overload]) -> Iterator[str]:
     )
 
 
-def _value(name: str, value: float | None) -> str:
+def _value(name: str, value: float) -> str:
     times, form = UNITS.get(name, (1, ",.0f"))
-    return "-" if value is None else f"{times * value:{form}}"
+    return "-" if pd.isna(value) else f"{times * value:{form}}"
 
 
-def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _unit(name: str) -> str:
+    return " points" if name == POINTS else "%"
+
+
+def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table."""
-    lines = [names, ["---"] * len(names), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+    names = ["pair", "load", *NAMES]
+    return ["| " + " | ".join(line) + " |" for line in (names, ["---"] * len(names), *rows)]

@@ -1,7 +1,8 @@
-"""A profile of a server that nobody measured: the nearest one, scaled by few factors that its log gives."""
+"""Profiles of servers that nobody measured: the nearest one, and what fits to logs put into it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -10,11 +11,14 @@ from testbed.cost.derive import derive
 from testbed.cost.nearest import shipped
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.validation.deviations import Compared, compare
-from testbed.experiments.validation.fitted_profile import scaled, with_software
-from testbed.experiments.validation.software_fit import Fitted
+from testbed.experiments.validation.log_replay import FRONT_END, US
+from testbed.experiments.validation.software_fit import FRONT, KEYS, Fitted
+from testbed.identity import content_hash
 from testbed.traces.vllm_log import Times, VllmLog
 
 FEWEST = 10  # requests on each side of a log that is split
+UNSCALED = ("unequal_lengths", "overhead", "all_reduce", "swap")  # shares, software, links: no kernels
+NAMES = dict(zip(FRONT, FRONT_END, strict=True))
 Profile = dict[str, Any]
 
 
@@ -79,3 +83,36 @@ def table(parts: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, ...]]:
     columns = [{row.metric: f"{row.error_percent:+.1f}%" for row in rows} for rows in parts.values()]
     for metric in dict.fromkeys(name for column in columns for name in column):
         yield metric, *(column.get(metric, "-") for column in columns)
+
+
+def with_software(profile: Mapping[str, Any], fitted: Fitted, paths: list[str]) -> dict[str, Any]:
+    """The profile with these times. It says which logs they were fitted on, and how slow the machine of each was, so
+    that validate can say and use it."""
+    points = [[NAMES.get(name, name), fitted.times_s.get(name, 0.0) * US] for name in (*KEYS, *FRONT)]
+    overhead = {"covers": "as named", "axes": ["what"], "columns": ["us"],
+                "note": "software times fitted on logs of a server", "points": points}  # fmt: skip
+    logs = {path: content_hash(path) for path in paths}
+    slowness = {logs[path]: value for path, value in fitted.slowness.items()}
+    return {
+        **profile,
+        "sections": {**profile["sections"], "overhead": overhead},
+        "fingerprint": {
+            **profile["fingerprint"],
+            "software_fitted_on": {Path(path).name: digest for path, digest in logs.items()},
+            **({"slowness": slowness} if slowness else {}),
+        },
+    }
+
+
+def scaled(profile: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """The profile with `factor` times its kernels' times."""
+    sections = {
+        name: section if name in UNSCALED else {**section, "points": _times(section, factor)}
+        for name, section in profile["sections"].items()
+    }
+    return {**profile, "sections": sections}
+
+
+def _times(section: Mapping[str, Any], factor: float) -> list[list[Any]]:
+    width = len(section["axes"])
+    return [[*row[:width], *(round(factor * us, 3) for us in row[width:])] for row in section["points"]]

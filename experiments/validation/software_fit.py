@@ -91,6 +91,11 @@ class Fitted:
         return {pair: value for pair, value in self.correlations.items() if abs(value) > ALIKE}
 
 
+def front_ends(logs: Sequence[VllmLog]) -> Sequence[str]:
+    """The times of the front end, which logs of the engine alone do not have."""
+    return () if all(log.is_of_engine for log in logs) else FRONT
+
+
 def fit(problem: Problem) -> Fitted:
     """Fit the named times, none of them below zero, and the slowness of the problem's slow logs."""
 

@@ -12,7 +12,7 @@ from overlaps import overlapping_labels
 from testbed.core.errors import InputError
 from testbed.experiments.commands import plot
 from testbed.experiments.paper.figures import bars, rate_curves
-from testbed.experiments.paper.scorecard import published, published_range
+from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.background import sizes
 from testbed.experiments.runs import plots
 from testbed.experiments.runs.figure_style import KIND_COLORS, RC, log_x, new_figure
@@ -29,15 +29,6 @@ def drawn(drawing, rows):
 
 def texts(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def test_overlapping_labels_are_found():
-    figure = new_figure()
-    axes = figure.subplots()
-    axes.plot([1, 100], [1, 2])
-    assert not overlapping_labels(figure)
-    axes.set_xticks([1, 1.1, 50], ["a long label", "another", "alone"])
-    assert overlapping_labels(figure) == [("a long label", "another")]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.02, 0.03), (0.02, 0.15), (0.02, 0.5), (0.001, 5), (1e-6, 1e9), (0, 3)])
@@ -139,7 +130,3 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
 def test_what_cannot_be_drawn_is_refused(words, reported):
     with pytest.raises(InputError, match=reported):
         plot.main(words)
-
-
-def test_published_range_is_read_from_the_reference_table():
-    assert published_range("fig18a", "kernel_overhead") == (20, 26)

@@ -9,11 +9,12 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
+from testbed.cost.sections import Choices
 from testbed.experiments.commands import import_profile
 from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device
 from testbed.experiments.runs.choice_names import files_of
-from testbed.experiments.validation.profile_comparison import BARE
 
+BARE = Choices(overhead_s=0.0, overhead_per_request_s=0.0, cuda_graph_sizes=())
 RING = [[2, 1, 20.000062], [2, 1 << 28, 20 + (1 << 28) / 16e3]]  # 2 (n - 1) / n = 1
 
 

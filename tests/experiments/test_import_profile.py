@@ -1,4 +1,4 @@
-"""import-profile: LLMServingSim's CSVs by hand, our own JSON checked, and a profile that a run can be priced with."""
+"""import-profile: LLMServingSim's CSVs by hand, profiles checked, and one that gives a run its costs."""
 
 import json
 import math
@@ -91,7 +91,7 @@ def test_folder_without_a_profile_is_refused(tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
     with pytest.raises(InputError, match="no such folder"):
         import_profile.main([str(tmp_path / "nowhere"), *out])
-    with pytest.raises(InputError, match=r"not a profile of .*LLMServingSim, AIConfigurator, our own JSON"):
+    with pytest.raises(InputError, match=r"not a profile of .*LLMServingSim, AIConfigurator"):
         import_profile.main([str(tmp_path), *out])
     here = write_llmservingsim(tmp_path)
     with pytest.raises(InputError, match=r"no meta\.yaml says which model this is; say it by --model"):
@@ -99,12 +99,6 @@ def test_folder_without_a_profile_is_refused(tmp_path):
     write_csv(here / "dense.csv", "layer,tokens,time_us", [["qkv_proj", 1, 2.0]])
     with pytest.raises(InputError, match="no times of layernorm"):
         import_profile.main([str(here), *out, "--model", str(write_model(tmp_path))])
-
-
-def test_profile_json_is_imported_unchanged(imported, tmp_path):
-    again = tmp_path / "again.json"
-    import_profile.main([str(imported), "--out", str(again)])
-    assert json.loads(again.read_text()) == json.loads(imported.read_text())
 
 
 @pytest.mark.parametrize(
@@ -133,28 +127,18 @@ def test_profile_json_is_imported_unchanged(imported, tmp_path):
         ),
     ],
 )
-def test_a_bad_profile_is_refused_by_name_by_whoever_reads_it(imported, tmp_path, change, message):
+def test_a_bad_profile_is_refused_by_name(imported, change, message):
     profile = json.loads(imported.read_text())
     change(profile)
     imported.write_text(json.dumps(profile))
     with pytest.raises(InputError, match=message):
-        import_profile.main([str(imported), "--out", str(tmp_path / "again.json")])
-    with pytest.raises(InputError, match=message):
         read_profile(imported)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--model=opt-13b", "is of qwen2.5-0.5b, whose shape is not that of --model opt-13b"),
-        ("--gpu=l4", "was measured on NVIDIA H200, which is not --gpu l4"),
-        ("--tensor-parallel=2", r"is of 1 GPU\(s\), not of 2"),
-    ],
-)
-def test_a_profile_keeps_the_label_of_what_was_measured(tmp_path, option, message):
+def test_a_profile_of_this_project_is_not_imported_under_another_name(tmp_path):
     shipped = str(PROFILES / "h200-qwen2.5-0.5b-tp1.json")
-    with pytest.raises(InputError, match=message):
-        import_profile.main([shipped, "--out", str(tmp_path / "p.json"), option])
+    with pytest.raises(InputError, match="needs no import"):
+        import_profile.main([shipped, "--out", str(tmp_path / "p.json"), "--model=opt-13b"])
     assert not (tmp_path / "p.json").exists()
 
 

@@ -11,7 +11,7 @@ from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.origin import origin
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import rows
-from testbed.experiments.importers.aiconfigurator import priced, tables_of
+from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation import held_back
 
@@ -29,7 +29,7 @@ def tables():
 
 
 def imported(tables, name, **more):
-    return priced(FOLDER, tables, Requested(name, None, more.pop("num_gpus", 1), **more))
+    return from_tables(FOLDER, tables, Requested(name, None, more.pop("num_gpus", 1), **more))
 
 
 def test_fp8_is_faster_in_full_attention_and_slower_in_a_window(tables):

@@ -1,9 +1,9 @@
 """Figure 18a reads the columns of the kernels' bench, never its words."""
 
-import csv
 import io
 from importlib import resources
 
+import pandas as pd
 import pytest
 
 from testbed.core.errors import InputError
@@ -14,20 +14,11 @@ PAGED = {(8, 64): 5.64, (8, 128): 7.99, (8, 256): 12.621, (32, 64): 13.511, (32,
 PAPER = {(8, 64): 6.447, (8, 128): 9.364, (8, 256): 15.204, (32, 64): 14.634, (32, 128): 25.51, (32, 256): 47.195}
 
 
-def without_words(text):
-    about, _, body = text.partition("\n")
-    rows = list(csv.DictReader(body.splitlines()))
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]))
-    writer.writeheader()
-    writer.writerows({**row, "case": "", "measured": ""} for row in rows)
-    return f"{about}\n{table.getvalue()}"
-
-
-@pytest.mark.parametrize("change", [str, without_words])
-def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch, change):
+def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch):
+    about, _, body = KEPT.partition("\n")
+    without_words = pd.read_csv(io.StringIO(body), dtype=str).assign(case="", measured="").to_csv(index=False)
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "bench.csv").write_text(change(KEPT))
+    (tmp_path / "results" / "bench.csv").write_text(f"{about}\n{without_words}")
     monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
     rows = block_sizes.measured_kernels(None, "bench.csv")
     times = {(row["system"], row["batch"], row["context"]): row["simulated"] for row in rows}

@@ -41,10 +41,3 @@ def test_standard_error_is_that_of_a_mean():
     errors, correlations = uncertainty(["a"], np.array([0.1, -0.1, 0.1, -0.1]), np.ones((4, 1)), np.ones(1))
     assert errors == {"a": pytest.approx(0.0577350269)}
     assert correlations == {}
-
-
-def test_correlation_of_two_times():
-    """The inverse of [[1 + t^2, t], [t, 1]] is [[1, -t], [-t, 1 + t^2]]; here t is 3."""
-    jacobian = np.array([[1.0, 0.0], [3.0, 1.0]])
-    correlations = uncertainty(["a", "b"], np.array([0.1, -0.1]), jacobian, np.ones(2))[1]
-    assert correlations == {("a", "b"): pytest.approx(-3 / 10**0.5)}

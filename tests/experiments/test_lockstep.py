@@ -13,11 +13,10 @@ from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.experiments.commands import lockstep
 from testbed.experiments.lockstep import capacities
-from testbed.experiments.lockstep.comparison import compare, shortest
-from testbed.experiments.lockstep.ours import Ours
+from testbed.experiments.lockstep.comparison import compare, report, shortest, workload
+from testbed.experiments.lockstep.ours import Ours, served
 from testbed.experiments.lockstep.random_runs import ITERATION_PS, draw
-from testbed.experiments.lockstep.report import report, workload
-from testbed.experiments.lockstep.sides import served, sides_of
+from testbed.experiments.lockstep.theirs import sides_of
 
 try:
     RELEASE = version("vllm")
@@ -53,11 +52,11 @@ def test_shortest_workload_distinguishes_two_schedulers():
     def make():
         return tuple(Ours(build(config)) for config in configs)
 
-    found = compare(make(), requests, ITERATION_PS)
+    sides = make()
+    found = compare(sides, requests, ITERATION_PS)
     assert found.first is not None
     assert found.num_equal < found.num_iterations
-    lines = list(report(("whole", "chunk"), found))
-    assert f"first difference: iteration {found.first + 1:,}" in lines
+    assert f"first difference: iteration {found.first + 1:,}" in report(sides, found)
     fewest = shortest(make, requests, ITERATION_PS)
     assert len(fewest) == 2  # one to fill the pool, one whose first chunk alone fits
     assert compare(make(), fewest, ITERATION_PS).first is not None
@@ -128,7 +127,7 @@ def test_every_iteration_of_a_random_configuration_is_vllms(seed):
     make, setup = sides_of(words, requests)
     sides = make()
     found = compare(sides, served(setup)[0], ITERATION_PS)
-    assert found.first is None, "\n".join(report(("testbed", sides[1].name), found))
+    assert found.first is None, "\n".join(report(sides, found))
 
 
 @needs_vllm

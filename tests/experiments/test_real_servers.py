@@ -3,7 +3,6 @@
 import csv
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -64,26 +63,6 @@ def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
     found = errors(tmp_path / "errors.csv")
     # Measured: -1.2, -0.6, +3.6.
     assert all(abs(found[Path(log).name, "tpot_s_mean"]) < 10 for log in logs)
-
-
-@pytest.mark.skipif(not TABLES.is_dir(), reason=f"no {TABLES}; set TESTBED_SHARED")
-def test_shipped_profiles_compared_with_aiconfigurator(testbed, tmp_path):
-    pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
-    for gpu in ("h200", "a100"):
-        tables = tmp_path / "systems" / "data" / f"{gpu}_sxm"
-        newer = shutil.ignore_patterns("0.24.0", "2.29.2")  # the page compares with the kernels of vLLM 0.14
-        shutil.copytree(TABLES.with_name(tables.name), tables, ignore=newer)
-        shutil.copy(TABLES.parents[1] / f"{tables.name}.yaml", tables.parents[1])
-        assert testbed("import-profile", str(tables), "--model", "opt-13b", "--out", f"{gpu}.json")[0] == 0
-    derived = ("derive-profile", "--from", "h200-opt-13b-tp1", "--to", "a100-80gb", "--attainable", "0.86")
-    assert testbed(*derived, "--out", "derived.json")[0] == 0
-    # Measured: 9.4 and 7.6; goals 5 and 10.
-    for first, second, most in (("h200-opt-13b-tp1", "h200.json", 10), ("derived.json", "a100.json", 8)):
-        code, reported, err = testbed("compare-profiles", first, second)
-        assert (code, err) == (0, "")
-        shapes, outside, median, *_ = re.search(r"decode iteration +(.*)", reported)[1].replace("%", "").split()
-        assert (shapes, outside) == ("119", "90")
-        assert float(median) < most
 
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")

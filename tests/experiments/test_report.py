@@ -1,7 +1,6 @@
-"""`testbed report` and `testbed derive-profile`."""
+"""`testbed report`."""
 
 import csv
-import json
 import re
 import sys
 
@@ -112,14 +111,3 @@ def test_report_lists_published_values_as_text(testbed, tmp_path):
     reported = "opt-13b sharegpt 2 req/s vllm: mean batched requests: 30.52 (published 30.42)."
     assert f'alt="Figure 13: average number of batched requests, the published bar and ours. {reported}"' in page
     assert page.index("Figure 1:") < page.index("Figure 13:") < page.index("<table>")
-
-
-def test_derived_profile_is_labelled_and_usable_in_a_run(testbed, tmp_path):
-    code, _, _ = testbed("derive-profile", "--from", "h200-opt-13b-tp1", "--to", "a100-40gb", "--out", "a100.json")
-    assert code == 0
-    assert json.loads((tmp_path / "a100.json").read_text())["fingerprint"]["source"] == "derived"
-    run = ("run", "cost=profile", "cost.path=a100.json", "arrivals.duration_s=10", "outputs=summary")
-    assert testbed(*run, "hydra.run.dir=run")[0] == 0
-    code, _, error = testbed(*run, "model=opt-66b")
-    assert code == 2
-    assert "the profile is of opt-13b" in error

@@ -1,4 +1,4 @@
-"""Alternatives to choices and seeds: they name rows and options that exist, and the scorecard takes them up."""
+"""Alternatives to choices: they name rows and options that exist, and the scorecard takes them up."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import pytest
 
 from testbed.experiments.commands.reproduce import available
 from testbed.experiments.paper import robustness
-from testbed.experiments.paper.reproduction import load, perform, run_beyond_the_paper
+from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, TURNS, scorecard
 from testbed.experiments.paper.studies.study import Finding
 from testbed.experiments.runs.compose import composed
@@ -36,16 +36,6 @@ def test_only_the_curves_of_a_row_are_run():
     ]
 
 
-def test_batches_of_an_alternative_are_compared_without_the_fitted_system(tmp_path):
-    """Figure 13's ratios need its fitted row, which no alternative judges: a study of fewer rows has no such ratio."""
-    for other in (one for one in robustness.alternatives() if "fig13a" in one.rows):
-        study = load("fig13").only([key for key in other.row_keys() if key[0] == "fig13a"])
-        places = [(panel["figure"], panel["setting"], system) for panel in study.panels for system in study.systems]
-        rows = [(*place, quantity, 1.0) for place in places for quantity in study.quantities]
-        table = pd.DataFrame(rows, columns=["figure", "setting", "system", "quantity", "simulated"])
-        assert {finding.simulated for finding in study.findings(table)} == {1.0}
-
-
 def test_every_recovery_alternative_has_a_cost(tmp_path):
     """The prices that stand beside the paper's machine are of other GPUs, which need not have the same options."""
     touching = [other for other in robustness.alternatives() if "fig19a" in other.rows and other.run]
@@ -63,9 +53,7 @@ def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
     )
     left = robustness.Alternative("left", {"fig18b": ["opt-13b alpaca"]}, not_run="nobody measured it")
     monkeypatch.setattr(robustness, "alternatives", lambda: [other, left])
-    table = run_beyond_the_paper(
-        "alternatives", ["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1), None
-    ).set_index("system")
+    table = run_alternatives(["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)).set_index("system")
     assert table.loc["recompute", "other"] != table.loc["recompute", "chosen"]
     assert list(table["turns"]) == ["no", "no", "not run"]
 
@@ -77,24 +65,11 @@ def test_run_store_overrides_take_precedence():
     assert config.scheduler.name.endswith("SeparatePrefill")
 
 
-def test_scorecard_marks_rows_sensitive_to_alternatives_and_seeds(tmp_path):
+def test_scorecard_marks_rows_sensitive_to_alternatives(tmp_path):
     rows = [dict(zip(KEY, FIG12, strict=True)) | {"alternative": name, "turns": turns} for name, turns in
             (("a", "yes"), ("b", "no"), ("c", "yes"))]  # fmt: skip
     pd.DataFrame(rows).to_csv(tmp_path / robustness.ALTERNATIVES_FILE, index=False)
-    pd.DataFrame([dict(zip(KEY, FIG12, strict=True)) | {"margin_interval": "0.1 to 0.3"}]).to_csv(
-        tmp_path / robustness.SEEDS_FILE, index=False
-    )
     card = scorecard([Finding(*FIG12, 3.0)], ["fig12"])
     card = robustness.annotated(card, tmp_path).set_index(KEY)
     assert card.loc[FIG12, TURNS] == "a; c"
-    assert card.loc[FIG12, "interval"] == "margin 0.1 to 0.3"
     assert set(card.drop(index=[FIG12])[TURNS]) == {""}
-
-
-def test_recovery_cost_rows_are_measured_by_seed(tmp_path):
-    study = load("fig19")
-    study.covers, study.block_sizes = ("fig19a",), [1, 256]
-    times = robustness.over_seeds([study], partial(perform, store=RunStore(tmp_path), jobs=1), 2)
-    assert set(times["figure"]) == {"fig19a"}
-    assert set(times["seeds"]) == {2}
-    assert times["mean_margin"].notna().all()

@@ -93,12 +93,6 @@ def test_fast_equals_slow_with_mixed_batches(overload, profile):
         assert np.array_equal(one, other)
 
 
-def test_preemptions_are_reported(testbed, overload, profile):
-    code, reported, _ = testbed("validate", overload, *SYSTEM, f"cost.path={profile}", "server.num_blocks=60")
-    assert code == 0
-    assert "preemptions in the simulation; the log does not count them" in reported
-
-
 def test_slower_server_fails_the_tolerance(testbed, profile, simulated_log):
     slow = (f"cost.path={profile}", "cost.choices.overhead_s=1e-3", "server.num_blocks=64")
     code, reported, _ = testbed("validate", simulated_log, *SYSTEM, *slow, "--within", "5")

@@ -1,4 +1,4 @@
-"""Latencies of whole batches against kernels: steps from differences, NCCL's all-reduces, a planted wait."""
+"""Latencies of whole batches against kernels: steps from differences, NCCL's all-reduces, time beyond kernels."""
 
 import pandas as pd
 import pytest
@@ -12,7 +12,7 @@ from testbed.experiments.commands import validate_batches
 from testbed.experiments.importers.aiconfigurator import read
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation.a100_kernels import costs, dense_gpts
-from testbed.experiments.validation.batches import Batch, Predicted, left_over, partner, predict, steps
+from testbed.experiments.validation.batches import FIELDS, Batch, left_over, predict, with_steps
 
 pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
 
@@ -41,22 +41,6 @@ def kernels(tmp_path):
     })  # fmt: skip
 
 
-def test_partner_is_the_nearest_shorter_prompt():
-    batches = [Batch("m", 1, 4, *lens) for lens in ((20, 8), (60, 20), (128, 20), (80, 200), (80, 50))]
-    assert partner(batches[3], batches) == batches[4]
-    assert partner(batches[2], batches) == batches[0]
-    assert partner(batches[0], batches) is None
-    assert partner(Batch("m", 2, 4, 80, 200), batches) is None
-
-
-def test_decode_time_is_a_difference_of_two_batches():
-    short, long = Batch("m", 1, 4, 20, 8), Batch("m", 1, 4, 30, 18)
-    (step,) = steps({short: 100.0, long: 153.0}, {short: Predicted(10.0, 70.0), long: Predicted(13.0, 110.0)})
-    assert (step.measured_ms, step.predicted_ms) == (5.0, 4.0)
-    assert step.error == pytest.approx(-0.2)
-    assert not step.is_decoding
-
-
 def test_a_dense_gpt_is_as_wide_as_its_heads_with_a_feed_forward_four_times_as_wide():
     assert dense_gpts(SHAPES) == {"small": ModelSpec("small", 2, 64, 4, 4, 16, 256, 2, 512, 2048, True)}
 
@@ -74,40 +58,6 @@ def test_large_products_take_what_their_flops_need_at_the_share_of_the_peak_unde
     under_load = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
     needed_us = 64 * 2 * 49_152 / degree / 1e9 / 0.72 * 1e6
     assert (under_load - of_kernels) / 1e6 == pytest.approx(2 * (needed_us - measured), rel=1e-6)
-
-
-def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
-    models, batch = dense_gpts(SHAPES), Batch("small", 2, 4, 16, 3)
-    bare, missing = (predict(costs(kernels, models, wait)(batch), batch) for wait in ({}, {2: WAIT_S}))
-    assert missing.total_ms - bare.total_ms == pytest.approx(3 * 2 * WAIT_S * 1e3)  # three iterations of two layers
-    assert bare.steps_ms > 2 * 2 * 2 * 2e-3  # two steps, two layers, two all-reduces of 2 us each
-    with pytest.raises(InputError, match="no shape of model 'huge'"):
-        costs(kernels, models, {})(Batch("huge", 1, 1, 8, 8))
-    with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
-        costs(kernels, models, {})(Batch("small", 4, 1, 8, 8))
-
-
-def test_planted_all_reduce_wait_is_recovered(kernels, tmp_path, capsys):
-    models = dense_gpts(SHAPES)
-    batches = [Batch("small", 2, size, *lens) for size in (1, 8) for lens in ((16, 4), (24, 40))]
-    measured = costs(kernels, models, {2: WAIT_S})
-    table = [batch._asdict() | {"latency_ms": predict(measured(batch), batch).total_ms} for batch in batches]
-    path = tmp_path / "latency.csv"
-    pd.DataFrame(table).drop(columns=["beam_width", "device"]).to_csv(path, index=False)
-    arguments = [str(path), "--kernels", str(kernels)]
-    with pytest.raises(InputError, match="no shape of model 'small'"):
-        validate_batches.main(arguments)
-    SHAPES.to_csv(tmp_path / "models.csv", index=False)
-    validate_batches.main([*arguments, "--fit"])
-    assert "2 GPUs: 40.0 us a layer" in capsys.readouterr().out
-    validate_batches.main([*arguments, "--csv", str(tmp_path / "all.csv")])
-    assert "within 20%" in capsys.readouterr().out
-    kept = pd.read_csv(tmp_path / "all.csv")
-    assert len(kept[kept["latency_ms"].isna() & (kept["predicted_ms"] > 0)]) == 7
-
-
-def test_columns_match_the_fields_of_a_batch():
-    assert Batch._fields == (*validate_batches.COLUMNS, *list(validate_batches.DEFAULTS)[1:])
 
 
 def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, capsys):
@@ -131,16 +81,53 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, ca
         validate_batches.main([str(path), "model=opt-13b", "--device", "H100"])
 
 
-def test_two_beams_decode_twice_the_sequences(kernels):
-    cost = costs(kernels, dense_gpts(SHAPES), {})(Batch("small", 1, 4, 16, 3))
+def table(batches, **columns):
+    return pd.DataFrame(batches, columns=FIELDS).assign(**columns)
+
+
+def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
+    lengths = ((20, 8), (60, 20), (30, 18), (128, 20), (80, 200))
+    batches = [*(Batch("m", 1, 4, *lens) for lens in lengths), Batch("m", 2, 4, 80, 200)]
+    ms = [100.0, 180.0, 153.0, 190.0, 900.0, 1.0]
+    found = with_steps(table(batches, latency_ms=ms, predicted_ms=[80, 1, 123, 1, 1, 1], predicted_prompts_ms=[
+        10.0, 20.0, 13.0, 30.0, 20.0, 0.0]))  # fmt: skip
+    steps = found.set_index(["tensor_parallel", "input_len", "output_len"])["step_ms"]
+    assert steps[1, 30, 18] == 5.0  # 53 ms, of which 3 are longer prompts, for 10 tokens
+    assert steps[1, 80, 200] == (900 - 180) / 180
+    assert steps[[(1, 20, 8), (2, 80, 200)]].isna().all()
+    assert found.loc[2, ["predicted_step_ms", "is_decoding"]].tolist() == [4.0, False]
+
+
+def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
+    models, batch = dense_gpts(SHAPES), Batch("small", 2, 4, 16, 3)
+    bare, missing = (predict(costs(kernels, models, wait)(batch), batch) for wait in ({}, {2: WAIT_S}))
+    assert sum(missing) - sum(bare) == pytest.approx(3 * 2 * WAIT_S * 1e3)  # three iterations of two layers
+    assert bare[1] > 2 * 2 * 2 * 2e-3  # two steps, two layers, two all-reduces of 2 us each
+    cost = costs(kernels, models, {})(Batch("small", 1, 4, 16, 3))
     beams, plain = (predict(cost, Batch("small", 1, *sizes)) for sizes in ((2, 16, 3, 2), (4, 16, 3)))
-    assert beams.prompts_ms < plain.prompts_ms
-    assert beams.steps_ms == plain.steps_ms
+    assert (beams[0] < plain[0], beams[1]) == (True, plain[1])
+    with pytest.raises(InputError, match="no shape of model 'huge'"):
+        costs(kernels, models, {})(Batch("huge", 1, 1, 8, 8))
+    with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
+        costs(kernels, models, {})(Batch("small", 4, 1, 8, 8))
+
+
+def test_models_are_read_and_unmeasured_batches_predicted(kernels, tmp_path, capsys):
+    batches = [Batch("small", 1, size, *lens) for size in (1, 8) for lens in ((16, 4), (24, 40))]
+    table(batches, latency_ms=1.0).drop(columns=["beam_width", "device"]).to_csv(tmp_path / "latency.csv", index=False)
+    arguments = [str(tmp_path / "latency.csv"), "--kernels", str(kernels)]
+    with pytest.raises(InputError, match="no shape of model 'small'"):
+        validate_batches.main(arguments)
+    SHAPES.to_csv(tmp_path / "models.csv", index=False)
+    validate_batches.main([*arguments, "--csv", str(tmp_path / "all.csv")])
+    assert "within 20%" in capsys.readouterr().out
+    kept = pd.read_csv(tmp_path / "all.csv")
+    assert len(kept[kept["latency_ms"].isna() & (kept["predicted_ms"] > 0)]) == 7
 
 
 def test_remaining_error_is_reported_by_batch_token_and_step():
     batches = [Batch("m", 1, size, *lens) for size in (1, 8, 32) for lens in ((20, 8), (60, 40), (128, 20), (80, 200))]
-    took = {b: 100 + 80 + 0.01 * b.batch_size * b.input_len + 2 * (b.output_len - 1) for b in batches}
-    (line,) = left_over(took, dict.fromkeys(batches, Predicted(60.0, 40.0)))
+    took = [180 + 0.01 * b.batch_size * b.input_len + 2 * (b.output_len - 1) for b in batches]
+    (line,) = left_over(table(batches, latency_ms=took, predicted_ms=100.0))
     assert line == "measured beyond its cost, m on 1: +80 ms, +10.0 us a prompt token, +2.00 ms a step (12 rows)"
-    assert left_over(dict.fromkeys(batches[:3], 1.0), dict.fromkeys(batches, Predicted(1.0, 1.0))) == []
+    assert not list(left_over(table(batches[:3], latency_ms=1.0, predicted_ms=2.0)))

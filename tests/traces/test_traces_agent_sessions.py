@@ -61,14 +61,6 @@ def test_ids_are_shared_within_a_session_except_partial_blocks(read):
     assert {one >> SESSION_BITS for one in ids[8]} == {1}
 
 
-def test_prefixes_can_be_shared_between_sessions(read):
-    ids = read(TWO, share_prefixes=True).prompt_ids
-    assert ids[0] == ids[7]
-    assert ids[8][:2] == ids[0]
-    assert ids[8][2] >= 0
-    assert ids[1][0] not in ids[0]
-
-
 def test_a_request_without_a_type_is_one_of_the_chains(read):
     plain = [{key: value for key, value in one.items() if (key, value) != ("type", "n")} for one in TWO[1]["requests"]]
     assert read([{**TWO[1], "requests": plain}]).turns.after == read([TWO[1]]).turns.after == [(), (0,)]
@@ -96,7 +88,6 @@ def test_session_ends_before_its_first_long_request(read):
         ([session(sub_agent(1, 1, [request("x", 4, [1])]))], "of its sub-agent, t='x'"),
         ([TWO[0], {**TWO[1], "block_size": 8}], "all sessions must have the same"),
         ([session(request(0, 8, [1, 2]), block_size=0)], "block_size=0"),
-        ([{**session(request(0, 8, [1, 2])), "tool_tokens": "x"}], "tool_tokens='x'"),
     ],
 )
 def test_bad_session_lines_are_refused(read, lines, culprit):

@@ -1,6 +1,5 @@
 """The chat workload: order of turns, cut histories, one trace for all systems."""
 
-import json
 from random import Random
 
 import numpy as np
@@ -10,7 +9,6 @@ from trace_files import pairs, put
 from testbed.core.errors import InputError
 from testbed.traces.chat import ChatCsv, ChatFitted, interleave
 from testbed.traces.chat_histories import ChatHistories
-from testbed.traces.length_model import load_model
 
 HEADER = "conv_id,turn,history_plus_prompt_tokens,output_tokens\n"
 CSV = HEADER + "0,0,74,918\n1,0,290,905\n1,1,1402,1024\n1,2,2480,33\n2,0,41,950\n"
@@ -68,11 +66,6 @@ def test_new_conversations_start_with_the_configured_probability():
     assert np.mean(seldom[:10_000] % 50 == 0) == pytest.approx(0.1, abs=0.02)
 
 
-def test_started_conversations_continue_with_equal_probability():
-    turns = interleave(np.array([0, 1000, 2000]), 1.0, Random(1))
-    assert np.mean(turns[2:500] >= 1000) == pytest.approx(0.5, abs=0.1)
-
-
 def test_histories_share_ids_only_within_a_conversation():
     rows = ChatHistories(max_prompt=200).rows(400, seed=1)
     first_ids = [ids[0] for ids in rows.prompt_ids]
@@ -123,7 +116,10 @@ def test_fitted_conversations_match_turn_lengths_of_the_file():
         (lambda path: ChatCsv(path).rows(None, 0, max_len=512), "is not below 512"),
         (lambda path: ChatFitted(new_probability=0), "new_probability is 0"),
         (lambda path: ChatFitted(max_prompt=0), "max_prompt 0"),
-        (lambda path: ChatFitted("sharegpt").rows(1, 0), "sharegpt: kind='prompt and output lengths'"),
+        (
+            lambda path: ChatFitted("sharegpt").rows(1, 0),
+            "model='sharegpt': is not a model of conversations",
+        ),
     ],
 )
 def test_bad_chat_settings_are_refused(csv_file, ask, culprit):
@@ -138,10 +134,3 @@ def test_bad_chat_settings_are_refused(csv_file, ask, culprit):
 def test_bad_chat_line_is_refused(tmp_path, line, culprit):
     with pytest.raises(InputError, match=culprit):
         ChatCsv(put(tmp_path, "chat.csv", CSV + line)).rows(5, 0)
-
-
-def test_model_with_inconsistent_tables_is_refused(tmp_path):
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(load_model("chat")[0] | {"turn_edges": [3]}))
-    with pytest.raises(InputError, match=r"c\.json: its tables do not fit its edges"):
-        ChatFitted(str(path)).rows(1, 0)

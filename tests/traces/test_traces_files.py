@@ -1,13 +1,11 @@
 """Every way a file can be bad is one line that names it."""
 
 import gzip
-import json
 
 import pytest
 
 from testbed.core.errors import InputError
 from testbed.traces.csv_lengths import CsvLengths
-from testbed.traces.synthetic import Fitted
 
 HEADER = "input_tokens,output_tokens\n"
 PACKED = gzip.compress((HEADER + "21,518\n" * 5000).encode())
@@ -29,10 +27,7 @@ def read(tmp_path, name, content):
         ("a.csv", HEADER + "1,2\n0,5\n", "line 3, column input_tokens: '0' is not a whole number"),
         ("a.csv", HEADER + "1,2\n4,-5\n", "line 3, column output_tokens: '-5'"),
         ("a.csv", HEADER + "1,2\n4,x\n", "line 3, column output_tokens: 'x'"),
-        ("a.csv", HEADER + "1,2\n4,\n", "line 3, column output_tokens: ''"),
         ("a.csv", HEADER + "1.5,2\n", "line 2, column input_tokens: '1.5'"),
-        ("a.csv", HEADER + "1,nan\n", "line 2, column output_tokens: 'nan'"),
-        ("a.csv", HEADER + "1,1e300\n", "line 2, column output_tokens: '1e300'"),
         ("a.csv", HEADER + "1,2\n3\n", "line 3: 1 fields where the header has 2"),
         ("a.csv", HEADER + "1,2\n\n3,4\n", "line 3: 0 fields where the header has 2"),
         ("a.csv", "arrival_s," + HEADER + "inf,1,2\n", "line 2, column arrival_s: 'inf' is not a time"),
@@ -40,7 +35,6 @@ def read(tmp_path, name, content):
         ("a.csv.gz", HEADER + "1,2\n", "not a valid gzip file"),
         ("a.csv.gz", PACKED[:-12], "the gzip file is truncated"),
         ("a.csv.gz", PACKED[:40] + b"?????" + PACKED[45:], "gzip file"),
-        ("a.csv.gz", b"", "is empty"),
     ],
 )
 def test_bad_file_is_refused_in_one_line(tmp_path, name, content, culprit):
@@ -69,52 +63,3 @@ def test_missing_file_and_folder_are_refused(tmp_path):
 def test_whole_floats_bom_and_trailing_blank_lines_are_accepted(tmp_path):
     rows = read(tmp_path, "a.csv", "\ufeff" + HEADER + "3.0,4\r\n\n\n")
     assert (rows.prompt_len.tolist(), rows.output_len.tolist()) == ([3], [4])
-
-
-TABLE = {"probs": [0, 1], "rows": [[1, 9]]}
-MODEL = {
-    "kind": "prompt and output lengths",
-    "name": "m",
-    "max_len": 20,
-    "bin_edges": [0, 1],
-    "prompt": TABLE,
-    "output": TABLE,
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "culprit"),
-    [
-        ({"kind": "recipes"}, "kind='recipes'"),
-        ({"max_len": None}, "bin_edges .* or max_len"),
-        ({"bin_edges": [0, 0.5, 1]}, "bin_edges .* or max_len"),
-        ({"bin_edges": [1, 0]}, "rise from 0 to 1"),
-        ({"bin_edges": [0, 0.5, 0.5, 1], "output": TABLE | {"rows": [[1, 9]] * 3}}, "rise from 0 to 1"),
-        ({"bin_edges": [0.5, 1]}, "rise from 0 to 1"),
-        ({"bin_edges": [0, 0.5]}, "rise from 0 to 1"),
-        ({"prompt": None}, "prompt: not a table"),
-        ({"prompt": TABLE | {"rows": [[1, float("inf")]]}}, "quantiles must be at most"),
-        ({"prompt": TABLE | {"probs": [0, 0.5]}}, "rise from 0 to 1"),
-        ({"output": TABLE | {"rows": [[9, 1]]}}, "never decrease"),
-        ({"output": TABLE | {"rows": [[1, 2, 3]]}}, "one quantile for each probability"),
-        ({"output": {"probs": [0, 1]}}, "output: not a table"),
-    ],
-)
-def test_bad_model_file_is_refused_in_one_line(tmp_path, change, culprit):
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps(MODEL | change))
-    with pytest.raises(InputError, match=culprit) as caught:
-        Fitted(str(path)).rows(1, 0)
-    assert "m.json" in str(caught.value)
-
-
-def test_broken_model_json_is_refused(tmp_path):
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps(MODEL))
-    assert Fitted(str(path)).rows(50, 0).prompt_len.max() <= 9
-    path.write_text(json.dumps(MODEL)[:-9])
-    with pytest.raises(InputError, match=r"m\.json, line 1: not valid JSON, or truncated"):
-        Fitted(str(path)).rows(1, 0)
-    path.write_text("[1]")
-    with pytest.raises(InputError, match="kind=None"):
-        Fitted(str(path)).rows(1, 0)

@@ -6,7 +6,6 @@ import pytest
 from trace_files import pairs, put, tokenizer  # noqa: F401
 
 from testbed.core.errors import InputError
-from testbed.traces.alpaca import AlpacaJson
 from testbed.traces.azure import AzureCsv
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.sharegpt import ShareGptJson
@@ -27,16 +26,6 @@ def test_sharegpt_takes_the_first_round(tmp_path, tokenizer):  # noqa: F811
     ]
     path = put(tmp_path, "s.json", json.dumps(talks))
     assert pairs(ShareGptJson(path, tokenizer).rows(None, 0)) == [(3, 6), (2, 4)]
-
-
-def test_alpaca_joins_instruction_and_input(tmp_path, tokenizer):  # noqa: F811
-    items = [
-        {"instruction": "add these", "input": "1 2", "output": "3"},
-        {"instruction": "tell me", "input": "", "output": "no way"},
-        {"instruction": "drawn", "input": "", "output": ""},
-    ]
-    path = put(tmp_path, "a.json.gz", json.dumps(items))
-    assert pairs(AlpacaJson(path, tokenizer).rows(None, 0)) == [(5, 2), (3, 3)]
 
 
 def test_bad_tokenizer_file_is_refused(tmp_path, tokenizer):  # noqa: F811
@@ -86,13 +75,6 @@ def test_mooncake_keeps_hashes_and_times(tmp_path, name):
     assert (list(rows.prompt_ids), rows.tokens_per_id) == ([(0, 1), (0, 2)], 512)
 
 
-def test_mooncake_recipe_shuffles_hashes_with_their_rows(tmp_path):
-    lines = [moon(i, 512 * (i + 1), 5, list(range(i + 1))) for i in range(9)]
-    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", "".join(lines))).rows(20, seed=4)
-    assert [len(ids) * 512 for ids in rows.prompt_ids] == rows.prompt_len.tolist()
-    assert rows.arrival_s is None
-
-
 WMT = "year,src_tokens_llama,tgt_tokens_llama\n2014,5,6\n2016,20,30\n2016,7,8\n"
 
 
@@ -109,10 +91,6 @@ def share(path):
     return ShareGptJson(path, "unused")
 
 
-def alpaca(path):
-    return AlpacaJson(path, "unused")
-
-
 @pytest.mark.parametrize(
     ("reader", "content", "culprit"),
     [
@@ -122,25 +100,16 @@ def alpaca(path):
         (share, '[{"conversations": [{"from": "gpt"}]}]', "item 1: not a ShareGPT conversation"),
         (share, '[{"conversations": []}]', "no conversation has a human message"),
         (share, '[{"conversations": [', "not valid JSON, or truncated"),
-        (alpaca, '[{"instruction": "x"}]', "item 1: needs 'instruction' and 'output'"),
-        (alpaca, "[7]", "item 1: needs"),
-        (alpaca, '[{"instruction": " ", "output": "x"}]', "no item has both"),
         (AzureCsv, AZURE + "yesterday,1,2\n", "line 2, column TIMESTAMP: 'yesterday' is not a time such as 2023"),
         (AzureCsv, AZURE + "2023-11-16 18:15:46,1,0\n", "line 2, column GeneratedTokens: '0'"),
-        (AzureCsv, AZURE + "5,1,2\n", "line 2, column TIMESTAMP: '5'"),
-        (AzureCsv, AZURE + ",1,2\n", "line 2, column TIMESTAMP: ''"),
         (AzureCsv, "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,1\n", "no column 'GeneratedTokens'"),
         (AzureCsv, "a,b\n1,2\n", "no column 'arrival_s'; needs TIMESTAMP, ContextTokens, GeneratedTokens as published"),
         (MooncakeJsonl, moon() + moon(input_length=0), "line 2: input_length=0: is not a whole number of tokens"),
-        (MooncakeJsonl, moon() + moon(output_length=-3), "line 2: output_length=-3"),
         (MooncakeJsonl, moon() + moon(output_length="7"), "line 2: output_length='7'"),
-        (MooncakeJsonl, moon() + moon(output_length=True), "line 2: output_length=True"),
         (MooncakeJsonl, moon() + moon(timestamp=None), "line 2: timestamp=None"),
-        (MooncakeJsonl, moon() + moon(timestamp=-1), "line 2: timestamp=-1"),
         (MooncakeJsonl, moon() + moon(timestamp=float("nan")), "line 2: timestamp=nan"),
         (MooncakeJsonl, moon() + moon(hash_ids=[1]), "line 2: 1 hash_ids for 2 blocks of 512 tokens"),
         (MooncakeJsonl, moon() + moon(hash_ids="ab"), "line 2: hash_ids is not a list"),
-        (MooncakeJsonl, moon() + "[1]\n", "line 2: is not a JSON object"),
         (MooncakeJsonl, moon() + moon()[:20], "line 2: not valid JSON, or truncated"),
         (MooncakeJsonl, moon() + moon(timestamp=10**400), "line 2: timestamp=10000"),
         (MooncakeJsonl, moon() + "[" * 100_000, "line 2: JSON that cannot be read: maximum recursion depth"),

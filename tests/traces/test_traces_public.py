@@ -1,14 +1,13 @@
-"""Public formats on files of ten lines of our own: BurstGPT, conversations with roles, RAGPulse, ServeGen."""
+"""Public formats on files of ten lines of our own: BurstGPT, RAGPulse, ServeGen."""
 
 import json
 
 import numpy as np
 import pytest
-from trace_files import pairs, put, tokenizer  # noqa: F401
+from trace_files import pairs, put
 
 from testbed.core.errors import InputError
 from testbed.traces.burstgpt import BurstGptCsv
-from testbed.traces.conversations_json import ConversationsJson
 from testbed.traces.ragpulse import RagPulseJsonl
 from testbed.traces.servegen import ServeGenFolder, Window, arrivals
 
@@ -29,30 +28,6 @@ def test_burstgpt_omits_failures_and_keeps_times(tmp_path):
     rows = BurstGptCsv(put(tmp_path, "b.csv", BURST)).rows(None, 0)
     assert pairs(rows)[:3] == [(472, 18), (1087, 230), (417, 276)]
     assert rows.arrival_s.tolist() == [0, 40, 113, 180.5, 209, 256, 262]
-    chosen = BurstGptCsv(put(tmp_path, "b.csv", BURST), model="GPT-4", log_type="API log").rows(None, 0)
-    assert pairs(chosen) == [(1360, 647)]
-
-
-def message(*texts):
-    roles = ("user", "assistant")
-    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
-
-
-CONVERSATIONS = [
-    {"conversation_id": "a", "model": "m", "conversation": message("a b c", "d", "e f", "g h i"), "turn": 2},
-    {"conversation_hash": "b", "conversation": [{"role": "system", "content": "x"}, *message("y", "z")]},
-    {"conversation": message("nobody answers")},
-]
-
-
-@pytest.mark.parametrize("lines", [True, False])
-def test_conversations_become_turns_with_prompt_ids(tmp_path, tokenizer, lines):  # noqa: F811
-    text = "\n".join(map(json.dumps, CONVERSATIONS)) if lines else json.dumps(CONVERSATIONS)
-    trace = ConversationsJson(put(tmp_path, "c.json", text), tokenizer)
-    rows = trace.rows(None, 0)  # the tokenizer counts words and a BOS a text
-    assert pairs(rows) == [(4, 2), (9, 4), (4, 2)]
-    assert rows.prompt_ids[0] == rows.prompt_ids[1] != rows.prompt_ids[2]
-    assert sorted(pairs(trace.rows(3, 1))) == sorted(pairs(rows))
 
 
 def rag(tmp_path, *lines):
@@ -138,10 +113,6 @@ def burst(text, **options):
     return lambda folder: BurstGptCsv(put(folder, "b.csv", text), **options)
 
 
-def conversations(text):
-    return lambda folder: ConversationsJson(put(folder, "c.json", text), "tokenizer.json")
-
-
 def ragpulse(line):
     return lambda folder: rag(folder, line)
 
@@ -157,15 +128,10 @@ NEGATIVE = {"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}
 @pytest.mark.parametrize(
     ("make", "culprit"),
     [
-        (burst(BURST, model="GPT-5"), "trace.model='GPT-5': is none of ChatGPT, GPT-4"),
         (burst(BURST.replace("1087", "x")), "line 3, column Request tokens: 'x'"),
         (burst(BURST.replace(",230,", ",-230,")), "line 3, column Response tokens: '-230'"),
         (burst(BURST.replace("Response tokens", "Answer")), "no column 'Response tokens'"),
         (burst("Timestamp,Request tokens,Response tokens\n1,0,0\n"), "no request was answered"),
-        (conversations("[{"), "not valid JSON"),
-        (conversations('{"messages": []}'), "item 1: needs a list 'conversation'"),
-        (conversations('{"conversation": [{"role": "user", "content": 3}]}'), "item 1: a message needs a role"),
-        (conversations('{"conversation": [{"role": "user", "content": "x"}]}'), "no conversation has an answer"),
         (ragpulse(rag_request(1, 10, sys_prompt=[7])), "line 1: hash id 7 is in none"),
         (ragpulse(rag_request("x", 10)), "timestamp='x'"),
         (ragpulse(rag_request(1, 0)), "input_length=0"),

@@ -10,8 +10,6 @@ from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.traces.artifact_lengths import PUBLISHED, rows_sha256
 from testbed.traces.azure import AzureCsv
 from testbed.traces.csv_lengths import CsvLengths
-from testbed.traces.fit_lengths import Resolution, errors, fit, tables
-from testbed.traces.length_model import load_model
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.wmt import WmtCsv
 
@@ -25,21 +23,6 @@ def shared(name):
     if not path.exists():
         pytest.skip(f"needs the shared data file {name} (set TESTBED_SHARED to its folder)")
     return str(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "trace", "resolution"),
-    [
-        ("sharegpt", lambda: CsvLengths(shared(SHAREGPT)), Resolution(32, (0.98, 0.99, 0.995))),
-        ("wmt", lambda: WmtCsv(shared(WMT), registered_prefix=0), Resolution(32, output_cells=16)),
-    ],
-)
-def test_embedded_tables_are_refitted_exactly(name, trace, resolution):
-    """As traces/models/README.md says that they were made."""
-    rows = trace().rows(None, 0, 2048)
-    model, (shipped, _) = fit(rows, 2048, resolution), load_model(name)
-    for found in (tables(model), {"fit": errors(model, rows), "num_rows": len(rows)}):
-        assert found == {key: shipped[key] for key in found}
 
 
 def test_sharegpt_rows_are_the_published_ones():

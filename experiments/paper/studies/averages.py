@@ -2,15 +2,17 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task, numbers_of
 from testbed.experiments.runs.run_store import RunStore
 
 WIDTHS = (2, 4, 6)
+SHARES = {"token_states": "token_states", "reservation": "reserved", "internal_fragmentation": "internal",
+          "external_fragmentation_and_others": "external"}  # fmt: skip
+SAVING = {"memory_saving": "memory_saving.per_iteration"}
 
 
 @dataclass(kw_only=True)
@@ -27,15 +29,9 @@ class Averages(Study):
     ratios: Sequence[Mapping[str, str]] = ()
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [
-            Task(
-                f"{panel['figure']} {panel['setting']}, {system}, seed {seed}",
-                partial(self.averages, panel=panel, system=system, seed=seed),
-            )
-            for panel in self.panels
-            for system in self.systems
-            for seed in range(num_seeds or 1)
-        ]
+        label = "{panel[figure]} {panel[setting]}, {system}, seed {seed}"
+        seeds = range(num_seeds or 1)
+        return self.each(label, self.averages, panel=self.panels, system=self.systems, seed=seeds)
 
     def only(self, rows: Collection[RowKey]) -> "Averages":
         """The panels, ratios and systems of these rows; a ratio needs both of its systems."""
@@ -95,13 +91,7 @@ class Savings(Averages):
 
 def quantities_of(summary: dict[str, Any]) -> dict[str, float]:
     """A summary in the paper's words; shares in percent."""
-    memory = {kind: 100 * part["per_iteration"] for kind, part in summary["memory"].items()}
-    return {
-        "token_states": memory["token_states"],
-        "reservation": memory["reserved"],
-        "internal_fragmentation": memory["internal"],
-        "external_fragmentation_and_others": memory["external"],
-        "all_waste": 100 - memory["token_states"],
-        "memory_saving": 100 * summary["memory_saving"]["per_iteration"],
-        "mean_batched_requests": summary["batch"]["mean_per_iteration"],
-    }
+    places = {name: f"memory.{kind}.per_iteration" for name, kind in SHARES.items()}
+    percent = {name: 100 * share for name, share in numbers_of(summary, **places, **SAVING).items()}
+    batched = summary["batch"]["mean_per_iteration"]
+    return {**percent, "all_waste": 100 - percent["token_states"], "mean_batched_requests": batched}

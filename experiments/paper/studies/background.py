@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -23,11 +22,7 @@ class Saturation(Study):
     batch_sizes: Sequence[int]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [
-            Task(f"fig1 {label}, batch of {size}", partial(self.saturate, label=label, size=size))
-            for label in self.systems
-            for size in self.batch_sizes
-        ]
+        return self.each("fig1 {label}, batch of {size}", self.saturate, label=self.systems, size=self.batch_sizes)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         return []
@@ -62,7 +57,7 @@ class Lengths(Study):
     bins: Mapping[str, Sequence[int]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [Task(f"fig11 {name}", partial(self.histogram, trace=name)) for name in self.traces]
+        return self.each("fig11 {trace}", self.histogram, trace=self.traces)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         means = table[table["quantity"].str.startswith("mean")].set_index(["setting", "quantity"])["simulated"]
@@ -100,7 +95,7 @@ class Capacity(Study):
     models: Sequence[str]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [Task(f"table1 {model}", partial(sizes, model=model)) for model in self.models]
+        return self.each("table1 {model}", sizes, model=self.models)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         rows = table.fillna("").itertuples(index=False)

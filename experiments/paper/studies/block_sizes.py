@@ -42,15 +42,9 @@ class BlockSizes(Study):
     compare: Mapping[str, Any] | None = None
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [
-            Task(
-                f"{self.figure} {variant['setting']} {variant['system']}, blocks of {size}, seed {seed}",
-                partial(self.latency, variant=variant, size=size, seed=seed),
-            )
-            for variant in self.variants
-            for size in self.block_sizes
-            for seed in range(num_seeds or 1)
-        ]
+        label = "{study.figure} {variant[setting]} {variant[system]}, blocks of {size}, seed {seed}"
+        seeds = range(num_seeds or 1)
+        return self.each(label, self.latency, variant=self.variants, size=self.block_sizes, seed=seeds)
 
     def only(self, rows: Collection[RowKey]) -> Self:
         """The claims of these rows, and the curves that they are about."""

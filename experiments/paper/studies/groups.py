@@ -8,7 +8,6 @@ every token in all attention layers, as systems without groups do.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import pandas as pd
 
@@ -43,11 +42,8 @@ class Groups(Study):
     chunk: int
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [
-            Task(f"{self.name} {trace}, {model}, {rule}, seed {seed}",
-                 partial(self.filled, trace=trace, model=model, rule=rule, seed=seed))
-            for trace in self.traces for model in self.models for rule in self.rules for seed in range(num_seeds or 1)
-        ]  # fmt: skip
+        label, seeds = "{study.name} {trace}, {model}, {rule}, seed {seed}", range(num_seeds or 1)
+        return self.each(label, self.filled, trace=self.traces, model=self.models, rule=self.rules, seed=seeds)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         means = table.groupby(["trace", "model", "rule"], sort=False)["useful_percent"].mean()

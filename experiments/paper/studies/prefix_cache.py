@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel, Work
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, numbers_of
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
 from testbed.machine import make_cost
@@ -60,9 +59,8 @@ class PrefixCache(EvictionOrders):
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         steps = max(len(trace["timed_blocks"]) for trace in self.traces.values())
-        timed = [(f"timed {i}", partial(self.timed, order=o, step=i)) for i in range(steps) for o in self.orders]
-        replays = [("replay", partial(self.replayed, order=order)) for order in self.orders]
-        return [Task(f"{self.name} {work.keywords['order']}, {what}", work) for what, work in [*timed, *replays]]
+        timed = self.each("{study.name} {order}, timed {step}", self.timed, step=range(steps), order=self.orders)
+        return timed + self.each("{study.name} {order}, replay", self.replayed, order=self.orders)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         curves = table[table["kind"] == "replay"].pivot_table(index="num_blocks", columns="order", values="hit_rate")
@@ -102,15 +100,11 @@ class PrefixCache(EvictionOrders):
         config = self.config(store, trace, order, self.traces[trace]["overrides"])
         summary, run = self.simulate(store, config, sizes[step])
         counts = summary["counters"]
-        found = {
-            "hit_rate": counts["hit_blocks"] / counts["blocks"],
-            "token_hit_rate": counts["hit_tokens"] / counts["tokens"],
-            "evictions": counts["evictions"],
-            "requests_per_s": summary["throughput"]["requests_per_s"],
-            "mean_ttft_s": summary["ttft_s"]["mean"],
-            "run": run,
-        }
-        return [{**place(trace, "timed", order, sizes[step], block_size(config)), **found}]
+        hits = {"hit_rate": counts["hit_blocks"] / counts["blocks"],
+                "token_hit_rate": counts["hit_tokens"] / counts["tokens"]}  # fmt: skip
+        found = numbers_of(summary, evictions="counters.evictions", requests_per_s="throughput.requests_per_s",
+                           mean_ttft_s="ttft_s.mean")  # fmt: skip
+        return [{**place(trace, "timed", order, sizes[step], block_size(config)), **hits, **found, "run": run}]
 
     def _trace(self, store: RunStore) -> str:
         files = dict(store.lengths)
@@ -147,11 +141,8 @@ class AgentSessions(EvictionOrders):
     pool_blocks: Sequence[int]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [
-            Task(f"{self.name} {order}, {blocks} blocks", partial(self.served, order=order, num_blocks=blocks))
-            for blocks in self.pool_blocks
-            for order in self.orders
-        ]
+        label = "{study.name} {order}, {num_blocks} blocks"
+        return self.each(label, self.served, num_blocks=self.pool_blocks, order=self.orders)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """At each size the order with the lowest mean time to first token, oracles aside, and how LRU compares."""
@@ -167,26 +158,15 @@ class AgentSessions(EvictionOrders):
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
-        if SESSIONS not in dict(store.lengths):
-            raise InputError(
-                f"{self.name} replays recorded sessions: give --lengths {SESSIONS}=FILE, in the format of "
-                "github.com/callanjfox/kv-cache-tester, one session a line"
-            )
+        self.given_files(store, [SESSIONS])
         config = self.config(store, SESSIONS, order)
         summary, run = self.simulate(store, config, num_blocks)
-        counts, ttft = summary["counters"], summary["ttft_s"]
-        row = {
-            "order": order,
-            "num_blocks": num_blocks,
-            "block_size": block_size(config),
-            "hit_rate": counts["hit_tokens"] / counts["tokens"],
-            "mean_ttft_s": ttft["mean"],
-            "p50_ttft_s": ttft["p50"],
-            "p90_ttft_s": ttft["p90"],
-            "mean_tpot_s": summary["tpot_s"]["mean"],
-            "simulated_s": summary["simulated_s"],
-            "requests": summary["requests"]["finished"],
-            "evictions": counts["evictions"],
-            "run": run,
-        }
-        return [row]
+        counts = summary["counters"]
+        place = {"order": order, "num_blocks": num_blocks, "block_size": block_size(config),
+                 "hit_rate": counts["hit_tokens"] / counts["tokens"]}  # fmt: skip
+        found = numbers_of(
+            summary, mean_ttft_s="ttft_s.mean", p50_ttft_s="ttft_s.p50", p90_ttft_s="ttft_s.p90",
+            mean_tpot_s="tpot_s.mean", simulated_s="simulated_s", requests="requests.finished",
+            evictions="counters.evictions",
+        )  # fmt: skip
+        return [{**place, **found, "run": run}]

@@ -7,10 +7,10 @@ from functools import partial
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
 from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.prefix_cache import SESSIONS
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, numbers_of
+from testbed.experiments.paper.studies.tiers import MOVED_BLOCKS
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 from testbed.workload import make_workload
@@ -36,30 +36,26 @@ class StoreRules(Study):
     rules: Mapping[str, Sequence[str]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        runs = [(rule, ratio) for ratio in self.live_over_dram for rule in self.rules]
-        return [Task(f"{self.name} {NO_TIER}", partial(self.served, rule=NO_TIER, ratio=0.0))] + [
-            Task(f"{self.name} {rule}, {ratio:g}", partial(self.served, rule=rule, ratio=ratio)) for rule, ratio in runs
-        ]
+        alone = Task(f"{self.name} {NO_TIER}", partial(self.served, rule=NO_TIER, ratio=0.0))
+        label = "{study.name} {rule}, {ratio:g}"
+        return [alone, *self.each(label, self.served, ratio=self.live_over_dram, rule=self.rules)]
 
     def served(self, store: RunStore, rule: str, ratio: float) -> list[Row]:
         """One simulation; times in seconds."""
         config, dram_gib = self.config(store, rule, ratio)
         summary, run = store.measured(config)
         counts = summary["counters"]
-        row = {"rule": rule, "live_over_dram": ratio, "dram_gib": dram_gib,
-               "found_percent": 100 * counts["hit_blocks"] / counts["blocks"],
-               "mean_ttft_s": summary["ttft_s"]["mean"], "mean_e2e_s": summary["e2e_s"]["mean"],
-               "recomputes": summary["preemptions"]["recompute"]}  # fmt: skip
-        moved = ("loaded_blocks", "stored_blocks", "written_blocks")
-        return [{**row, **{name: counts.get(name, 0) for name in moved}, "run": run}]
+        place = {"rule": rule, "live_over_dram": ratio, "dram_gib": dram_gib,
+                 "found_percent": 100 * counts["hit_blocks"] / counts["blocks"]}  # fmt: skip
+        found = numbers_of(
+            summary, mean_ttft_s="ttft_s.mean", mean_e2e_s="e2e_s.mean", recomputes="preemptions.recompute"
+        )
+        return [{**place, **found, **{name: counts.get(name, 0) for name in MOVED_BLOCKS}, "run": run}]
 
     def config(self, store: RunStore, rule: str, ratio: float) -> tuple[RunConfig, float]:
         """The config of a run, and the GiB of its tier."""
-        path = dict(store.lengths).get(SESSIONS)
-        if path is None:
-            raise InputError(f"{self.name}: replays recorded sessions (give --lengths {SESSIONS}=FILE)")
         words = self.no_tier if rule == NO_TIER else (*self.tier, *self.rules[rule])
-        values = {"trace.path": path}
+        values = {"trace.path": self.given_files(store, [SESSIONS])[SESSIONS]}
         live_gib = self.live_gib(configured((*self.common, *self.no_tier), values))
         dram_gib = live_gib / ratio if ratio else 0.0
         config = configured(

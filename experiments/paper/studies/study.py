@@ -1,8 +1,11 @@
 """The plug-in API for an experiment that becomes a figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import product
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +14,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
+from testbed.core.errors import InputError
 from testbed.experiments.runs.figure_style import RC
 from testbed.experiments.runs.run_store import RunStore
 
@@ -37,10 +41,15 @@ class Finding(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One unit of parallel work: runs some points in a lab and returns rows of the figure's table."""
+    """One unit of parallel work: runs some points and returns rows of the figure's table."""
 
     label: str
     work: Callable[[RunStore], list[Row]]
+
+
+def numbers_of(summary: Mapping[str, Any], **paths: str) -> Row:
+    """Columns of a table, each from a place in a summary such as ttft_s.mean."""
+    return {name: reduce(getitem, path.split("."), summary) for name, path in paths.items()}
 
 
 @dataclass(kw_only=True)
@@ -57,6 +66,20 @@ class Study(ABC):
     @abstractmethod
     def tasks(self, num_seeds: int | None) -> list[Task]:
         """What to run; num_seeds None means the study's default."""
+
+    def each(self, label: str, work: Callable[..., list[Row]], /, **axes: Iterable[Any]) -> list[Task]:
+        """A task for each combination of the axes' values, which `label` and `work` take by name."""
+        points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        return [Task(label.format(study=self, **point), partial(work, **point)) for point in points]
+
+    def given_files(self, store: RunStore, names: Iterable[str]) -> dict[str, str]:
+        """The files of these traces that were given; raises InputError where there is none."""
+        found = {name: path for name, path in store.lengths if name in names}
+        if not found:
+            lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
+            raise InputError(f"{self.name}: replays public traces, which are not part of the testbed (give {lengths}; "
+                             "`testbed list trace` says which)")  # fmt: skip
+        return found
 
     def only(self, rows: Collection[RowKey]) -> "Study":
         """This study with no more work than these reference rows take, drawings aside; as it is where it is cheap."""

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
 from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.prefix_cache import block_size
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, numbers_of
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_pool
@@ -19,6 +17,7 @@ from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.workload import make_workload
 
 REPLAY = "replay"
+MOVED_BLOCKS = ("loaded_blocks", "stored_blocks", "written_blocks")
 
 
 @dataclass(kw_only=True)
@@ -35,17 +34,11 @@ class Tiers(Study):
     dram_gib: Sequence[float]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        places = [(trace, gib) for trace in self.traces for gib in self.dram_gib]
-        timed = [
-            Task(
-                f"{self.name} {trace}, {system}, {gib:g} GiB", partial(self.served, trace=trace, system=system, gib=gib)
-            )
-            for trace, gib in places
-            for system in self.systems
-        ]
-        return timed + [
-            Task(f"{self.name} {trace}, replay, {gib:g} GiB", partial(self.replayed, trace=trace, gib=gib))
-            for trace, gib in places
+        axes = {"trace": self.traces, "gib": self.dram_gib}
+        timed = "{study.name} {trace}, {system}, {gib:g} GiB"
+        return [
+            *self.each(timed, self.served, **axes, system=self.systems),
+            *self.each("{study.name} {trace}, replay, {gib:g} GiB", self.replayed, **axes),
         ]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -61,10 +54,7 @@ class Tiers(Study):
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
         """The config of a run, None where the trace's file is not given."""
-        files = dict(store.lengths)
-        if not set(self.traces) & set(files):
-            names = " or ".join(f"--lengths {name}=FILE" for name in self.traces)
-            raise InputError(f"{self.name}: replays public traces, which are not part of the testbed (give {names})")
+        files = self.given_files(store, self.traces)
         if trace not in files:
             return None
         words = (*self.common, *self.traces[trace], *self.systems[system], "+tier@server.tiers.dram=dram")
@@ -76,22 +66,15 @@ class Tiers(Study):
         if config is None:
             return []
         summary, run = store.measured(config)
-        counts, ttft = summary["counters"], summary["ttft_s"]
-        return [
-            {
-                "trace": trace,
-                "system": system,
-                "dram_gib": gib,
-                "found_percent": 100 * counts["hit_blocks"] / counts["blocks"],
-                "mean_ttft_s": ttft["mean"],
-                "p90_ttft_s": ttft["p90"],
-                "mean_tpot_s": summary["tpot_s"]["mean"],
-                "simulated_s": summary["simulated_s"],
-                "recomputes": summary["preemptions"]["recompute"],
-                **{name: counts[name] for name in ("loaded_blocks", "stored_blocks", "written_blocks")},
-                "run": run,
-            }
-        ]
+        counts = summary["counters"]
+        place = {"trace": trace, "system": system, "dram_gib": gib,
+                 "found_percent": 100 * counts["hit_blocks"] / counts["blocks"]}  # fmt: skip
+        found = numbers_of(
+            summary, mean_ttft_s="ttft_s.mean", p90_ttft_s="ttft_s.p90", mean_tpot_s="tpot_s.mean",
+            simulated_s="simulated_s", recomputes="preemptions.recompute",
+            **{name: f"counters.{name}" for name in MOVED_BLOCKS},
+        )  # fmt: skip
+        return [{**place, **found, "run": run}]
 
     def replayed(self, store: RunStore, trace: str, gib: float) -> list[Row]:
         """What one LRU cache of all tiers' size finds, without a clock."""
