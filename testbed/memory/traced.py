@@ -9,10 +9,11 @@ from testbed.memory.policy import MemoryPolicy
 
 TRAITS = (
     "reads_output_len", "shares", "caches_prefixes", "moves_tiers", "moves_in_background", "drops_tokens",
-    "returns_slots", "shrinks",
+    "returns_slots", "shrinks", "prefetches",
 )  # fmt: skip
 UNWATCHED = (
     "find", "group_tables", "fits", "max_seq_len", "num_stored", "counters", "non_sequence_slots", "check", "foresee",
+    "close_session",
 )  # fmt: skip
 
 

@@ -87,6 +87,14 @@ class SchedulerState(Groups):
             self.order(answer.ops, plan)
         return isinstance(answer, Grant)
 
+    def prefetch(self, plan: Plan) -> None:
+        """Load for each group that waits, once, in order of arrival, up to the first that lacks slots for it."""
+        while self.unloaded:
+            group = self.unloaded[0]
+            if group.status is SequenceStatus.WAITING and not self.load(group, group.prefill_len, plan):
+                return
+            self.unloaded.popleft()
+
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find them."""
         seq, left, num_stored = group.todo.pop(0)

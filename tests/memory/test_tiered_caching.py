@@ -16,6 +16,7 @@ from testbed.core.specs import TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.fast_and_slow import differs
 from testbed.memory.policy import PoolSpec, Tier
+from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
 from testbed.memory.tiers.pinned_pool import PinnedPool
@@ -32,6 +33,9 @@ POLICIES = {
     "before eviction": lambda pool: TieredCaching(pool, block_size=8, store=BeforeEviction(4)),
     "exclusive": partial(TieredCaching, block_size=8, exclusive=True),
     "exclusive, lazy": lambda pool: TieredCaching(pool, block_size=8, exclusive=True, store=BeforeEviction(4)),
+    "prefetch": partial(TieredCaching, block_size=8, prefetch=True),
+    "exclusive, prefetch": partial(TieredCaching, block_size=8, exclusive=True, prefetch=True),
+    "by session": lambda pool: TieredCaching(pool, block_size=8, eviction=BySession(), prefetch=True),
     "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=S3Fifo(), store=WriteBack()),
 }  # fmt: skip
 STORES = ["write through", "write back", "exclusive"]

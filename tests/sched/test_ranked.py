@@ -17,6 +17,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.ranked import PriorityClasses, Ranked, SessionOrder
+from testbed.sched.time_to_live import TimeToLive
 from testbed.sim.simulation import simulate
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
@@ -46,6 +47,15 @@ class WatchedSessions(Watched, SessionOrder):
     """Sessions that are watched."""
 
 
+class WatchedLives(Watched, TimeToLive):
+    """Sessions that are watched and keep what they have for a time; the last request of a fifth of them ends one."""
+
+    def finish(self, group):
+        super().finish(group)
+        if not group.request.request_id % 5:
+            self.close_session(group.request.session)
+
+
 @st.composite
 def ranked_schedulers(draw):
     preemption = draw(st.sampled_from([Recompute, Swap, Swap, RecomputeSingleSwapGroup]))
@@ -54,8 +64,11 @@ def ranked_schedulers(draw):
         "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
     }
     patience_s = draw(st.sampled_from([0.0, 1e-3, 0.02, 1e3]))
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from([WatchedSessions, WatchedPriorities, WatchedLives]))
+    if kind is WatchedSessions:
         return lambda policy: WatchedSessions(policy, preemption(), **limits)
+    if kind is WatchedLives:
+        return lambda policy: WatchedLives(policy, preemption(), time_to_live_s=max(patience_s, 1e-6), **limits)
     return lambda policy: WatchedPriorities(policy, preemption(), patience_s=patience_s, **limits)
 
 

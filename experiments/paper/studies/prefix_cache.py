@@ -2,25 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
-from testbed.core.request import PS
 from testbed.core.specs import GIB
-from testbed.cost.model import CostModel, Work
+from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures, sessions_file
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
-from testbed.machine import make_cost
 from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.workload import make_workload
 
 BELADY = "belady"
-SESSIONS = "agent_sessions"
 
 
 @dataclass(kw_only=True)
@@ -77,19 +73,12 @@ class PrefixCache(EvictionOrders):
         trace = self._trace(store)
         config = self.config(store, trace, order, self.traces[trace]["overrides"])
         rows, size = make_workload(config).rows, block_size(config)
-        times = PrefillTimes(make_cost(config.cost, config.model, config.server))
-        prompt_lens = rows.prompt_len.tolist()
         prompts = list(prompts_of(rows, size))
         table = []
         for num_blocks in self.traces[trace]["replay_blocks"]:
             result = replay(prompts, num_blocks, config.policy.parameters["eviction"].make("eviction"))
-            tokens = [hit * size for hit in result.hits]
-            found = {
-                "hit_rate": result.hit_rate,
-                "token_hit_rate": sum(tokens) / sum(prompt_lens),
-                "evictions": result.evictions,
-                "saved_prefill_s": times.saved_s(prompt_lens, tokens),
-            }
+            tokens = sum(result.hits) * size / rows.prompt_len.sum()
+            found = {"hit_rate": result.hit_rate, "token_hit_rate": tokens, "evictions": result.evictions}
             table.append({**place(trace, "replay", order, num_blocks, size), **found})
         return table
 
@@ -122,21 +111,6 @@ def place(trace: str, kind: str, order: str, num_blocks: int, block_size: int) -
     return {"trace": trace, "kind": kind, "order": order, "num_blocks": num_blocks, "block_size": block_size}
 
 
-class PrefillTimes:
-    """The cost of prompts, each alone in one iteration; every cost is computed once."""
-
-    def __init__(self, cost: CostModel) -> None:
-        self._time_ps = cache(lambda new, num_stored: cost.iteration(Work(prefill=((new, num_stored),))))
-
-    def saved_s(self, prompt_lens: Sequence[int], hit_tokens: Sequence[int]) -> float:
-        """Seconds by which hits make these prompts faster; the last token of a prompt is always computed."""
-        saved_ps = 0
-        for prompt_len, hit in zip(prompt_lens, hit_tokens, strict=True):
-            num_stored = min(hit, prompt_len - 1)
-            saved_ps += self._time_ps(prompt_len, 0) - self._time_ps(prompt_len - num_stored, num_stored)
-        return saved_ps / PS
-
-
 @dataclass(kw_only=True)
 class AgentSessions(EvictionOrders):
     """A closed loop of agentic sessions: what each eviction order finds, and what its users wait.
@@ -167,26 +141,9 @@ class AgentSessions(EvictionOrders):
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
-        if SESSIONS not in dict(store.lengths):
-            raise InputError(
-                f"{self.name} replays recorded sessions: give --lengths {SESSIONS}=FILE, in the format of "
-                "github.com/callanjfox/kv-cache-tester, one session a line"
-            )
+        sessions_file(self.name, store)
         config = self.config(store, SESSIONS, order)
-        summary, run = self.simulate(store, config, num_blocks)
-        counts, ttft = summary["counters"], summary["ttft_s"]
-        row = {
-            "order": order,
-            "num_blocks": num_blocks,
-            "block_size": block_size(config),
-            "hit_rate": counts["hit_tokens"] / counts["tokens"],
-            "mean_ttft_s": ttft["mean"],
-            "p50_ttft_s": ttft["p50"],
-            "p90_ttft_s": ttft["p90"],
-            "mean_tpot_s": summary["tpot_s"]["mean"],
-            "simulated_s": summary["simulated_s"],
-            "requests": summary["requests"]["finished"],
-            "evictions": counts["evictions"],
-            "run": run,
-        }
-        return [row]
+        measured = self.simulate(store, config, num_blocks)
+        counts, place = measured.summary["counters"], {"order": order, "num_blocks": num_blocks}
+        found = {"hit_rate": counts["hit_tokens"] / counts["tokens"], "evictions": counts["evictions"]}
+        return [{**place, "block_size": block_size(config), **found, **measures(measured)}]

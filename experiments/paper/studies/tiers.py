@@ -9,6 +9,7 @@ import pandas as pd
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
+from testbed.experiments.paper.studies.open_sessions import measures
 from testbed.experiments.paper.studies.prefix_cache import block_size
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
@@ -75,23 +76,7 @@ class Tiers(Study):
         config = self.config(store, trace, system, gib)
         if config is None:
             return []
-        summary, run = store.measured(config)
-        counts, ttft = summary["counters"], summary["ttft_s"]
-        return [
-            {
-                "trace": trace,
-                "system": system,
-                "dram_gib": gib,
-                "found_percent": 100 * counts["hit_blocks"] / counts["blocks"],
-                "mean_ttft_s": ttft["mean"],
-                "p90_ttft_s": ttft["p90"],
-                "mean_tpot_s": summary["tpot_s"]["mean"],
-                "simulated_s": summary["simulated_s"],
-                "recomputes": summary["preemptions"]["recompute"],
-                **{name: counts[name] for name in ("loaded_blocks", "stored_blocks", "written_blocks")},
-                "run": run,
-            }
-        ]
+        return [{"trace": trace, "system": system, "dram_gib": gib, **measures(store.measured(config))}]
 
     def replayed(self, store: RunStore, trace: str, gib: float) -> list[Row]:
         """What one LRU cache of all tiers' size finds, without a clock."""

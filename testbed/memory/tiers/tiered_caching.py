@@ -24,7 +24,8 @@ class TieredCaching(PrefixCaching):
 
     What is below is loaded before the request is admitted. `store` says what is stored in the first tier; what has
     arrived there is stored in the next one too. With `exclusive` tiers a block leaves the first tier when it has been
-    loaded, so that the tiers together cache as much as one pool of their sizes.
+    loaded, so that the tiers together cache as much as one pool of their sizes. With `prefetch` loads of all waiting
+    requests begin, those of one after another; else those of the next to be admitted.
     """
 
     moves_in_background: ClassVar[bool] = True
@@ -38,9 +39,11 @@ class TieredCaching(PrefixCaching):
         store: StoreRule | None = None,
         load: LoadRule | None = None,
         exclusive: bool = False,
+        prefetch: bool = False,
         hash_of: HashOf = hash,
     ) -> None:
         self._spec = pool
+        self.prefetches = prefetch
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
         if not self._lower:
             raise InputError("policy=tiered: the server has no tier (give +tier@server.tiers.dram=dram)")
