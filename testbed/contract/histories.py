@@ -188,7 +188,7 @@ class Histories:
         chunk = random.choice([0, 0, self.length()])
         if self.policy.caches_prefixes and random.random() < 0.7:
             shared = random.choice([prompt_len, random.randint(1, prompt_len)])
-            waits = self.policy.prefetches and random.random() < 0.3
+            waits = self.policy.prefetches > 0 and random.random() < 0.3
             return Admit(prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs, waits=waits)
         provided = self.policy.shares and random.random() < 0.5
         return Admit(prompt_len, output_len, 0, 0, chunk, num_seqs, provided)

@@ -90,7 +90,7 @@ class MemoryPolicy(Foresight, ABC):
     single_sequence: ClassVar[bool] = False  # serves requests of one sequence alone
     returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
     shrinks: ClassVar[bool] = False
-    prefetches: bool = False  # a scheduler calls `load` for every waiting request, not only for the next
+    prefetches: int = 0  # a scheduler calls `load` for so many of the first waiting requests, before they are admitted
 
     @abstractmethod
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:

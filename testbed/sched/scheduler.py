@@ -44,7 +44,7 @@ class Scheduler(Foresight, ABC):
         group = SequenceGroup(request, sequences)
         self.state.waiting.append(group)
         if self.policy.prefetches:
-            self.state.unloaded.append(group)
+            self.state.unloaded.add(group)
         return group
 
     def close_session(self, session: int) -> None:
@@ -208,7 +208,7 @@ class IterationLevel(Scheduler):
         if not plan.repeats:
             return
         waiting, swapped = r.waiting, r.swapped
-        plan.ends_on_arrival = r.policy.prefetches or not (self._keeps_order and (swapped or waiting))
+        plan.ends_on_arrival = r.policy.prefetches > 0 or not (self._keeps_order and (swapped or waiting))
         if swapped and r.returns_first():
             stable = r.swap_in_refused
         else:

@@ -1,5 +1,7 @@
 """The moves of a group between waiting, running, swapped and finished; every scheduler has one of these."""
 
+from itertools import islice
+
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
 from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal
@@ -37,6 +39,7 @@ class SchedulerState(Groups):
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
             num_tokens = prefill_len
+        self.unloaded.discard(group)
         if policy.moves_in_background and not self.load(group, num_tokens, plan):
             self.refused = group
             return Refusal.LATER
@@ -88,12 +91,13 @@ class SchedulerState(Groups):
         return isinstance(answer, Grant)
 
     def prefetch(self, plan: Plan) -> None:
-        """Load for each group that waits, once, in order of arrival, up to the first that lacks slots for it."""
-        while self.unloaded:
-            group = self.unloaded[0]
-            if group.status is SequenceStatus.WAITING and not self.load(group, group.prefill_len, plan):
-                return
-            self.unloaded.popleft()
+        """Load for the first groups that wait, once for each, whether there are slots for those before it or not.
+
+        If it depended on these, a span would have to end where an eviction leaves nothing to load for one of them.
+        """
+        for group in islice(self.waiting, self.policy.prefetches):
+            if group in self.unloaded and self.load(group, group.prefill_len, plan):
+                self.unloaded.remove(group)
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find them."""

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from testbed.experiments.commands.speed import branching, cache_speed
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo, Lfu
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.replay import Prompt, replay
 
-ORDERS = [Lru, Fifo, Lfu, Arc, S3Fifo, CostAware]
+ORDERS = [Lru, Fifo, Lfu, Arc, S3Fifo, CostAware, BySession]
 
 
 def prompts(*texts):

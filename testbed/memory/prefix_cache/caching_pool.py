@@ -66,8 +66,8 @@ class CachingPool(BlockPool):
         return len(blocks)
 
     def evict(self, count: int) -> None:
-        """Free `count` parked blocks, which must be there."""
-        self.free += self.index.drop(self.order.victims(count))
+        """Free `count` parked blocks, which must be there; they are taken after those that were free before."""
+        self.free[:0] = self.index.drop(self.order.victims(count))[::-1]
         self.num_parked -= count
         self.evictions += count
 

@@ -24,8 +24,8 @@ class TieredCaching(PrefixCaching):
 
     What is below is loaded before the request is admitted. `store` says what is stored in the first tier; what has
     arrived there is stored in the next one too. With `exclusive` tiers a block leaves the first tier when it has been
-    loaded, so that the tiers together cache as much as one pool of their sizes. With `prefetch` loads of all waiting
-    requests begin, those of one after another; else those of the next to be admitted.
+    loaded, so that the tiers together cache as much as one pool of their sizes. Loads begin when a request
+    is the next to be admitted, or earlier: when it is among the first `prefetch` that wait.
     """
 
     moves_in_background: ClassVar[bool] = True
@@ -39,9 +39,11 @@ class TieredCaching(PrefixCaching):
         store: StoreRule | None = None,
         load: LoadRule | None = None,
         exclusive: bool = False,
-        prefetch: bool = False,
+        prefetch: int = 0,
         hash_of: HashOf = hash,
     ) -> None:
+        if prefetch < 0:
+            raise InputError(f"policy.prefetch={prefetch}: must be a number of waiting requests, at least 0")
         self._spec = pool
         self.prefetches = prefetch
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
