@@ -17,7 +17,6 @@ from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo, Lfu
-from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 
@@ -43,7 +42,6 @@ POLICIES = {
     "caching_fifo": caching(8, Fifo),
     "caching_lfu": caching(16, Lfu),
     "caching_arc": caching(8, Arc),
-    "caching_s3_fifo": caching(8, S3Fifo),
     "caching_cost_aware": caching(4, CostAware),
     "caching_large_watermark": caching(8, watermark=0.3),
     "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),

@@ -116,17 +116,15 @@ def test_recovery_study_covers_every_block_size(conducted):
     assert drawn.get_ydata() == pytest.approx([scored.simulated] * 2)
 
 
-def test_prefix_cache_study_gives_hit_rates_and_times(conducted):
+def test_prefix_cache_study_gives_hit_rates(conducted):
     study = load("mooncake")
     study.orders = ("lru", "belady")
     chats = study.traces["chat_histories"]
     chats = {**chats, "overrides": [*chats["overrides"], "arrivals.duration_s=10"]}
-    study.traces = {"chat_histories": {**chats, "replay_blocks": [100, 1000], "timed_blocks": [3000]}}
-    table = conducted(study)
-    hits = table[table["kind"] == "replay"].pivot_table(index="num_blocks", columns="order", values="hit_rate")
+    study.traces = {"chat_histories": {**chats, "replay_blocks": [100, 1000]}}
+    hits = conducted(study).pivot_table(index="num_blocks", columns="order", values="hit_rate")
     assert (hits["belady"] >= hits["lru"]).all()
     assert (hits.loc[1000] > hits.loc[100]).all()
-    assert (table[table["kind"] == "timed"]["requests_per_s"] > 0).all()
 
 
 def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
@@ -134,9 +132,9 @@ def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
     with pytest.raises(InputError, match="give --lengths agent_sessions=FILE"):
         study.served(RunStore(tmp_path), NO_TIER, 0.0)
     store = RunStore(tmp_path, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
-    tier = [study.config(store, "write back", ratio)[1] for ratio in (0.9, 1.8)]
+    tier = [study.ruled(store, "write back", ratio)[1] for ratio in (0.9, 1.8)]
     assert tier[0] == pytest.approx(2 * tier[1])
-    config, none = study.config(store, NO_TIER, 0.0)
+    config, none = study.ruled(store, NO_TIER, 0.0)
     assert none == 0
     assert config.server.kv_memory_gib["llama-3-8b"] == pytest.approx(0.3 * 0.9 * tier[0])
 

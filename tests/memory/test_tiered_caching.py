@@ -17,8 +17,8 @@ from testbed.core.specs import TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.fast_and_slow import differs
 from testbed.memory.policy import PoolSpec, Tier
+from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
-from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
 from testbed.memory.tiers.pinned_pool import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
@@ -37,7 +37,7 @@ POLICIES = {
     "prefetch": partial(TieredCaching, block_size=8, prefetch=3),
     "exclusive, prefetch": partial(TieredCaching, block_size=8, exclusive=True, prefetch=3),
     "by session": lambda pool: TieredCaching(pool, block_size=8, eviction=BySession(), prefetch=3),
-    "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=S3Fifo(), store=WriteBack()),
+    "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=Arc(), store=WriteBack()),
 }  # fmt: skip
 STORES = ["write through", "write back", "exclusive"]
 
@@ -181,7 +181,7 @@ def run(make, tiers, requests=None, **options):
     cost = AnalyticCost(MODEL, on, Efficiencies(overhead_s=1e-3))
     policy = make(pool)
     scheduler = ChunkedPrefill(policy, Recompute(cost), max_num_batched_tokens=64, max_num_seqs=8)
-    recorder = simulate(list(agents(8, 4)) if requests is None else requests, scheduler, cost, 512, pool=pool, **options)
+    recorder = simulate(requests or list(agents(8, 4)), scheduler, cost, 512, pool=pool, **options)
     return policy, recorder
 
 
@@ -232,7 +232,7 @@ def test_prefetched_requests_wait_less_for_a_slow_tier():
     [
         (lambda: TieredCaching(PoolSpec(64, 128)), "no tier"),
         (lambda: TieredCaching(POOLS[0], exclusive=True, store=WriteThrough()), "only at its eviction"),
-        (lambda: TieredCaching(POOLS[0], eviction=S3Fifo(), store=BeforeEviction()).background(), "use lru"),
+        (lambda: TieredCaching(POOLS[0], eviction=Arc(), store=BeforeEviction()).background(), "use lru"),
         (lambda: OnReuse(0), "num_hits=0"),
         (lambda: TieredCaching(POOLS[0], prefetch=-1), "prefetch=-1"),
     ],

@@ -13,7 +13,6 @@ ORDERS = {
     "fifo": ("FIFO", "#d62728", "-"),
     "lfu": ("LFU", "#e6b800", "-"),
     "arc": ("ARC", "#2ca02c", "-"),
-    "s3_fifo": ("S3-FIFO", "#9467bd", "-"),
     "cost_aware": ("Cost-aware", "#ff7f0e", "-"),
 }
 SESSION_PANELS = {
@@ -24,25 +23,13 @@ SESSION_PANELS = {
 
 
 def mooncake(table: pd.DataFrame) -> Figure:
-    """Hit rate and throughput of a prefix cache against its size, one curve an eviction order.
-
-    Above the untimed replay, where the oracle is a bound; below the timed runs.
-    """
-    figure = new_figure(height_in=4.6)
-    replay, timed = figure.subplots(2, 1)
-    size = int(table["block_size"].iloc[0])
-    _curves(replay, table[table["kind"] == "replay"], "hit_rate", 100)
-    replay.set(xlabel=f"Cache (blocks of {size} tokens)", ylabel="Prompt blocks found (%)", ylim=(0, None))
-    replay.set_title("Untimed replay")
-    _curves(timed, table[table["kind"] == "timed"], "requests_per_s", 1, marker="o")
-    for axes in (replay, timed):
-        axes.set_xscale("log")
-    timed.set(xlabel=f"KV pool (blocks of {size} tokens)", ylabel="Throughput (requests/s)")
-    sizes = sorted(set(table.loc[table["kind"] == "timed", "num_blocks"]))
-    timed.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    timed.minorticks_off()
-    timed.set_title("Timed runs, to the last request")
-    figure.legend(*replay.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    """Hit rate of a prefix cache against its size in untimed replay, one curve an eviction order."""
+    figure = new_figure(height_in=2.6)
+    axes = figure.subplots()
+    _curves(axes, table, "hit_rate", 100)
+    axes.set(xlabel=f"Cache (blocks of {table['block_size'].iloc[0]} tokens)", xscale="log")
+    axes.set(ylabel="Prompt blocks found (%)", ylim=(0, None))
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
 

@@ -1,14 +1,16 @@
 """Closed loops of recorded sessions on a pool that is a share of what the open ones need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import pandas as pd
+
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.experiments.paper.studies.study import Row, Study
+from testbed.experiments.paper.studies.study import Finding, Row, Study
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
 from testbed.workload import make_workload
@@ -51,6 +53,18 @@ def sessions_file(study: str, store: RunStore) -> str:
             "github.com/callanjfox/kv-cache-tester, one session a line)"
         )
     return path
+
+
+def reported(
+    figure: str, table: pd.DataFrame, places: Iterable[str], system: str, columns: Mapping[str, str]
+) -> list[Finding]:
+    """Some columns of a table as findings of these quantities; `places` has a text for each row."""
+    return [
+        Finding(figure, place, str(row[system]), quantity, row[column])
+        for place, row in zip(places, table.to_dict("records"), strict=True)
+        for column, quantity in columns.items()
+        if not pd.isna(row[column])
+    ]
 
 
 def measures(measured: Measured) -> Row:

@@ -7,7 +7,7 @@ from functools import partial
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.experiments.paper.studies.open_sessions import OpenSessions, measures
+from testbed.experiments.paper.studies.open_sessions import OpenSessions, measures, reported
 from testbed.experiments.paper.studies.study import Finding, Row, Task
 from testbed.experiments.runs.run_store import RunStore
 
@@ -49,11 +49,7 @@ class StoreRules(OpenSessions):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         curves = compared(table)
-        found = [
-            Finding(self.name, f"live set over DRAM {row['live_over_dram']:g}", str(row["rule"]), quantity, row[column])
-            for row in curves.to_dict("records")
-            for column, quantity in COLUMNS.items()
-        ]
+        places = curves["live_over_dram"].map("live set over DRAM {:g}".format)
         slower = curves.pivot_table(index="live_over_dram", columns="rule", values="slower_s")
         first, last = slower.iloc[0], slower.iloc[-1]
         claims = {
@@ -61,6 +57,7 @@ class StoreRules(OpenSessions):
             "eager storing hurts where the tier is small": last[EAGER] > 0,
             "storing before eviction helps more, or hurts less, at every size": (slower[AWARE] < slower[EAGER]).all(),
         }
+        found = reported(self.name, curves, places, "rule", COLUMNS)
         return [*found, *(Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
                           for claim, holds in claims.items())]  # fmt: skip
 

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import pandas as pd
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.experiments.paper.studies.open_sessions import measures
+from testbed.experiments.paper.studies.open_sessions import measures, reported
 from testbed.experiments.paper.studies.prefix_cache import block_size
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
@@ -20,6 +21,7 @@ from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.workload import make_workload
 
 REPLAY = "replay"
+COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to first token (s)"}
 
 
 @dataclass(kw_only=True)
@@ -36,29 +38,15 @@ class Tiers(Study):
     dram_gib: Sequence[float]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        places = [(trace, gib) for trace in self.traces for gib in self.dram_gib]
-        timed = [
-            Task(
-                f"{self.name} {trace}, {system}, {gib:g} GiB", partial(self.served, trace=trace, system=system, gib=gib)
-            )
-            for trace, gib in places
-            for system in self.systems
-        ]
-        return timed + [
-            Task(f"{self.name} {trace}, replay, {gib:g} GiB", partial(self.replayed, trace=trace, gib=gib))
-            for trace, gib in places
+        return [
+            Task(f"{self.name} {trace}, {system}, {gib:g} GiB", partial(work, trace=trace, system=system, gib=gib))
+            for work, systems in ((self.served, self.systems), (self.replayed, [REPLAY]))
+            for trace, gib, system in product(self.traces, self.dram_gib, systems)
         ]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        return [
-            Finding(self.name, f"{row['trace']}, {row['dram_gib']:g} GiB", str(row["system"]), quantity, row[column])
-            for row in table.to_dict("records")
-            for quantity, column in (
-                ("blocks found (%)", "found_percent"),
-                ("mean time to first token (s)", "mean_ttft_s"),
-            )
-            if not pd.isna(row[column])
-        ]
+        places = table["trace"] + table["dram_gib"].map(", {:g} GiB".format)
+        return reported(self.name, table, places, "system", COLUMNS)
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
         """The config of a run, None where the trace's file is not given."""
@@ -78,7 +66,7 @@ class Tiers(Study):
             return []
         return [{"trace": trace, "system": system, "dram_gib": gib, **measures(store.measured(config))}]
 
-    def replayed(self, store: RunStore, trace: str, gib: float) -> list[Row]:
+    def replayed(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
         """What one LRU cache of all tiers' size finds, without a clock."""
         config = self.config(store, trace, next(iter(self.systems)), gib)
         if config is None:
@@ -89,4 +77,4 @@ class Tiers(Study):
         pool = make_pool(config)
         num_blocks = (pool.num_slots + int(gib * GIB) // config.model.kv_bytes_per_token) // size
         found = replay(prompts_of(rows, size), num_blocks, Lru()).hit_rate
-        return [{"trace": trace, "system": REPLAY, "dram_gib": gib, "found_percent": 100 * found}]
+        return [{"trace": trace, "system": system, "dram_gib": gib, "found_percent": 100 * found}]

@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas as pd
 
-from testbed.experiments.paper.studies.open_sessions import OpenSessions, measures
+from testbed.experiments.paper.studies.open_sessions import OpenSessions, measures, reported
 from testbed.experiments.paper.studies.study import Finding, Row, Task
 from testbed.experiments.runs.run_store import RunStore
 from testbed.tables import sessions
@@ -40,13 +40,9 @@ class TimeToLive(OpenSessions):
         requests = pd.read_csv(store.folder / row["run"] / "requests.csv")
         jobs = sessions(requests, requests.set_index("request_id")["session"])
         jobs_s = jobs["end_s"] - jobs["start_s"]
-        return [{"system": system, "time_to_live_s": time_s, "mean_job_s": jobs_s.mean(), "p90_job_s": jobs_s.quantile(0.9),
-                 **row}]  # fmt: skip
+        times = {"mean_job_s": jobs_s.mean(), "p90_job_s": jobs_s.quantile(0.9)}
+        return [{"system": system, "time_to_live_s": time_s, **times, **row}]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        settings = table["time_to_live_s"].map(lambda time_s: "" if pd.isna(time_s) else f"{time_s:g} s")
-        return [
-            Finding(self.name, setting, str(row["system"]), quantity, row[column])
-            for setting, row in zip(settings, table.to_dict("records"), strict=True)
-            for column, quantity in COLUMNS.items()
-        ]
+        settings = table["time_to_live_s"].map("{:g} s".format).replace("nan s", "")
+        return reported(self.name, table, settings, "system", COLUMNS)

@@ -16,9 +16,6 @@ class BySession(EvictionOrder):
     def __init__(self) -> None:
         self._sessions: OrderedDict[int | Node, dict[Node, None]] = OrderedDict()  # the first is evicted first
 
-    def __len__(self) -> int:
-        return sum(map(len, self._sessions.values()))
-
     def park(self, nodes: Sequence[Node]) -> None:
         if nodes:
             session = nodes[0] if self.session is None else self.session

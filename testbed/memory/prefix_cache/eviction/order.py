@@ -36,11 +36,7 @@ class EvictionOrder(ABC):
         for _ in range(count):
             yield self.victim()
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Parked nodes."""
-
-    def close_session(self, session: int) -> None:
+    def close_session(self, session: int) -> None:  # noqa: B027  # most orders know no sessions
         """No request of the session will come."""
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
