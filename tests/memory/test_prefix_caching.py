@@ -5,13 +5,16 @@ from manual_driver import admit, admit_and_prefill, extend, release, sequence
 
 from testbed.core.errors import InputError, OracleError
 from testbed.core.slots import DEVICE, HOST, Grant, Refusal
-from testbed.memory.policy import PoolSpec, UnsupportedError, host
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, Tier, UnsupportedError, host
 from testbed.memory.prefix_cache.eviction.belady import Belady
 from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import block_contents
+from testbed.memory.tiers.tiered_caching import TieredCaching
 
 POOL = PoolSpec(num_slots=64, max_len=64, tiers=host(64))
 
@@ -186,6 +189,24 @@ def test_the_session_that_has_ended_goes_first_and_then_the_one_idle_longest(ord
         caching.close_session(closed)
     found(caching, prompt(3, tuple(range(300, 308))))
     assert tuple(caching.find(prompt(4, (*text, 1)), 9) for text in texts) == kept
+
+
+@pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
+def test_blocks_lie_where_single_steps_put_them(kind):
+    """What transfers cost depends on where blocks lie: long spans that evict must not change it."""
+
+    def tables(steps):
+        pool = kind(PoolSpec(24 * 4, 64, (*host(64), Tier("dram", 256))), block_size=4, watermark=0)
+        found(pool, first := prompt(0, tuple(range(48))))
+        release(pool, first)
+        seqs = [prompt(1, (-1,) * 3), prompt(2, (-2,) * 6)]
+        for seq in seqs:
+            found(pool, seq)
+        for num_tokens in steps:
+            extend(pool, seqs, num_tokens)
+        return [pool.table(seq) for seq in seqs]
+
+    assert tables([40]) == tables([1] * 40)
 
 
 def small(num_blocks, watermark=0.0):

@@ -1,5 +1,7 @@
 """Sessions and conversations with caches over several tiers, and the transfers between these."""
 
+from textwrap import fill
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -35,7 +37,7 @@ def store_rules(table: pd.DataFrame) -> Figure:
         _curves(axes, curves, "live_over_dram", quantity, "rule")
         alone = 0.0 if quantity == "slower_s" else table.loc[table["rule"] == rules.NO_TIER, quantity].iloc[0]
         axes.axhline(alone, linestyle=":", color="black", label=rules.NO_TIER)
-        axes.set(xlabel="Live set over DRAM", ylabel=label.capitalize())
+        axes.set(xlabel="Live set over DRAM", ylabel=fill(label.capitalize(), 30))
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
