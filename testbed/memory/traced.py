@@ -13,7 +13,6 @@ TRAITS = (
 )  # fmt: skip
 UNWATCHED = (
     "find", "group_tables", "fits", "max_seq_len", "num_stored", "counters", "non_sequence_slots", "check", "foresee",
-    "close_session",
 )  # fmt: skip
 
 
@@ -124,6 +123,10 @@ class Traced(MemoryPolicy):
         """Pass on."""
         self._before_change()
         self.policy.landed(move_id)
+
+    def close_session(self, session: int) -> None:
+        """Pass on; no slot changes hands."""
+        self.policy.close_session(session)
 
     def register_prefix(self, num_tokens: int) -> None:
         """Pass on."""
