@@ -221,7 +221,7 @@ def test_cached_blocks_are_traced_until_eviction():
         {0: [0, 1, 2], 1: [0, 1, 3]},
         {1: [0, 1, 3]},
         {},
-        {2: [0, 1, 3, 2]},
+        {2: [3, 2, 1, 0]},
     ]
     cached = [sorted(e.start // 4 for e in f.non_sequence_slots.cached) for f in frames]
     assert cached == [[], [], [], [0, 1], []]
