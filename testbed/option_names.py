@@ -7,6 +7,7 @@ PolicyName = Literal[
     "prefix_caching", "prefix_caching_v1", "prefix_caching_v1_33", "tiered", "tiered_exclusive",
 ]  # fmt: skip
 SchedulerName = Literal[
-    "by_session", "chunked", "mixed", "mixed_2023", "priority", "separate", "static", "vllm_v1", "vllm_v1_async"
-]
+    "by_session", "chunked", "mixed", "mixed_2023", "priority", "separate", "static", "time_to_live", "vllm_v1",
+    "vllm_v1_async",
+]  # fmt: skip
 PreemptionName = Literal["paper", "recompute", "recompute_tail", "swap"]

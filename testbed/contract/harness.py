@@ -93,6 +93,9 @@ class Harness(Moves):
         self.questions.lengths[request.request_id] = final_len - prompt_len
         self.witness.tokens.update((seq.seq_id, list(prompt)) for seq in group.sequences)
         group.note = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
+        if call.waits:
+            self.questions.load(group.first, prompt_len, group.note)
+            return False
         admitted = self.admit(group, call.chunk)
         if self.questions.thorough and not registered_prefix:
             check_max_seq_len(self.questions.fresh(), request, group.final_len)

@@ -20,7 +20,8 @@ class Admit:
     at most.
 
     Its first `shared` tokens are those of `story`, which other prompts may share too. Slots are requested for its
-    first `chunk` tokens, 0 for the whole prompt. It begins with the registered prefix if it is `provided`.
+    first `chunk` tokens, 0 for the whole prompt. It begins with the registered prefix if it is `provided`. One that
+    only `waits` is loaded for and not admitted.
     """
 
     prompt_len: int
@@ -30,6 +31,7 @@ class Admit:
     chunk: int = 0
     num_seqs: int = 1
     provided: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ class Histories:
         chunk = random.choice([0, 0, self.length()])
         if self.policy.caches_prefixes and random.random() < 0.7:
             shared = random.choice([prompt_len, random.randint(1, prompt_len)])
-            return Admit(prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs)
+            waits = self.policy.prefetches > 0 and random.random() < 0.3
+            return Admit(prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs, waits=waits)
         provided = self.policy.shares and random.random() < 0.5
         return Admit(prompt_len, output_len, 0, 0, chunk, num_seqs, provided)
 

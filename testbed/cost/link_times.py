@@ -60,7 +60,7 @@ class MeasuredLink:
         self.times = times
 
     def __call__(self, method: str, way: str, moves: Iterable[Moved]) -> int:
-        """Picoseconds: gathered, a run of slots below the device is one extent; copied, a transfer is one per plane."""
+        """Picoseconds: gathered, a run of slots below the device is one extent; else a transfer is one per plane."""
         slots = transfers = extents = 0
         for move in moves:
             slots += move.length * move.num_transfers
@@ -69,9 +69,9 @@ class MeasuredLink:
         if not slots:
             return 0
         num_bytes, pieces = round(slots * self._slot_bytes), transfers * self._planes
-        if method == COPIES:
-            return self.times(method, way, pieces, num_bytes, 0)
-        return self.times(method, way, extents, num_bytes, num_bytes // pieces)
+        if method == GATHER:
+            return self.times(method, way, extents, num_bytes, num_bytes // pieces)
+        return self.times(method, way, pieces, num_bytes, 0)
 
 
 def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:

@@ -90,6 +90,7 @@ class MemoryPolicy(Foresight, ABC):
     single_sequence: ClassVar[bool] = False  # serves requests of one sequence alone
     returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
     shrinks: ClassVar[bool] = False
+    prefetches: int = 0  # a scheduler calls `load` for so many of the first waiting requests, before they are admitted
 
     @abstractmethod
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
@@ -202,6 +203,9 @@ class MemoryPolicy(Foresight, ABC):
     def landed(self, move_id: int) -> None:
         """A transfer of ops.background has ended: its slots are no longer pinned, what it brought may be found."""
         raise UnsupportedError(f"{type(self).__name__} moves nothing in the background")
+
+    def close_session(self, session: int) -> None:
+        """No request of the session will come: its last one was answered."""
 
     def register_prefix(self, num_tokens: int) -> None:
         """Pin a provider's prefix of num_tokens tokens in the pool (section 4.4)."""

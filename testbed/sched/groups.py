@@ -16,6 +16,7 @@ class Groups:
     swapped: on the host, the first to come back in front. batch: the sequences that decode in lockstep; beams: those of
     its groups that search with beams. num_seqs counts the running sequences.
     kept: the waiting group, if any, that has lost the end of its tokens only, and keeps the slots of the others.
+    unloaded: groups that have come, for which nothing was loaded yet; empty unless the policy prefetches.
     arriving: groups that the next plan does not see yet; ended: those that have their whole output and keep their
     slots until results are in. Both are empty unless a scheduler plans ahead.
     refused: the group that was refused since memory was last released; by clause 2 of the contract it would be refused
@@ -30,6 +31,7 @@ class Groups:
         self.batch = Batch()
         self.beams: dict[int, SequenceGroup] = {}
         self.num_seqs = 0
+        self.unloaded: set[SequenceGroup] = set()  # never iterated over
         self.arriving: list[SequenceGroup] = []
         self.ended: list[SequenceGroup] = []
         self.refused: SequenceGroup | None = None

@@ -43,7 +43,13 @@ class Scheduler(Foresight, ABC):
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
         self.state.waiting.append(group)
+        if self.policy.prefetches:
+            self.state.unloaded.add(group)
         return group
+
+    def close_session(self, session: int) -> None:
+        """The last request of the session was answered, or turned away."""
+        self.policy.close_session(session)
 
     def finish(self, group: SequenceGroup) -> None:
         """The group has its whole output: remove it and release its slots."""
@@ -190,17 +196,19 @@ class IterationLevel(Scheduler):
         self.prompts = self.prefills(self.state, Limits(max_num_batched_tokens, max_num_seqs))
 
     def enable_fast_forward(self, plan: Plan) -> None:
-        """Offer further identical steps where only an end or an arrival matters.
+        """Offer further identical steps where only an end or an arrival matters; requests that wait are prefetched.
 
-        An arrival matters where the queue is empty, or where it might come to stand at its head.
+        An arrival matters where the queue is empty, where it might come to stand at its head, and to a prefetch.
         """
         r = self.state
+        if r.unloaded and not plan.preempted_any:
+            r.prefetch(plan)
         if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted_any:
             return
         if not plan.repeats:
             return
         waiting, swapped = r.waiting, r.swapped
-        plan.ends_on_arrival = not (self._keeps_order and (swapped or waiting))
+        plan.ends_on_arrival = r.policy.prefetches > 0 or not (self._keeps_order and (swapped or waiting))
         if swapped and r.returns_first():
             stable = r.swap_in_refused
         else:

@@ -1,5 +1,6 @@
 """The moves of a group between waiting, running, swapped and finished; every scheduler has one of these."""
 
+from itertools import islice
 from typing import Any
 
 from testbed.core.errors import PlugInError
@@ -39,12 +40,10 @@ class SchedulerState(Groups):
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
             num_tokens = prefill_len
-        if policy.moves_in_background:
-            loading = one_answer(policy, policy.load(group.sequences[0], num_tokens))
-            if isinstance(loading, Refusal):
-                self.refused = group
-                return Refusal.LATER
-            self.order(loading.ops, plan)
+        self.unloaded.discard(group)
+        if policy.moves_in_background and not self.load(group, num_tokens, plan):
+            self.refused = group
+            return Refusal.LATER
         grants = policy.admit(seqs, num_tokens)
         if grants is Refusal.LATER and self.take_kept():
             return self.admit(group, num_tokens, plan)
@@ -95,6 +94,22 @@ class SchedulerState(Groups):
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
         return [GRANTED]
+
+    def load(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
+        """Begin to load what lower tiers have of a waiting group; False where there are no slots for it now."""
+        answer = one_answer(self.policy, self.policy.load(group.sequences[0], num_tokens))
+        if isinstance(answer, Grant):
+            self.order(answer.ops, plan)
+        return isinstance(answer, Grant)
+
+    def prefetch(self, plan: Plan) -> None:
+        """Load for the first groups that wait, once for each, whether there are slots for those before it or not.
+
+        If it depended on these, a span would have to end where an eviction leaves nothing to load for one of them.
+        """
+        for group in islice(self.waiting, self.policy.prefetches):
+            if group in self.unloaded and self.load(group, group.prefill_len, plan):
+                self.unloaded.remove(group)
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find them."""

@@ -168,7 +168,7 @@ class Engine:
         state = self.scheduler.state
         if plan.ops or plan.preempted:
             self._without_tokens(plan)
-        if plan.rejected or self.links.landed:
+        if plan.rejected or self.links.landed or (plan.preempted and state.running):  # a prompt in prefill goes on
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
         if (state.waiting or state.swapped) and not self.links.num_pending and wake_ps == UNBOUNDED:

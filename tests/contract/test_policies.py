@@ -15,7 +15,6 @@ from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Lfu
-from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 
@@ -36,7 +35,6 @@ POLICIES = {
     "caching_lru": caching(8),
     "caching_lfu": caching(16, Lfu),
     "caching_arc": caching(8, Arc),
-    "caching_s3_fifo": caching(8, S3Fifo),
     "caching_cost_aware": caching(4, CostAware),
     "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),
     "caching_outputs_uncached_first": lambda pool: OutputCaching(pool, 4, watermark=0, uncached_first=True),

@@ -65,7 +65,7 @@ def test_list_shows_every_group(testbed):
     assert testbed("--version")[1].startswith("testbed ")
     output = testbed("list")[1]
     assert all(f"│ {group}" in output for group in GROUPS)
-    assert "s3_fifo" in output
+    assert "cost_aware" in output
     assert "rtx-4090" in output
     assert "OPT-13B (Zhang et al. 2022)" in output
     assert "limits" not in output, "what schedulers share is no choice"
@@ -100,7 +100,7 @@ def test_printed_bash_script_completes_commands_and_options(testbed, command, tm
         "testbed run policy=pag": ["paged", "paged_2023"],
         "testbed run -m policy=paged,prefix_caching_": ["prefix_caching_v1", "prefix_caching_v1_33"],
         "testbed run model=opt-13b +system=orca-m": ["orca-max"],
-        "testbed run eviction@policy.eviction=s3": ["s3_fifo"],
+        "testbed run eviction@policy.eviction=co": ["cost_aware"],
         "testbed run gpu=l40": ["l40s"],
         "testbed reproduce moo": ["mooncake"],
         "testbed report x": [],

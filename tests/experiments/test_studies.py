@@ -17,13 +17,13 @@ from testbed.experiments.runs.run_store import RunStore
 def conducted(tmp_path):
     """The table of a study, once its figure could be drawn from it."""
 
-    def conduct(study):
-        rows = [row for task in study.tasks(1) for row in task.work(RunStore(tmp_path / "runs"))]
+    def conduct(study, files=()):
+        rows = [row for task in study.tasks(1) for row in task.work(RunStore(tmp_path / "runs", files))]
         path = tmp_path / "table.csv"
         pd.DataFrame(rows).to_csv(path, index=False)
         figure = study.draw(path)
         assert figure.axes
-        assert figure.get_figwidth() <= 3.3
+        assert figure.get_figwidth() <= 3.3 * len({axes.get_position().x0 for axes in figure.axes})
         assert not overlapping_labels(figure)
         pyplot.close("all")
         table = pd.read_csv(path)
@@ -116,17 +116,15 @@ def test_recovery_study_covers_every_block_size(conducted):
     assert drawn.get_ydata() == pytest.approx([scored.simulated] * 2)
 
 
-def test_prefix_cache_study_gives_hit_rates_and_times(conducted):
+def test_prefix_cache_study_gives_hit_rates(conducted):
     study = load("mooncake")
     study.orders = ("lru", "belady")
     chats = study.traces["chat_histories"]
     chats = {**chats, "overrides": [*chats["overrides"], "arrivals.duration_s=10"]}
-    study.traces = {"chat_histories": {**chats, "replay_blocks": [100, 1000], "timed_blocks": [3000]}}
-    table = conducted(study)
-    hits = table[table["kind"] == "replay"].pivot_table(index="num_blocks", columns="order", values="hit_rate")
+    study.traces = {"chat_histories": {**chats, "replay_blocks": [100, 1000]}}
+    hits = conducted(study).pivot_table(index="num_blocks", columns="order", values="hit_rate")
     assert (hits["belady"] >= hits["lru"]).all()
     assert (hits.loc[1000] > hits.loc[100]).all()
-    assert (table[table["kind"] == "timed"]["requests_per_s"] > 0).all()
 
 
 def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
@@ -134,11 +132,30 @@ def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
     with pytest.raises(InputError, match="give --lengths agent_sessions=FILE"):
         study.served(RunStore(tmp_path), NO_TIER, 0.0)
     store = RunStore(tmp_path, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
-    tier = [study.config(store, "write back", ratio)[1] for ratio in (0.9, 1.8)]
+    tier = [study.ruled(store, "write back", ratio)[1] for ratio in (0.9, 1.8)]
     assert tier[0] == pytest.approx(2 * tier[1])
-    config, none = study.config(store, NO_TIER, 0.0)
+    config, none = study.ruled(store, NO_TIER, 0.0)
     assert none == 0
     assert config.server.kv_memory_gib["llama-3-8b"] == pytest.approx(0.3 * 0.9 * tier[0])
+
+
+def test_transfer_study_takes_its_times_from_the_measured_ones(conducted):
+    times = conducted(load("transfer_sizes")).pivot_table(
+        index="block_size", columns=["way", "method"], values="transfer_ms"
+    )
+    assert (times.loc[16] > times.loc[64]).all()
+    assert (times["to the host", "copies"] > times["to the host", "gather"]).all()
+
+
+def test_time_to_live_study_measures_whole_sessions(conducted, tmp_path):
+    study = load("time_to_live")
+    study.common = [*study.common, "trace.num_sessions=2", "arrivals.at_once=2"]
+    study.times_s, study.systems = [1e-3, 1], {"program order": ["scheduler=by_session"]}
+    study.device_share = 2
+    table = conducted(study, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
+    assert (table["mean_job_s"] > table["mean_e2e_s"]).all()
+    assert table["mean_job_s"].nunique() == 1  # the pool has room for all
+    assert [one.setting for one in study.findings(table)] == ["0.001 s", "0.001 s", "1 s", "1 s", "", ""]
 
 
 def test_what_lmcache_found_is_read_from_the_table(tmp_path):

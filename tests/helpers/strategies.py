@@ -8,10 +8,10 @@ from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
-from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sampling import parse_mix
 from testbed.sched.chunked import ChunkedPrefill
@@ -42,7 +42,7 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy is OutputCaching:
         options["uncached_first"] = draw(st.booleans())
-    order = draw(st.sampled_from([Lru, Fifo, S3Fifo, Arc, CostAware])) if policy.caches_prefixes else None
+    order = draw(st.sampled_from([Lru, Fifo, BySession, Arc, CostAware])) if policy.caches_prefixes else None
 
     def make():
         built = policy(pool, **options, **({"eviction": order()} if order else {}))

@@ -5,11 +5,16 @@ from manual_driver import admit, admit_and_prefill, extend, release, sequence
 
 from testbed.core.errors import InputError, OracleError
 from testbed.core.slots import DEVICE, HOST, Grant, Refusal
-from testbed.memory.policy import PoolSpec, UnsupportedError, host
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, Tier, UnsupportedError, host
 from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.by_session import BySession
+from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import block_contents
+from testbed.memory.tiers.tiered_caching import TieredCaching
 
 POOL = PoolSpec(num_slots=64, max_len=64, tiers=host(64))
 
@@ -18,9 +23,9 @@ def policy(**options):
     return PrefixCaching(POOL, **{"block_size": 4, "watermark": 0, **options})
 
 
-def prompt(seq_id, ids, num_tokens=None, tokens_per_id=1, registered_prefix=0):
+def prompt(seq_id, ids, num_tokens=None, tokens_per_id=1, **identity):
     length = num_tokens or len(ids) * tokens_per_id
-    return sequence(seq_id, length, registered_prefix=registered_prefix, prompt_ids=ids, tokens_per_id=tokens_per_id)
+    return sequence(seq_id, length, prompt_ids=ids, tokens_per_id=tokens_per_id, **identity)
 
 
 def blocks(caching, seq):
@@ -167,6 +172,41 @@ def test_belady_keeps_the_next_used_blocks():
         hits.append(found(caching, seq))
         release(caching, seq)
     assert hits == [0, 0, 0, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("order", "closed", "kept"), [(Lru, None, (0, 8, 8)), (BySession, None, (8, 0, 8)), (BySession, 1, (0, 8, 8))]
+)
+def test_the_session_that_has_ended_goes_first_and_then_the_one_idle_longest(order, closed, kept):
+    """Session 1 comes, then session 2, then session 1 with other content; then two blocks are needed."""
+    caching = PrefixCaching(PoolSpec(6 * 4, 64), block_size=4, watermark=0, eviction=order())
+    texts = [tuple(range(start, start + 8)) for start in (0, 100, 200)]
+    for seq_id, session in enumerate((1, 2, 1)):
+        seq = prompt(seq_id, texts[seq_id], session=session)
+        found(caching, seq)
+        release(caching, seq)
+    if closed is not None:
+        caching.close_session(closed)
+    found(caching, prompt(3, tuple(range(300, 308))))
+    assert tuple(caching.find(prompt(4, (*text, 1)), 9) for text in texts) == kept
+
+
+@pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
+def test_blocks_lie_where_single_steps_put_them(kind):
+    """What transfers cost depends on where blocks lie: long spans that evict must not change it."""
+
+    def tables(steps):
+        pool = kind(PoolSpec(24 * 4, 64, (*host(64), Tier("dram", 256))), block_size=4, watermark=0)
+        found(pool, first := prompt(0, tuple(range(48))))
+        release(pool, first)
+        seqs = [prompt(1, (-1,) * 3), prompt(2, (-2,) * 6)]
+        for seq in seqs:
+            found(pool, seq)
+        for num_tokens in steps:
+            extend(pool, seqs, num_tokens)
+        return [pool.table(seq) for seq in seqs]
+
+    assert tables([40]) == tables([1] * 40)
 
 
 def small(num_blocks, watermark=0.0):

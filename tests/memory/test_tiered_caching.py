@@ -4,6 +4,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
+from same_runs import assert_same
 from tiny import MODEL, server
 
 from testbed.contract import check_policy
@@ -16,7 +17,8 @@ from testbed.core.specs import TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.fast_and_slow import differs
 from testbed.memory.policy import PoolSpec, Tier
-from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
 from testbed.memory.tiers.pinned_pool import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
@@ -32,7 +34,10 @@ POLICIES = {
     "before eviction": lambda pool: TieredCaching(pool, block_size=8, store=BeforeEviction(4)),
     "exclusive": partial(TieredCaching, block_size=8, exclusive=True),
     "exclusive, lazy": lambda pool: TieredCaching(pool, block_size=8, exclusive=True, store=BeforeEviction(4)),
-    "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=S3Fifo(), store=WriteBack()),
+    "prefetch": partial(TieredCaching, block_size=8, prefetch=3),
+    "exclusive, prefetch": partial(TieredCaching, block_size=8, exclusive=True, prefetch=3),
+    "by session": lambda pool: TieredCaching(pool, block_size=8, eviction=BySession(), prefetch=3),
+    "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=Arc(), store=WriteBack()),
 }  # fmt: skip
 STORES = ["write through", "write back", "exclusive"]
 
@@ -158,15 +163,15 @@ def test_what_is_on_its_way_is_pinned_and_in_transit():
     assert policy.admit([sequence(3, range(200, 264))], 64) is Refusal.LATER  # the whole pool
 
 
-def agents(num_sessions, num_turns):
+def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
     """Sessions in turn, each of whose prompts begins with all that it said before."""
     for i in range(num_sessions * num_turns):
         turn, session = divmod(i, num_sessions)
         prompt = tuple(1000 * session + k for k in range(40 * (turn + 1)))
-        yield Request(i, i * 10**9, len(prompt), 8, prompt_ids=prompt)
+        yield Request(i, i * gap_ps, len(prompt), output_len, prompt_ids=prompt)
 
 
-def run(make, tiers, requests=None):
+def run(make, tiers, requests=None, **options):
     on = server(host_bandwidth=1e9)
     on = type(on)(on.name, on.gpu, 1, tiers=tiers)
     slots = tuple(
@@ -176,8 +181,15 @@ def run(make, tiers, requests=None):
     cost = AnalyticCost(MODEL, on, Efficiencies(overhead_s=1e-3))
     policy = make(pool)
     scheduler = ChunkedPrefill(policy, Recompute(cost), max_num_batched_tokens=64, max_num_seqs=8)
-    recorder = simulate(list(agents(8, 4)) if requests is None else requests, scheduler, cost, 512, pool=pool)
+    recorder = simulate(requests or list(agents(8, 4)), scheduler, cost, 512, pool=pool, **options)
     return policy, recorder
+
+
+@pytest.mark.parametrize("name", ["prefetch", "exclusive, prefetch"])
+@pytest.mark.parametrize("gap_ms", [10, 20, 40])
+def test_fast_equals_slow_where_requests_that_wait_are_prefetched(name, gap_ms):
+    tiers, requests = {"dram": TierSpec(gib(4000), 3e6, 1e9, 1e-5)}, list(agents(8, 4, gap_ms * 10**9, 20))
+    assert_same(*(run(POLICIES[name], tiers, requests, fast_forward=way)[1] for way in (True, False)))
 
 
 def gib(num_slots):
@@ -204,13 +216,25 @@ def test_a_tier_finds_what_the_device_has_lost_and_a_slow_one_makes_requests_wai
     assert ends[1e6] > ends[1e9]
 
 
+def test_prefetched_requests_wait_less_for_a_slow_tier():
+    waits = {}
+    for name in ("exclusive", "exclusive, prefetch"):
+        tiers = {"dram": TierSpec(gib(4000), 1e7, 1e9, 1e-5)}
+        policy, recorder = run(POLICIES[name], tiers, list(agents(8, 4, 4 * 10**9)))
+        columns = recorder.requests.columns()
+        waits[name] = (columns["first_token_ps"] - columns["arrival_ps"]).mean()
+        assert policy.counters()["hit_tokens"] == 1920
+    assert waits["exclusive, prefetch"] < 0.8 * waits["exclusive"]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: TieredCaching(PoolSpec(64, 128)), "no tier"),
         (lambda: TieredCaching(POOLS[0], exclusive=True, store=WriteThrough()), "only at its eviction"),
-        (lambda: TieredCaching(POOLS[0], eviction=S3Fifo(), store=BeforeEviction()).background(), "use lru"),
+        (lambda: TieredCaching(POOLS[0], eviction=Arc(), store=BeforeEviction()).background(), "use lru"),
         (lambda: OnReuse(0), "num_hits=0"),
+        (lambda: TieredCaching(POOLS[0], prefetch=-1), "prefetch=-1"),
     ],
 )
 def test_what_does_not_go_together_is_refused(make, message):

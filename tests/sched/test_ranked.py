@@ -17,6 +17,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.ranked import PriorityClasses, Ranked, SessionOrder
+from testbed.sched.time_to_live import TimeToLive
 from testbed.sim.simulation import simulate
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
@@ -46,6 +47,15 @@ class WatchedSessions(Watched, SessionOrder):
     """Sessions that are watched."""
 
 
+class WatchedLives(Watched, TimeToLive):
+    """Sessions that are watched and keep what they have for a time; the last request of a fifth of them ends one."""
+
+    def finish(self, group):
+        super().finish(group)
+        if not group.request.request_id % 5:
+            self.close_session(group.request.session)
+
+
 @st.composite
 def ranked_schedulers(draw):
     preemption = draw(st.sampled_from([Recompute, Swap, Swap, RecomputeSingleSwapGroup]))
@@ -54,8 +64,11 @@ def ranked_schedulers(draw):
         "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
     }
     patience_s = draw(st.sampled_from([0.0, 1e-3, 0.02, 1e3]))
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from([WatchedSessions, WatchedPriorities, WatchedLives]))
+    if kind is WatchedSessions:
         return lambda policy: WatchedSessions(policy, preemption(), **limits)
+    if kind is WatchedLives:
+        return lambda policy: WatchedLives(policy, preemption(), time_to_live_s=max(patience_s, 1e-6), **limits)
     return lambda policy: WatchedPriorities(policy, preemption(), patience_s=patience_s, **limits)
 
 
@@ -133,9 +146,35 @@ def test_sessions_are_served_in_the_order_in_which_they_began():
     assert served(ChunkedPrefill, shapes)[0] == {0: 10, 1: 14, 2: 18, 3: 22}
 
 
-def test_patience_is_a_time():
-    with pytest.raises(InputError, match=r"patience_s=-1\.0: must be a time of at least 0 s"):
-        PriorityClasses(Paged(PoolSpec(64, 64)), Recompute(), patience_s=-1.0, **LIMITS)
+@pytest.mark.parametrize(("time_to_live_s", "ends"), [(1e-6, 9), (5e-3, 12), (20e-3, 22)])
+def test_an_answered_request_keeps_its_slots_for_a_time_while_another_runs(time_to_live_s, ends):
+    """The third request waits for slots of the first, or at last for the end of the second."""
+    shapes = [(0, 0, 7, 20, 3), (4, 0, 8, 16, 14), (5, 0, 9, 16, 4)]
+    assert served(TimeToLive, shapes, time_to_live_s=time_to_live_s)[0] == {0: 3, 1: 18, 2: ends}
+
+
+def test_what_is_retained_gives_way_to_what_runs_to_what_would_idle_and_to_what_continues_it():
+    assert served(TimeToLive, [(0, 0, 7, 20, 3), (4, 0, 8, 40, 20)], time_to_live_s=1.0)[0] == {0: 3, 1: 24}
+    scheduler = scheduler_of(TimeToLive, PrefixCaching(PoolSpec(80, 64)), Recompute(), time_to_live_s=1.0)
+    turns = [Request(i, 10 * i * MS, 33, 2, session=i // 2, prompt_ids=tuple(range(33))) for i in range(3)]
+    simulate(turns, scheduler, FastMillisecond(), 64)
+    assert [group.request.request_id for group in scheduler.state.retained] == [1, 2]
+    scheduler.close_session(0)
+    assert [group.request.request_id for group in scheduler.state.retained] == [2]
+    assert scheduler.policy.usage().held == 48
+
+
+def test_a_lone_prompt_goes_on_when_the_decode_behind_it_was_preempted():
+    shapes = [(0, 0, 7, 2, 1), (1, 0, 8, 4, 40), (5, 0, 7, 60, 2)]
+    ends, recorder = served(SessionOrder, shapes, max_num_batched_tokens=4)
+    assert recorder.totals.recomputes == 1
+    assert ends[2] < ends[1]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(PriorityClasses, "patience_s"), (TimeToLive, "time_to_live_s")])
+def test_patience_and_time_to_live_are_times(kind, name):
+    with pytest.raises(InputError, match=rf"{name}=-1\.0: must be a time"):
+        kind(Paged(PoolSpec(64, 64)), Recompute(), **{name: -1.0}, **LIMITS)
 
 
 class OpensLate(ChunkedPrefill):

@@ -1,25 +1,23 @@
-"""Prefix caches beyond the paper: hit rate, throughput and latency against cache size, for every eviction order."""
+"""Prefix caches beyond the paper: hit rate and latency against cache size, for every eviction order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.request import PS
 from testbed.core.specs import GIB
-from testbed.cost.model import CostModel, Work
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, numbers_of
+from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures, reported, sessions_file
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.run_store import Measured, RunStore
-from testbed.machine import make_cost
+from testbed.experiments.runs.run_store import RunStore
 from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.workload import make_workload
 
 BELADY = "belady"
-SESSIONS = "agent_sessions"
+COLUMNS = {"mean_ttft_s": "mean time to first token (s)", "hit_rate": "tokens found"}
 
 
 @dataclass(kw_only=True)
@@ -35,12 +33,6 @@ class EvictionOrders(Study):
         words = (*self.common, *overrides, f"eviction@policy.eviction={order}")
         return configured(words, {"trace.path": path} if path else None)
 
-    def simulate(self, store: RunStore, config: RunConfig, num_blocks: int) -> Measured:
-        """One simulation with a pool of so many blocks."""
-        pool_bytes = (num_blocks * block_size(config) + 1) * config.model.kv_bytes_per_token
-        pools = {config.model.name: pool_bytes / GIB}
-        return store.measured(replace(config, server=replace(config.server, kv_memory_gib=pools)))
-
 
 def block_size(config: RunConfig) -> int:
     """Tokens of the policy's blocks."""
@@ -49,21 +41,18 @@ def block_size(config: RunConfig) -> int:
 
 @dataclass(kw_only=True)
 class PrefixCache(EvictionOrders):
-    """Hit rates come from the untimed replay, where Belady's order is a bound; throughput comes from timed runs.
+    """Untimed replay, where Belady's order is a bound.
 
-    All requests of the trace arrive by its own clock and are served to the end, so throughput is their number over the
-    time that this takes. `traces` says what to do by name of trace: the one whose file is given, else the last.
+    `traces` says what to do by name of trace: the one whose file is given, else the last.
     """
 
     traces: Mapping[str, Mapping[str, Any]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        steps = max(len(trace["timed_blocks"]) for trace in self.traces.values())
-        timed = self.each("{study.name} {order}, timed {step}", self.timed, step=range(steps), order=self.orders)
-        return timed + self.each("{study.name} {order}, replay", self.replayed, order=self.orders)
+        return [Task(f"{self.name} {order}", partial(self.replayed, order=order)) for order in self.orders]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        curves = table[table["kind"] == "replay"].pivot_table(index="num_blocks", columns="order", values="hit_rate")
+        curves = table.pivot_table(index="num_blocks", columns="order", values="hit_rate")
         ahead = (curves.sub(curves[BELADY], axis=0) > 0).any()
         place = self.name, str(table["trace"].iloc[0])
         rates = [Finding(*place, order, "largest hit rate (%)", 100 * curves[order].max()) for order in curves.columns]
@@ -71,64 +60,18 @@ class PrefixCache(EvictionOrders):
         return [*rates, bound]
 
     def replayed(self, store: RunStore, order: str) -> list[Row]:
-        """The curve of one order in untimed replay."""
-        trace = self._trace(store)
+        """The curve of one order."""
+        trace = next((name for name in self.traces if name in dict(store.lengths)), list(self.traces)[-1])
         config = self.config(store, trace, order, self.traces[trace]["overrides"])
         rows, size = make_workload(config).rows, block_size(config)
-        times = PrefillTimes(make_cost(config.cost, config.model, config.server))
-        prompt_lens = rows.prompt_len.tolist()
         prompts = list(prompts_of(rows, size))
         table = []
         for num_blocks in self.traces[trace]["replay_blocks"]:
             result = replay(prompts, num_blocks, config.policy.parameters["eviction"].make("eviction"))
-            tokens = [hit * size for hit in result.hits]
-            found = {
-                "hit_rate": result.hit_rate,
-                "token_hit_rate": sum(tokens) / sum(prompt_lens),
-                "evictions": result.evictions,
-                "saved_prefill_s": times.saved_s(prompt_lens, tokens),
-            }
-            table.append({**place(trace, "replay", order, num_blocks, size), **found})
+            tokens = sum(result.hits) * size / rows.prompt_len.sum()
+            found = {"hit_rate": result.hit_rate, "token_hit_rate": tokens, "evictions": result.evictions}
+            table.append({"trace": trace, "order": order, "num_blocks": num_blocks, "block_size": size, **found})
         return table
-
-    def timed(self, store: RunStore, order: str, step: int) -> list[Row]:
-        """One simulation, with the pool as large as the cache."""
-        trace = self._trace(store)
-        sizes = self.traces[trace]["timed_blocks"]
-        if step >= len(sizes):
-            return []
-        config = self.config(store, trace, order, self.traces[trace]["overrides"])
-        summary, run = self.simulate(store, config, sizes[step])
-        counts = summary["counters"]
-        hits = {"hit_rate": counts["hit_blocks"] / counts["blocks"],
-                "token_hit_rate": counts["hit_tokens"] / counts["tokens"]}  # fmt: skip
-        found = numbers_of(summary, evictions="counters.evictions", requests_per_s="throughput.requests_per_s",
-                           mean_ttft_s="ttft_s.mean")  # fmt: skip
-        return [{**place(trace, "timed", order, sizes[step], block_size(config)), **hits, **found, "run": run}]
-
-    def _trace(self, store: RunStore) -> str:
-        files = dict(store.lengths)
-        return next((name for name in self.traces if name in files), list(self.traces)[-1])
-
-
-def place(trace: str, kind: str, order: str, num_blocks: int, block_size: int) -> Row:
-    """Which point a row is of."""
-    return {"trace": trace, "kind": kind, "order": order, "num_blocks": num_blocks, "block_size": block_size}
-
-
-class PrefillTimes:
-    """The cost of prompts, each alone in one iteration; every cost is computed once."""
-
-    def __init__(self, cost: CostModel) -> None:
-        self._time_ps = cache(lambda new, num_stored: cost.iteration(Work(prefill=((new, num_stored),))))
-
-    def saved_s(self, prompt_lens: Sequence[int], hit_tokens: Sequence[int]) -> float:
-        """Seconds by which hits make these prompts faster; the last token of a prompt is always computed."""
-        saved_ps = 0
-        for prompt_len, hit in zip(prompt_lens, hit_tokens, strict=True):
-            num_stored = min(hit, prompt_len - 1)
-            saved_ps += self._time_ps(prompt_len, 0) - self._time_ps(prompt_len - num_stored, num_stored)
-        return saved_ps / PS
 
 
 @dataclass(kw_only=True)
@@ -141,32 +84,22 @@ class AgentSessions(EvictionOrders):
     pool_blocks: Sequence[int]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        label = "{study.name} {order}, {num_blocks} blocks"
-        return self.each(label, self.served, num_blocks=self.pool_blocks, order=self.orders)
+        return [
+            Task(f"{self.name} {order}, {blocks} blocks", partial(self.served, order=order, num_blocks=blocks))
+            for blocks in self.pool_blocks
+            for order in self.orders
+        ]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """At each size the order with the lowest mean time to first token, oracles aside, and how LRU compares."""
-        found = []
-        for blocks, rows in table[table["order"] != BELADY].groupby("num_blocks"):
-            best = rows.loc[rows["mean_ttft_s"].idxmin()]
-            found += [
-                Finding(self.name, f"{blocks} blocks", str(row["order"]), quantity, float(row[column]))
-                for row in (best, *(rows.loc[i] for i in rows.index[rows["order"] == "lru"] if i != best.name))
-                for quantity, column in (("mean time to first token (s)", "mean_ttft_s"), ("tokens found", "hit_rate"))
-            ]
-        return found
+        return reported(self.name, table, table["num_blocks"].map("{} blocks".format), "order", COLUMNS)
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
-        self.given_files(store, [SESSIONS])
+        sessions_file(self.name, store)
         config = self.config(store, SESSIONS, order)
-        summary, run = self.simulate(store, config, num_blocks)
-        counts = summary["counters"]
-        place = {"order": order, "num_blocks": num_blocks, "block_size": block_size(config),
-                 "hit_rate": counts["hit_tokens"] / counts["tokens"]}  # fmt: skip
-        found = numbers_of(
-            summary, mean_ttft_s="ttft_s.mean", p50_ttft_s="ttft_s.p50", p90_ttft_s="ttft_s.p90",
-            mean_tpot_s="tpot_s.mean", simulated_s="simulated_s", requests="requests.finished",
-            evictions="counters.evictions",
-        )  # fmt: skip
-        return [{**place, **found, "run": run}]
+        pool_bytes = (num_blocks * block_size(config) + 1) * config.model.kv_bytes_per_token
+        pools = {config.model.name: pool_bytes / GIB}
+        measured = store.measured(replace(config, server=replace(config.server, kv_memory_gib=pools)))
+        counts, place = measured.summary["counters"], {"order": order, "num_blocks": num_blocks}
+        found = {"hit_rate": counts["hit_tokens"] / counts["tokens"], "evictions": counts["evictions"]}
+        return [{**place, "block_size": block_size(config), **found, **measures(measured)}]

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import pandas as pd
 
 from testbed.config import RunConfig
+from testbed.core.errors import InputError
 from testbed.core.specs import GIB
+from testbed.experiments.paper.studies.open_sessions import measures, reported
 from testbed.experiments.paper.studies.prefix_cache import block_size
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, numbers_of
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_pool
@@ -17,7 +21,7 @@ from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.workload import make_workload
 
 REPLAY = "replay"
-MOVED_BLOCKS = ("loaded_blocks", "stored_blocks", "written_blocks")
+COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to first token (s)"}
 
 
 @dataclass(kw_only=True)
@@ -34,27 +38,22 @@ class Tiers(Study):
     dram_gib: Sequence[float]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        axes = {"trace": self.traces, "gib": self.dram_gib}
-        timed = "{study.name} {trace}, {system}, {gib:g} GiB"
         return [
-            *self.each(timed, self.served, **axes, system=self.systems),
-            *self.each("{study.name} {trace}, replay, {gib:g} GiB", self.replayed, **axes),
+            Task(f"{self.name} {trace}, {system}, {gib:g} GiB", partial(work, trace=trace, system=system, gib=gib))
+            for work, systems in ((self.served, self.systems), (self.replayed, [REPLAY]))
+            for trace, gib, system in product(self.traces, self.dram_gib, systems)
         ]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        return [
-            Finding(self.name, f"{row['trace']}, {row['dram_gib']:g} GiB", str(row["system"]), quantity, row[column])
-            for row in table.to_dict("records")
-            for quantity, column in (
-                ("blocks found (%)", "found_percent"),
-                ("mean time to first token (s)", "mean_ttft_s"),
-            )
-            if not pd.isna(row[column])
-        ]
+        places = table["trace"] + table["dram_gib"].map(", {:g} GiB".format)
+        return reported(self.name, table, places, "system", COLUMNS)
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
         """The config of a run, None where the trace's file is not given."""
-        files = self.given_files(store, self.traces)
+        files = dict(store.lengths)
+        if not set(self.traces) & set(files):
+            names = " or ".join(f"--lengths {name}=FILE" for name in self.traces)
+            raise InputError(f"{self.name}: replays public traces, which are not part of the testbed (give {names})")
         if trace not in files:
             return None
         words = (*self.common, *self.traces[trace], *self.systems[system], "+tier@server.tiers.dram=dram")
@@ -65,18 +64,9 @@ class Tiers(Study):
         config = self.config(store, trace, system, gib)
         if config is None:
             return []
-        summary, run = store.measured(config)
-        counts = summary["counters"]
-        place = {"trace": trace, "system": system, "dram_gib": gib,
-                 "found_percent": 100 * counts["hit_blocks"] / counts["blocks"]}  # fmt: skip
-        found = numbers_of(
-            summary, mean_ttft_s="ttft_s.mean", p90_ttft_s="ttft_s.p90", mean_tpot_s="tpot_s.mean",
-            simulated_s="simulated_s", recomputes="preemptions.recompute",
-            **{name: f"counters.{name}" for name in MOVED_BLOCKS},
-        )  # fmt: skip
-        return [{**place, **found, "run": run}]
+        return [{"trace": trace, "system": system, "dram_gib": gib, **measures(store.measured(config))}]
 
-    def replayed(self, store: RunStore, trace: str, gib: float) -> list[Row]:
+    def replayed(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
         """What one LRU cache of all tiers' size finds, without a clock."""
         config = self.config(store, trace, next(iter(self.systems)), gib)
         if config is None:
@@ -87,4 +77,4 @@ class Tiers(Study):
         pool = make_pool(config)
         num_blocks = (pool.num_slots + int(gib * GIB) // config.model.kv_bytes_per_token) // size
         found = replay(prompts_of(rows, size), num_blocks, Lru()).hit_rate
-        return [{"trace": trace, "system": REPLAY, "dram_gib": gib, "found_percent": 100 * found}]
+        return [{"trace": trace, "system": system, "dram_gib": gib, "found_percent": 100 * found}]

@@ -64,18 +64,23 @@ class BlockIndex(BatchIndex):
         return len(due) * len(self.due)
 
     def grow(self, num_steps: int) -> Growth:
-        """Append the blocks for num_steps more steps, from the end of the free list, which must be long enough."""
+        """Append the blocks for num_steps more steps, as these would take them from the end of the free list.
+
+        It must be long enough.
+        """
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
-        for soonest, members in enumerate((self.due[now:] + self.due[:now])[:num_steps]):
-            if members:
-                slots = len(members) * size
-                for step in range(soonest, num_steps, size):
-                    for blocks in members.values():
-                        blocks.append(take())
-                    weight = slots * step
-                    first += weight
-                    second += weight * step
+        rounds = [(soonest, one) for soonest, one in enumerate(self.due[now:] + self.due[:now]) if one]
+        for begun in range(0, num_steps, size):
+            for soonest, members in rounds:
+                step = begun + soonest
+                if step >= num_steps:
+                    break
+                for blocks in members.values():
+                    blocks.append(take())
+                weight = len(members) * size * step
+                first += weight
+                second += weight * step
         return record(Growth, ((num_free - len(free)) * size, first, second))
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:

@@ -158,16 +158,21 @@ class PrefixCaching(Paged):
             prompt.published = full
 
     def release(self, seq: Seq) -> None:
+        self._cache.order.session = seq.session
         super().release(seq)
         self._prompts.pop(seq.seq_id, None)
 
     def move(self, seqs: list[Seq], tier: str) -> Answer:
         """On the host nothing is findable; what comes back has new blocks."""
+        self._cache.order.session = seqs[0].session
         answer = super().move(seqs, tier)
         if isinstance(answer, Grant) and tier == HOST:
             for prompt in (self._prompts[seq.seq_id] for seq in seqs if seq.seq_id in self._prompts):
                 prompt.node, prompt.published = self._cache.index.root, 0
         return answer
+
+    def close_session(self, session: int) -> None:
+        self._cache.order.close_session(session)
 
     def usage(self) -> Usage:
         size, pool = self.block_size, self._cache

@@ -109,8 +109,8 @@ class PinnedPool(CachingPool):
         return count
 
     def evict(self, count: int) -> None:
-        aside = list[Node]()
-        while count:
+        aside, freed = list[Node](), list[int]()
+        while len(freed) < count:
             node = self.order.victim()
             if node.block in self.kept:
                 aside.append(node)
@@ -123,8 +123,8 @@ class PinnedPool(CachingPool):
                 self.evicted_pinned.add(block)
             else:
                 self.num_parked -= 1
-                self.free.append(block)
-                count -= 1
+                freed.append(block)
+        self.free[:0] = freed[::-1]
         self.order.park(aside)
 
     def parked(self) -> list[int]:
@@ -133,7 +133,7 @@ class PinnedPool(CachingPool):
     def check(self, tables: Iterable[list[int]]) -> None:
         parked = self.parked()
         assert len(parked) == self.num_parked, "parked blocks are miscounted"
-        assert len(super().parked()) == self.num_parked + self.num_pinned == len(self.order), "pins are miscounted"
+        assert len(super().parked()) == self.num_parked + self.num_pinned, "pins are miscounted"
         self.index.check()
         self._check(tables, [*super().parked(), *self.evicted_pinned, *self.arriving])
 

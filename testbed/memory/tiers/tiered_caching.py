@@ -24,7 +24,8 @@ class TieredCaching(PrefixCaching):
 
     What is below is loaded before the request is admitted. `store` says what is stored in the first tier; what has
     arrived there is stored in the next one too. With `exclusive` tiers a block leaves the first tier when it has been
-    loaded, so that the tiers together cache as much as one pool of their sizes.
+    loaded, so that the tiers together cache as much as one pool of their sizes. Loads begin when a request
+    is the next to be admitted, or earlier: when it is among the first `prefetch` that wait.
     """
 
     moves_in_background: ClassVar[bool] = True
@@ -38,9 +39,13 @@ class TieredCaching(PrefixCaching):
         store: StoreRule | None = None,
         load: LoadRule | None = None,
         exclusive: bool = False,
+        prefetch: int = 0,
         hash_of: HashOf = hash,
     ) -> None:
+        if prefetch < 0:
+            raise InputError(f"policy.prefetch={prefetch}: must be a number of waiting requests, at least 0")
         self._spec = pool
+        self.prefetches = prefetch
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
         if not self._lower:
             raise InputError("policy=tiered: the server has no tier (give +tier@server.tiers.dram=dram)")
@@ -59,15 +64,17 @@ class TieredCaching(PrefixCaching):
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         answers = super().admit(seqs, num_tokens)
-        if self._hierarchy.written and isinstance(answers, list):
-            answers[0] = answers[0]._replace(ops=self._with_written(answers[0].ops))
+        if isinstance(answers, list):
+            answers[0] = self._after_writes(answers[0])
         return answers
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        return self._after_writes(super().extend(batch, num_tokens))
+        answer = super().extend(batch, num_tokens)
+        return self._after_writes(answer) if isinstance(answer, Grant) else answer
 
     def move(self, seqs: list[Seq], tier: str) -> Answer:
-        return self._after_writes(super().move(seqs, tier))
+        answer = super().move(seqs, tier)
+        return self._after_writes(answer) if isinstance(answer, Grant) else answer
 
     def load(self, seq: Seq, num_tokens: int) -> Answer:
         """Load the blocks below that a prompt would find, if the pool can take it with them; see MemoryPolicy."""
@@ -84,7 +91,7 @@ class TieredCaching(PrefixCaching):
         stay = found + behind.on_device
         if not self._is_available(total - len(stay) - behind.num_loading, stay):
             return Refusal.LATER
-        return Grant(ops=self._with_written(self._begin_loads(behind, stay)))
+        return self._after_writes(self._begin_loads(behind, stay))
 
     def background(self) -> Ops:
         """Store what the rule has chosen since the last plan."""
@@ -157,30 +164,25 @@ class TieredCaching(PrefixCaching):
         parked = sum(node.parked and node.block not in self._device.pins for node in stay)
         return missing + self._reserve() <= self._available() - parked
 
-    def _begin_loads(self, behind: Lookup, stay: list[Node]) -> Ops:
+    def _begin_loads(self, behind: Lookup, stay: list[Node]) -> Grant:
         """Load what is below, while the nodes that a prompt finds on the device stay there."""
         chains, transfers = behind.chains(), []
         self._hierarchy.pin_for_loads(chains, stay)
         for place, nodes in chains:
             self._ensure_free(len(nodes))
             transfers.append(self._hierarchy.begin_load(place, nodes, stay))
-        return Ops(background=tuple(transfers))
+        return Grant(ops=Ops(background=tuple(transfers)))
 
     def _choose(self, nodes: Iterable[Node], target: int = 0) -> None:
         """Store these in a tier, if there is one, as soon as the place above it has them."""
         if target < len(self._lower):
             self._to_store |= dict.fromkeys((target, node) for node in nodes)
 
-    def _with_written(self, ops: Ops) -> Ops:
-        """The operations, before which evicted blocks are written to the first tier."""
+    def _after_writes(self, grant: Grant) -> Grant:
+        """The grant, before whose operations evicted blocks are written to the first tier."""
         if not self._hierarchy.written:
-            return ops
-        return ops._replace(moves=(self._hierarchy.take_written(), *ops.moves))
-
-    def _after_writes(self, answer: Answer) -> Answer:
-        if self._hierarchy.written and isinstance(answer, Grant):
-            return answer._replace(ops=self._with_written(answer.ops))
-        return answer
+            return grant
+        return grant._replace(ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves)))
 
 
 def chain_to(node: Node, length: int) -> list[Node]:

@@ -26,10 +26,6 @@ class Arc(EvictionOrder):
         self._frequent: Queue = OrderedDict()
         self._recent_ghosts: Ghosts = OrderedDict()
         self._frequent_ghosts: Ghosts = OrderedDict()
-        self._num_parked = 0
-
-    def __len__(self) -> int:
-        return self._num_parked
 
     def park(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -42,11 +38,9 @@ class Arc(EvictionOrder):
             else:
                 (self._frequent if node.memo else self._recent)[node] = None
                 node.memo = None
-        self._num_parked += len(nodes)
 
     def hit(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            self._num_parked -= node.parked
             if node in self._recent:
                 del self._recent[node]
                 self._frequent[node] = None
@@ -56,7 +50,6 @@ class Arc(EvictionOrder):
                 node.memo = True
 
     def victim(self) -> Node:
-        self._num_parked -= 1
         prefer_recent = len(self._recent) > self.target or not self._frequent
         queues = [(self._recent, self._recent_ghosts), (self._frequent, self._frequent_ghosts)]
         for queue, ghosts in queues if prefer_recent else queues[::-1]:

@@ -18,9 +18,6 @@ class Lru(EvictionOrder):
         self._queue: deque[Node] = deque()
         self._most = 64
 
-    def __len__(self) -> int:
-        return len({node for node in self._queue if node.parked})
-
     def park(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             node.ticket += 1

@@ -12,10 +12,12 @@ class EvictionOrder(ABC):
 
     An order sees that nodes are parked and hit, and names victims; it has no clock and no random numbers. What it must
     remember of a node it may keep in node.memo, which is None whenever the node is new to the cache. node.hits counts
-    the prompts that have found the node; node.parked says whether it may be a victim.
+    the prompts that have found the node; node.parked says whether it may be a victim. session is that of the sequence
+    whose slots come back, when nodes are parked.
     """
 
     reads_future: ClassVar[bool] = False
+    session: int | None = None
 
     @abstractmethod
     def park(self, nodes: Sequence[Node]) -> None:
@@ -34,9 +36,8 @@ class EvictionOrder(ABC):
         for _ in range(count):
             yield self.victim()
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Parked nodes."""
+    def close_session(self, session: int) -> None:  # noqa: B027  # most orders know no sessions
+        """No request of the session will come."""
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
         """The future, for an order that declares reads_future: the hash chain of every prompt, in order of look-up."""

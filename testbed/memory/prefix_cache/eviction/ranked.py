@@ -27,9 +27,6 @@ class Ranked(EvictionOrder):
     def rank(self, node: Node) -> Any:
         """The rank of a node that is parked now."""
 
-    def __len__(self) -> int:
-        return self._num_parked
-
     def park(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             self._push(node, self.rank(node))

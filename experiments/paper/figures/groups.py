@@ -1,0 +1,29 @@
+"""What a pool full of sequences holds, by model and page rule."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from testbed.experiments.runs.figure_style import new_figure
+
+PARTS = {"useful_gib": "read by later tokens", "wasted_gib": "held and not read"}
+
+
+def groups(table: pd.DataFrame) -> Figure:
+    """A panel for each trace: a bar for each model and rule in percent of the pool, the rest is free."""
+    traces, rules = (list(dict.fromkeys(table[name])) for name in ("trace", "rule"))
+    figure = new_figure(6.5, 2.4 * len(traces))
+    for trace, axes in zip(traces, figure.subplots(len(traces), 1, squeeze=False)[:, 0], strict=True):
+        rows = table[table["trace"] == trace].groupby(["model", "rule"], sort=False).mean(numeric_only=True)
+        models = list(dict.fromkeys(rows.index.get_level_values("model")))
+        for (model, rule), row in rows.iterrows():
+            place, bottom = models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1), 0.0
+            for (part, label), color in zip(PARTS.items(), ("C0", "C3"), strict=True):
+                height = 100 * row[part] / row["pool_gib"]
+                axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, color=color, label=label)
+                bottom += height
+            axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=5, color="white")
+        axes.set_xticks(range(len(models)), models)
+        axes.set(ylabel="Pool (%)", ylim=(0, 100), title=trace)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[: len(PARTS)], labels[: len(PARTS)], loc="outside upper center", ncols=len(PARTS))
+    return figure

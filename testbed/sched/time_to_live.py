@@ -1,0 +1,109 @@
+"""What an answered request has stored stays allocated for a time, so that its session's next request finds it."""
+
+from typing import ClassVar
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Incoming
+from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.slots import Answers, Refusal
+from testbed.cost.model import UNBOUNDED
+from testbed.memory.policy import MemoryPolicy
+from testbed.sched.plan import Plan
+from testbed.sched.preemption import PreemptionRule
+from testbed.sched.ranked import RankedState, SessionOrder, rank_of
+from testbed.sched.state import SchedulerState
+
+
+class RetainingState(RankedState):
+    """`retained` has the answered groups of sessions, which keep their slots, and until when; 0: not known yet.
+
+    They give way to the request whose prompt continues theirs; the last in rank also to a running group that lacks
+    slots, and to a waiting one where nothing runs.
+    """
+
+    def __init__(self, policy: MemoryPolicy) -> None:
+        super().__init__(policy)
+        self.retained: dict[SequenceGroup, int] = {}
+
+    def with_slots(self) -> list[SequenceGroup]:
+        return [*super().with_slots(), *self.retained]
+
+    def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
+        answers = super().admit(group, num_tokens, plan)
+        if not isinstance(answers, Refusal):
+            self.let_go([old for old in self.retained if continues(group.request, old.request)])
+        return answers
+
+    def take_kept(self, num_tokens: int = 0) -> bool:
+        if super().take_kept(num_tokens):
+            return True
+        if not self.retained or (self.running and not num_tokens):  # num_tokens: those of a running group
+            return False
+        self.let_go([max(self.retained, key=rank_of)])
+        return True
+
+    def let_go(self, groups: list[SequenceGroup]) -> None:
+        """These retained groups release their slots."""
+        for group in groups:
+            del self.retained[group]
+            super()._release_slots(group)
+        if groups:
+            self.memory_released()
+
+    def expire(self, now_ps: int, time_ps: int) -> int:
+        """Let go what has been retained for time_ps; when the next group will have been."""
+        for group, until_ps in self.retained.items():
+            self.retained[group] = until_ps or now_ps + time_ps
+        self.let_go([group for group, until_ps in self.retained.items() if until_ps <= now_ps])
+        return min(self.retained.values(), default=UNBOUNDED)
+
+    def _release_slots(self, group: SequenceGroup) -> None:
+        if group.status is SequenceStatus.FINISHED and group.request.session is not None:
+            self.retained[group] = 0
+        else:
+            super()._release_slots(group)
+
+
+def continues(request: Incoming, before: Incoming) -> bool:
+    """Whether a prompt begins with that of an earlier request of its session, but for the last id of that one."""
+    ids, old = request.prompt_ids, before.prompt_ids
+    if request.session != before.session or ids is None or old is None:
+        return False
+    return len(ids) >= len(old) and ids[: len(old) - 1] == old[:-1]
+
+
+class TimeToLive(SessionOrder):
+    """Sessions in their order, whose answered requests keep their slots for time_to_live_s (Continuum).
+
+    Nobody evicts what is retained; when its time is up it is cached like all else. A session that has ended retains
+    nothing. Continuum estimates a time for each tool; here all have one.
+    """
+
+    state_class: ClassVar[type[SchedulerState]] = RetainingState
+
+    def __init__(
+        self,
+        policy: MemoryPolicy,
+        preemption: PreemptionRule,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        time_to_live_s: float = 10.0,
+    ) -> None:
+        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
+        if not 1e-12 <= time_to_live_s < 9e6:
+            raise InputError(f"time_to_live_s={time_to_live_s}: must be a time above 0 s and below 9,000,000 s")
+        self.time_to_live_ps = round(time_to_live_s * PS)
+        assert isinstance(self.state, RetainingState)
+        self._retaining = self.state
+
+    def plan(self) -> Plan:
+        wake_ps = self._retaining.expire(self.now_ps, self.time_to_live_ps)
+        plan = super().plan()
+        plan.wake_ps = wake_ps
+        return plan
+
+    def close_session(self, session: int) -> None:
+        state = self._retaining
+        state.let_go([group for group in state.retained if group.request.session == session])
+        super().close_session(session)
