@@ -48,9 +48,7 @@ def test_latency_plot_labels_never_overlap(factor):
     finish = 10 * np.geomspace(0.02, 0.02 * factor, 50)
     requests = pd.DataFrame({"arrival_s": 0.0, "finish_s": finish, "e2e_s": finish, "output_len": 10})
     with mpl.rc_context(RC):
-        figure = plots.one_plot()
-        plots.drawn(plots.latency_chart(requests), figure)
-        assert not overlapping_labels(figure)
+        assert not overlapping_labels(plots.figure_of([plots.latency_chart(requests)], 1))
 
 
 def test_figure_2_shows_published_and_simulated_shares():

@@ -180,6 +180,7 @@ def test_traced_window_equals_that_part_of_the_run():
 def test_every_mutating_policy_method_is_traced():
     reads = {
         "check",
+        "close_session",
         "find",
         "fits",
         "counters",
