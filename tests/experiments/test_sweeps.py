@@ -28,7 +28,7 @@ MODEL = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b").sha
 
 
 def summaries(folder, runs="runs"):
-    return {path: path.stat().st_mtime_ns for path in folder.glob(f"{runs}/*/summary.json")}
+    return {path: path.stat().st_mtime_ns for path in folder.glob(f"{runs}/[!.]*/summary.json")}
 
 
 def files(folder):
