@@ -9,7 +9,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.cost.nearest import MEASURED, by_way, carried, profiles_at_hand
+from testbed.cost.nearest import MEASURED, by_way, carried, profiles_at_hand, profiles_of
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import BALANCED, Choices, has, rows
 
@@ -33,10 +33,11 @@ def auto_cost(
     source: the data sheet of the GPU on which the shipped profiles were measured. path: a profile, or a folder of
     profiles, to consider besides these. attainable: shares of its memory bandwidth that a GPU reaches, by its name,
     where it was measured. roofline: its efficiencies, where no profile is near; its byte_kv_bandwidth also serves a
-    profile of a wider cache. Software times and the seconds of what
-    a policy counts are the choices', but for a fitted profile's own.
+    profile of a wider cache. Software times and the seconds of what a policy counts are the choices', but for a fitted
+    profile's own. Without a path, a profile that was measured on the choices' system comes first.
     """
-    known = list(profiles_at_hand(path, (source, server.gpu)))
+    of_system = [] if path else profiles_of(choices.software, server.gpu)
+    known = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
     found = by_way(model, server, known)
     if not found:
         if path is not None:

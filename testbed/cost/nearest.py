@@ -20,6 +20,7 @@ class Known(NamedTuple):
 
     profile: Mapping[str, Any]
     gpu: GpuSpec
+    of_system: bool = False  # measured on the layers of one system, and so on no other model or GPU
 
     @property
     def model(self) -> ModelSpec:
@@ -48,10 +49,16 @@ def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterat
             yield Known(profile, gpu)
 
 
+def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
+    """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU engine's fused ones."""
+    known = (Known(profile, gpu, of_system=True) for profile in shipped(system)) if system else ()
+    return (one for one in known if not is_elsewhere(one, gpu))
+
+
 @cache
-def shipped() -> tuple[Mapping[str, Any], ...]:
-    """The profiles that ship, read once."""
-    return tuple(map(read_profile, sorted(PROFILES.glob("*.json"))))
+def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
+    """The profiles that ship, read once: those of no system, or of this one."""
+    return tuple(map(read_profile, sorted((PROFILES / system).glob("*.json"))))
 
 
 def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict[str, Known]:
@@ -86,6 +93,8 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     is_same = one.is_of(here.model, here.num_gpus)
     if is_same and not elsewhere:
         return MEASURED
+    if one.of_system:
+        return None
     if one.profile["fingerprint"]["source"] == "derived" or there.model.dtype_bytes != here.model.dtype_bytes:
         return None
     if is_same:

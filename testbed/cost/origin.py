@@ -57,6 +57,8 @@ def tested(cost: CostModel, server: ServerSpec) -> str:
     """How far off such costs were: of a measured profile on batches that it had not seen, else on profiles left out."""
     fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
     if fingerprint and "from" not in fingerprint:
+        if "tested" in fingerprint:
+            return str(fingerprint["tested"])
         fit = getattr(cost, "fit", None)
         if not fit:
             return NOT_TESTED

@@ -73,6 +73,18 @@ def test_a_cache_of_one_byte_takes_the_16_bit_profile_with_fewer_bytes_to_read(o
     assert narrow_cost.iteration(prompt) == pytest.approx(wide_cost.iteration(prompt), rel=0.01)
 
 
+def test_a_profile_of_the_simulated_system_comes_first_and_serves_that_model_and_gpu_alone():
+    def found(model, on, **options):
+        return auto_cost(model, on, H200, Choices(software="engine"), Efficiencies(), **options).fingerprint
+
+    opt = read_model("opt-13b")
+    assert "two runs of the engine" in found(opt, server())["tested"]
+    assert "tested" not in found(opt, server(), path="h200-opt-13b-tp1")
+    assert "tested" not in cost(opt, server()).fingerprint
+    for model, on in ((opt, server(L4)), (replace(opt, ffn_size=25_000), server())):
+        assert "tested" not in found(model, on)["from"]
+
+
 def test_a_profile_of_one_gpu_borrows_the_all_reduces_of_another():
     profile = carried(OTHER_MODEL, by_way(LLAMA, server(), SHIPPED)[MEASURED], LLAMA, server(num_gpus=2), SHIPPED)
     assert profile["sections"]["all_reduce"] == read_profile("h200-opt-66b-tp4")["sections"]["all_reduce"] | {

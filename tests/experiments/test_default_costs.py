@@ -78,7 +78,8 @@ def test_costs_of_another_system_are_refused(words):
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("server=h200 ~server.kv_memory_gib", "measured on NVIDIA H200, 2026-11-21; software time of engine"),
+        ("server=h200 ~server.kv_memory_gib", "measured on NVIDIA H200, 2026-11-22; software time of engine"),
+        ("server=h200 model=llama-3-8b", "measured on NVIDIA H200, 2026-11-21; software time of engine"),
         ("", "derived for a100-40gb from NVIDIA H200, 2026-11-21"),
         ("gpu=l40s model=llama-3-8b +system=vllm-v1", "H200, 2026-11-21; software time of vllm-0.19"),
         ("model=llama-13b gpu=h200 server.num_gpus=2", "derived for h200 from"),
@@ -94,10 +95,11 @@ def test_a_run_says_first_where_its_costs_come_from_and_how_far_off_such_were(ru
 
 @pytest.mark.parametrize(
     ("line", "quantity", "seconds"),
-    [  # by the shipped profile, and by one derived for an H100 by hand
+    [  # by the shipped profile, by one derived for an H100 by hand, and twice by the engine on an H200
         ("model=llama-3-8b policy=prefix_caching trace=chat_histories arrivals.rate=8 arrivals.duration_s=300",
          "ttft_s", 0.096),
         ("model=llama-3-70b gpu=h100-80gb server.num_gpus=4 arrivals.duration_s=300", "tpot_s", 20.2e-3),
+        ("server=h200 ~server.kv_memory_gib arrivals.rate=4 arrivals.duration_s=30 window_s=[0,30]", "tpot_s", 9.23e-3),
     ],
 )  # fmt: skip
 def test_the_default_comes_near_to_a_chosen_profile(run, line, quantity, seconds):
