@@ -26,7 +26,7 @@ COMMANDS = {  # each is `main` of the module of its name, unless ELSEWHERE names
     "validate-pairs": "runs on a GPU against their simulations, as tables",
     "fit-software": "software times of a server from its logs",
     "fit-profile": "fit a server's profile to a benchmark client's logs",
-    "fit-constants": "divide a plain request's software time",
+    "fit-constants": "fit the paper's unmeasured constants",
     "check": "check a memory policy against the contract: my_module:MyPolicy",
     "lockstep": "compare the installed vLLM's scheduler with ours",
     "compare": "compare finished runs, simulated or on a GPU",
