@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     options = parser().parse_args(argv)
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.paper.reproduction import load, perform, run_alternatives, run_studies, score
-    from testbed.experiments.paper.scorecard import beside_other, card_table, remarks
+    from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
     from testbed.experiments.runs.own_gpu import gpu_of_profile
     from testbed.experiments.runs.run_store import RunStore
 
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
         folder.mkdir(exist_ok=True)
         moved = [study for study in studies if study.name not in NO_COSTS]
         theirs = run_studies(moved, replace(store, profile=options.profile), options.jobs, options.seeds, folder)
-        card = beside_other(card, score(moved, theirs, folder), other)
+        card = next_to_other(card, score(moved, theirs, folder), other)
         write_text(options.out / "scorecard.csv", card.to_csv(index=False))
         console.print(f"the same figures on {other}, with the paper's pools: {folder}")
     console.print(card_table(card))

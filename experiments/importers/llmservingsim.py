@@ -172,7 +172,7 @@ def _add_attention(found: Imported, here: Path) -> None:
     found.add("decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes,
               "equal lengths; vLLM's attention layer, cache write included", includes=includes)  # fmt: skip
     found.add("mixed_attention", PER_LAYER, ["prefill_tokens", "past_tokens", "num_seqs", "mean_context"], mixed,
-              "one prompt beside decodes of equal lengths", includes=includes)  # fmt: skip
+              "one prompt with decodes of equal lengths", includes=includes)  # fmt: skip
     seqs, length = max(row[0] for row in decodes), max(row[1] // row[0] for row in decodes)
     found.notes.append(f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; {BEYOND}")
     if found.model.max_len > length:

@@ -114,7 +114,7 @@ def as_before(row: dict[str, str]) -> dict[str, str]:
     return row | dict(part.split("=", 1) for part in row["was"].split(";") if part)
 
 
-def beside_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataFrame:
+def next_to_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataFrame:
     """The scorecard with what the same figures gave on another GPU, in a column of its own; it is not judged."""
     theirs = other.set_index(KEY)["simulated"]
     there = [theirs.get(key_of(row), "") for row in card.to_dict("records")]

@@ -33,7 +33,7 @@ PREFILLS = [Work(prefill=((new, 0),)) for new in (128, 512, 1024, 2048)]
 BATCH, MEAN_OUTPUT, NUM_REQUESTS = 16, 300, 300  # a load that keeps about so many sequences in the batch
 SYSTEM = ("+system=vllm-v1", "trace=sharegpt", "outputs=summary", "seed=0")
 NUM_BLOCKS = 4096
-NO_LIMIT = 1 << 60  # bytes: such a pool need not fit beside the weights
+NO_LIMIT = 1 << 60  # bytes: such a pool need not fit next to the weights
 PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}

@@ -2,7 +2,7 @@
 
 Several logs: the machine of each takes slowness x (kernels + software times) for its iterations. One log whose kernels
 are scaled: slowness x kernels + software times. A front end's constants come besides.
-TTFT is scattered: a request waits for whole iterations, and one that the simulation lets in an iteration sooner or
+TTFT varies: a request waits for whole iterations, and one that the simulation lets in an iteration sooner or
 later is off by that much, so that there are many bottoms. TPOT is a mean over many iterations, and smooth. So it starts
 twice, at nothing and where a fit to TPOT alone ends, and the lower bottom counts.
 """

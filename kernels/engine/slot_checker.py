@@ -1,4 +1,4 @@
-"""The debug mode: follows the token of each slot, as the contract's checks do, and fills unowned slots with NaN.
+"""The debug mode: follows each slot's token, as the contract's checks do, and fills slots without an owner with NaN.
 
 It checks the contract's clause 5 on real memory: after the writes of an iteration each sequence finds its own tokens in
 the slots of its table. So no two sequences have a slot for different tokens, and no copy or move is forgotten.
@@ -88,7 +88,7 @@ class SlotChecker(NoSlotChecker):
             self._check_read(seq_id, slots.tolist(), ids[seq_id])
 
     def after(self, batch: Ragged, logits: Tensor) -> None:
-        """Raise SlotError for NaN in the logits, which means that a kernel read an unowned slot."""
+        """Raise SlotError for NaN in the logits, which means that a kernel read a slot without an owner."""
         bad = torch.nonzero(~torch.isfinite(logits).all(dim=1)).flatten().tolist()
         if bad:
             part = [part for part in batch.parts if part.wanted][bad[0]]

@@ -67,7 +67,7 @@ def loads() -> list[Load]:
 
 
 def check(case: Case) -> dict[str, float]:
-    """The error of every step on a random batch, with NaN in unowned slots."""
+    """The error of every step on a random batch, with NaN in slots without an owner."""
     rng = np.random.default_rng(0)
     contexts = rng.integers(1, case.longest + 1, case.num_prompts + case.num_decodes).tolist()
     news = [int(rng.integers(1, end + 1)) for end in contexts[: case.num_prompts]] + [1] * case.num_decodes

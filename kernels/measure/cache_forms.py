@@ -1,4 +1,4 @@
-"""Attention with caches of e4m3 and with sliding windows, beside fp16 caches and torch, in one run.
+"""Attention with caches of e4m3 and with sliding windows, next to fp16 caches and torch, in one run.
 
 A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that ratio.
 """

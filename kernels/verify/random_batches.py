@@ -1,4 +1,4 @@
-"""Random ragged batches for checks and timings: caches, shuffled and shared block tables, NaN in unowned slots."""
+"""Random ragged batches: caches, shuffled and shared block tables, NaN in slots without an owner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -102,7 +102,7 @@ def owned_slots(table: np.ndarray, lens: Sequence[int], block_size: int, total: 
 
 
 def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], num_queries: int | None = None) -> Batch:
-    """A batch with NaN in its unowned slots and blocks; inputs are first rounded to the storage type."""
+    """A batch with NaN in its slots without an owner and blocks; inputs are first rounded to the storage type."""
     blocks = [-(-length // shape.block_size) for length in lens]
     table, total = shuffled_tables(rng, blocks, spare=3, shared=bool(rng.random() < 0.5))
     mask = torch.from_numpy(owned_slots(table, lens, shape.block_size, total)).cuda()[:, None, :, None]

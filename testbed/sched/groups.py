@@ -84,7 +84,7 @@ class Groups:
         group.resident = []
 
     def take_kept(self, num_tokens: int = 0) -> bool:
-        """Take back at least num_tokens slots of what a waiting group has kept, 0: all; False where none has any."""
+        """Release at least num_tokens slots of what a waiting group has kept, 0: all; False where none has any."""
         group = self.kept
         if group is None:
             return False

@@ -17,7 +17,7 @@ from testbed.sched.state import SchedulerState
 class RetainingState(RankedState):
     """`retained` has the answered groups of sessions, which keep their slots, and until when; 0: not known yet.
 
-    They give way to the request whose prompt continues theirs; the last in rank also to a running group that lacks
+    They are released for the request whose prompt continues theirs; the last in rank also to a running group that lacks
     slots, and to a waiting one where nothing runs.
     """
 
@@ -31,7 +31,7 @@ class RetainingState(RankedState):
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
         answers = super().admit(group, num_tokens, plan)
         if not isinstance(answers, Refusal):
-            self.let_go([old for old in self.retained if continues(group.request, old.request)])
+            self.release_retained([old for old in self.retained if continues(group.request, old.request)])
         return answers
 
     def take_kept(self, num_tokens: int = 0) -> bool:
@@ -39,10 +39,10 @@ class RetainingState(RankedState):
             return True
         if not self.retained or (self.running and not num_tokens):  # num_tokens: those of a running group
             return False
-        self.let_go([max(self.retained, key=rank_of)])
+        self.release_retained([max(self.retained, key=rank_of)])
         return True
 
-    def let_go(self, groups: list[SequenceGroup]) -> None:
+    def release_retained(self, groups: list[SequenceGroup]) -> None:
         """These retained groups release their slots."""
         for group in groups:
             del self.retained[group]
@@ -51,10 +51,10 @@ class RetainingState(RankedState):
             self.memory_released()
 
     def expire(self, now_ps: int, time_ps: int) -> int:
-        """Let go what has been retained for time_ps; when the next group will have been."""
+        """Release what has been retained for time_ps; when the next group will have been."""
         for group, until_ps in self.retained.items():
             self.retained[group] = until_ps or now_ps + time_ps
-        self.let_go([group for group, until_ps in self.retained.items() if until_ps <= now_ps])
+        self.release_retained([group for group, until_ps in self.retained.items() if until_ps <= now_ps])
         return min(self.retained.values(), default=UNBOUNDED)
 
     def _release_slots(self, group: SequenceGroup) -> None:
@@ -105,5 +105,5 @@ class TimeToLive(SessionOrder):
 
     def close_session(self, session: int) -> None:
         state = self._retaining
-        state.let_go([group for group in state.retained if group.request.session == session])
+        state.release_retained([group for group in state.retained if group.request.session == session])
         super().close_session(session)

@@ -1,4 +1,4 @@
-"""Prices small enough to be worked out by hand: of data sheets, copies, all-reduces, prompts and mixed batches."""
+"""Costs small enough to be worked out by hand: of data sheets, copies, all-reduces, prompts and mixed batches."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Prices from shipped profiles: what they count, what was not measured, and the numbers that they always gave."""
+"""Costs from shipped profiles: what they count, what was not measured, and the numbers that they always gave."""
 
 import csv
 from pathlib import Path
@@ -123,7 +123,7 @@ CHOICES = {
 
 
 def golden_rows(name):
-    """(profile, choices, work, price in picoseconds, growth of a decode step) for every case of a shipped profile."""
+    """(profile, choices, work, cost in picoseconds, growth of a decode step) for every case of a shipped profile."""
     profile = read_profile(name)
     for kind, choices in CHOICES.items():
         cost = ProfileCost(ModelSpec(**profile["model"]), None, profile, choices)

@@ -22,7 +22,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; taken back afterwards
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; restored afterwards
     monkeypatch.delenv("COLUMNS", raising=False)  # tables are as wide as in a pipe
     monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine hears no more than a fast one
 

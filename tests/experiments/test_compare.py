@@ -148,7 +148,7 @@ def as_columns(work):
 
 
 def planted_gpu_run(simulated, folder):
-    """A GPU run that took what the prices say, but prompts alone 25% longer, and software 2 ms more an iteration."""
+    """A GPU run that took what the costs say, but prompts alone 25% longer, and software 2 ms more an iteration."""
     shutil.copytree(simulated, folder)
     (folder / "summary.json").write_text(
         json.dumps({**json.loads((folder / "summary.json").read_text()), "engine": {"kind": "gpu"}})

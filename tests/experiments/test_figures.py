@@ -1,4 +1,4 @@
-"""How figures look: published numbers beside ours, labels that can be read, one column wide."""
+"""How figures look: published numbers next to ours, labels that can be read, one column wide."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""vLLM's own scheduler beside ours; what needs vLLM is skipped where it is not installed."""
+"""vLLM's own scheduler next to ours; what needs vLLM is skipped where it is not installed."""
 
 from importlib.metadata import PackageNotFoundError, version
 from math import prod

@@ -255,4 +255,4 @@ def test_page_fits_the_screen_width(opened, browser, width):
     browser.resize(width)
     assert browser.value("document.documentElement.scrollWidth") == width
     shown = browser.value("app.grid.gap + 2 * app.grid.cellWidth + GUTTER + NUMBERS - app.grid.canvas.clientWidth")
-    assert shown <= 1e-6, "the first table of a request lies beside the blocks"
+    assert shown <= 1e-6, "the first table of a request lies next to the blocks"

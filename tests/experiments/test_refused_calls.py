@@ -32,7 +32,7 @@ SIMULATE = {
     "a class object that is no policy": ({"policy": int}, "policy is int"),
     "a function that makes nothing": ({"policy": lambda pool: None}, "lambda"),
     "a parameter that a class has not": ({"policy": Paged, "policy.blok_size": 3}, "did you mean block_size"),
-    "a misspelt option": ({"rat": 1}, "did you mean rate?"),
+    "a mistyped option": ({"rat": 1}, "did you mean rate?"),
     "no number": ({"rate": float("nan")}, "arrivals.rate is nan"),
     "objectives that are no mapping": ({"slo": 3}, "slo is 3"),
     "sessions of lengths": ({"arrivals": "sessions", "trace": "sharegpt"}, "need a whole trace file"),

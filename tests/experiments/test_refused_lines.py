@@ -29,7 +29,7 @@ VALUES = {  # of keys
     "half a GPU": ("server.num_gpus=0.5", "num_gpus is 0.5"),
     "one pool for all models": ("server.kv_memory_gib=3", "server.kv_memory_gib"),
     "a pool given twice": ("server.num_blocks=900", "server.num_blocks is 900", "983 blocks", "~server.kv_memory_gib"),
-    "a share of memory beside a pool that is given": (
+    "a share of memory with a pool that is given": (
         "server.memory_utilization=0.5", "server.memory_utilization is 0.5", "~server.kv_memory_gib"),
     "another shape under the name of a model that ships": (
         "model.num_layers=80", "model.num_layers is 80", "opt-13b has 40", "model.name"),
@@ -75,10 +75,10 @@ RUN = {
         "gemma-2-27b's groups", "give server.kv_memory_gib"),
     "a tier that the policy does not use": (
         "policy=paged +tier@server.tiers.dram=dram", "server.tiers: Paged uses no tier", "policy=tiered", "dram out"),
-    "a workspace beside blocks that are given": (
+    "a workspace with blocks that are given": (
         "~server.kv_memory_gib server.num_blocks=9 server.workspace_gib=2", "server.workspace_gib is 2"),
     "heads that do not share K and V": ("model=llama-3-8b model.num_kv_heads=3", "num_kv_heads"),
-    "an efficiency beside a profile": (
+    "an efficiency with a profile": (
         "cost.roofline.linear_flops=0.5", "linear_flops=0.5: nothing reads it", "cost.efficiencies.linear_flops=0.5"),
     "a profile of another model": (
         "cost.path=h200-opt-13b-tp1 model=mixtral-8x7b server=h200 server.num_gpus=2", "cost.path=h200-opt-13b-tp1",
@@ -89,9 +89,9 @@ RUN = {
     "graphs of no requests": (f"server=h200 {PROFILE} cost.choices.cuda_graph_sizes=[0]", "cuda_graph_sizes: [0]"),
     "the pool of another GPU": (
         "gpu@server.gpu=h200", "1 a100-40gb", "1 h200", "~server.kv_memory_gib", "server.kv_memory_of.gpu=h200"),
-    "prices of another GPU": ("cost=profile cost.path=h200-opt-13b-tp1",
+    "costs of another GPU": ("cost=profile cost.path=h200-opt-13b-tp1",
                               "NVIDIA H200", "a100-40gb (NVIDIA A100-SXM4-40GB)", "cost=auto"),
-    "prices carried from another GPU than theirs": (
+    "costs carried from another GPU than theirs": (
         "cost=sosp23 gpu@cost.source=h100-80gb cost.path=h200-opt-13b-tp1", "NVIDIA H200", "cost.source", "h100-80gb"),
     "a profile that is no JSON": ("cost=profile cost.path=lengths.csv", "lengths.csv: not a profile"),
     "outputs that nobody knows": ("outputs=nothing", "outputs is 'nothing'"),
@@ -102,11 +102,11 @@ RUN = {
     "a class that is no policy": ("policy=not_a_policy:Policy", "no testbed.memory.policy.MemoryPolicy"),
     "a function that gives no policy": ("policy=custom policy._target_=own_parts.nothing", "own_parts.nothing"),
     "a trace that gives no rows": ("trace=custom trace._target_=own_parts.Rowless", "own_parts.Rowless.rows"),
-    "a class beside a built-in policy": (
+    "a class with a built-in policy": (
         "policy._target_=example_policy.Slabs", "policy._target_=example_policy.Slabs"),
-    "a class beside a built-in scheduler": (
+    "a class with a built-in scheduler": (
         "++scheduler._target_=my.Scheduler", "scheduler._target_=my.Scheduler"),
-    "a class beside a built-in order": ("policy=prefix_caching policy.eviction._target_=my.Order",
+    "a class with a built-in order": ("policy=prefix_caching policy.eviction._target_=my.Order",
                                         "eviction@policy.eviction=", "policy.eviction._target_=my.Order"),
     "a scheduler that takes fewer limits": (
         "scheduler=custom scheduler._target_=own_parts.Bare", "own_parts.Bare", "~scheduler.max_num_seqs"),
@@ -119,9 +119,9 @@ RUN = {
         "'+arrivals.what=\"np.array([1])\"'", "own_parts.Replayed gave 1 times"),
     "a wrong point of a sweep, from a worker": (
         "-m arrivals.rate=0 outputs=summary hydra/launcher=joblib", "arrivals.rate is 0"),
-    "a key that is misspelt in a sweep": ("-m seed=0,1 arrivals.rat=2", "'arrivals.rat'", "did you mean arrivals.rate"),
-    "a key that is taken away and misspelt": ("~polic", "did you mean policy?"),
-    "a key that is added and misspelt": ("+arrivals.rat=2", "did you mean rate?", "~arrivals.rat"),
+    "a key that is mistyped in a sweep": ("-m seed=0,1 arrivals.rat=2", "'arrivals.rat'", "did you mean arrivals.rate"),
+    "a key that is taken away and mistyped": ("~polic", "did you mean policy?"),
+    "a key that is added and mistyped": ("+arrivals.rat=2", "did you mean rate?", "~arrivals.rat"),
 }  # fmt: skip
 TIMES = {
     "fractions": "np.array([0.0, 1.5])",

@@ -37,7 +37,7 @@ def test_only_the_curves_of_a_row_are_run():
 
 
 def test_every_recovery_alternative_has_a_cost(tmp_path):
-    """The prices that stand beside the paper's machine are of other GPUs, which need not have the same options."""
+    """The costs next to the paper's machine are of other GPUs, which need not have the same options."""
     touching = [other for other in robustness.alternatives() if "fig19a" in other.rows and other.run]
     assert touching
     for other in touching:

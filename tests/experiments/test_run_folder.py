@@ -38,8 +38,8 @@ MACHINES = {  # the server's name, which is in the config, and what the summary 
     "a pool in blocks": (f"{BLOCKS} policy.block_size=8", "a100-40gb-x1", {"pool_slots": 300 * 8}),
     "a pool in blocks of which vLLM V1 keeps one": (
         f"+system=vllm-v1 {BLOCKS}", "a100-40gb-x1", {"pool_slots": 299 * 16}),
-    "prices carried over": ("cost=sosp23", "a100-40gb-x1", {"cost": "derived for a100-40gb from NVIDIA H200"}),
-    "a GPU beside a server": ("gpu=l4 server=h200 server.num_gpus=2", "l4-x2", {"gpu": "l4", "num_gpus": 2}),
+    "costs carried over": ("cost=sosp23", "a100-40gb-x1", {"cost": "derived for a100-40gb from NVIDIA H200"}),
+    "a GPU with a server": ("gpu=l4 server=h200 server.num_gpus=2", "l4-x2", {"gpu": "l4", "num_gpus": 2}),
     "a model on eight GPUs": ("model=opt-175b", "a100-80gb-x8", {"num_gpus": 8}),
     "a model of today": ("model=llama-3-70b", "h200-x4", {"num_gpus": 4}),
 }  # fmt: skip

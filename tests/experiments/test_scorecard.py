@@ -1,4 +1,4 @@
-"""Verdicts follow the tolerance beside each published number."""
+"""Verdicts follow the tolerance of each published number."""
 
 import pandas as pd
 import pytest

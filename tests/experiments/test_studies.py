@@ -154,7 +154,7 @@ def test_time_to_live_study_measures_whole_sessions(conducted, tmp_path):
     study.device_share = 2
     table = conducted(study, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
     assert (table["mean_job_s"] > table["mean_e2e_s"]).all()
-    assert table["mean_job_s"].nunique() == 1  # the pool has room for all
+    assert table["mean_job_s"].nunique() == 1  # the pool has slots for all
     assert [one.setting for one in study.findings(table)] == ["0.001 s", "0.001 s", "1 s", "1 s", "", ""]
 
 

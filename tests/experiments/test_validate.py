@@ -1,4 +1,4 @@
-"""validate: metrics by hand, a log of our own simulation is met exactly, what the log does not say is told."""
+"""validate: metrics by hand, a log of our own simulation is met exactly, what the log does not say is reported."""
 
 import csv
 import json

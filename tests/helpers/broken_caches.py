@@ -60,7 +60,7 @@ class HitsEvictedBlocks(Breaks, PrefixCaching, clauses={4, 5, 8}, silent=True):
 
 
 class EvictsOnRefusal(Breaks, PrefixCaching, clauses={1}):
-    """Makes room although it refuses."""
+    """Evicts although it refuses."""
 
     def admit(self, seqs, num_tokens):
         answer = super().admit(seqs, num_tokens)

@@ -28,7 +28,7 @@ def samples(prompt_len, count=2, first=0):
 
 
 def admit(policy, seqs, num_tokens):
-    """Room for these sequences, of whose tokens none is computed yet; the policy's answers."""
+    """Slots for these sequences, of whose tokens none is computed yet; the policy's answers."""
     answers = policy.admit(seqs, num_tokens)
     if not isinstance(answers, Refusal):
         for seq, grant in zip(seqs, answers, strict=True):
@@ -101,7 +101,7 @@ class ManualDriver:
         return plan, self.carry_out(plan)
 
     def preempt(self):
-        """The rule's victim gives way, outside a step; the plan that says so."""
+        """The rule's victim is preempted, outside a step; the plan that says so."""
         plan = Plan()
         preempt_victim(self.state, self.scheduler.preemption, plan)
         self.outputs.results(plan, 0)

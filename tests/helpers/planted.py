@@ -214,7 +214,7 @@ class ShrinksABlockLess(Breaks, Paged, clauses={4, 11}, silent=True):
 
 
 class SeatsHalf(Breaks, Paged, clauses={3, 4, 5, 10}):
-    """Only the first half of a group that comes back is given room."""
+    """Only the first half of a group that comes back gets slots."""
 
     def admit(self, seqs, num_tokens):
         answers = super().admit(seqs[: -(-len(seqs) // 2)], num_tokens)

@@ -1,4 +1,4 @@
-"""A model of two layers on a small server, and prices by its data sheet."""
+"""A model of two layers on a small server, and costs by its data sheet."""
 
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies

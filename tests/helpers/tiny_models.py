@@ -1,4 +1,4 @@
-"""Tiny models and schedulers for the engine's tests, and a forward pass that knows nothing of slots."""
+"""Tiny models and schedulers for the engine's tests, and a forward pass that does not know slots."""
 
 from dataclasses import replace
 

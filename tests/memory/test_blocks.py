@@ -31,7 +31,7 @@ def test_shared_block_is_free_after_its_last_release():
 
 
 def batch_of(slot_counts: list[int]) -> tuple[Batch, BlockIndex]:
-    """A batch whose members have room for so many tokens, in as many blocks as that takes."""
+    """A batch whose members have slots for so many tokens, in as many blocks as that takes."""
     batch, tables = Batch(), Tables(BlockPool(1000), SIZE)
     for i, num_slots in enumerate(slot_counts):
         seq = Sequence(i, Incoming(i, 0, num_slots))

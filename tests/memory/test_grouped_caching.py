@@ -88,7 +88,7 @@ def test_a_state_is_found_from_the_next_iteration_on():
         assert policy.find(seqs[2], 9) == 8
 
 
-def test_a_page_that_another_sequence_holds_is_not_room_for_a_step():
+def test_a_page_that_another_sequence_holds_is_not_free_for_a_step():
     policy = caching((WINDOW,), 4)
     first, _ = served(policy, 0, 13)
     assert isinstance(stepped(policy, first), Grant)  # gives its first block back
@@ -100,7 +100,7 @@ def test_a_page_that_another_sequence_holds_is_not_room_for_a_step():
     assert isinstance(stepped(policy, first), Grant)
 
 
-def test_idle_pages_of_one_group_make_room_for_another():
+def test_idle_pages_of_one_group_are_evicted_for_another():
     """Nine large pages of 2 blocks of `full` or 1 of `wide`; what `wide` leaves behind its window is anybody's."""
     policy = caching((FULL, KvGroup("wide", 4, 64, 4)), 18, "large_pages")
     first, _ = served(policy, 0, 24)

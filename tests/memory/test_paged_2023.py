@@ -35,7 +35,7 @@ def test_watermark_is_rounded_down_to_whole_blocks(kind, free):
 
 @pytest.mark.parametrize(("kind", "answer"), [(Paged, Grant), (Paged2023, Refusal)])
 def test_step_needs_a_free_block_for_each_sequence(kind, answer):
-    """Two sequences with room in their last blocks need none, but the pool has none left either."""
+    """Two sequences with free slots in their last blocks need none, but the pool has none left either."""
     policy, batch = kind(PoolSpec(8, 8), block_size=4, watermark=0.0), Batch()
     for request_id in range(2):
         resident(policy, batch, request_id, 2)

@@ -6,10 +6,10 @@ from testbed.sched.preemption import PreemptionRule, Recovery
 
 
 class CheapestVictim(PreemptionRule):
-    """The victim is the group with the lowest price for each block of block_size slots that it frees.
+    """The victim is the group with the lowest cost for each block of block_size slots that it frees.
 
     A group comes back by swapping out and in, or by computing again what its sequences store, a sequence at a time;
-    prices are the cost model's, for the work alone. Ties go to the group that came last.
+    costs are the cost model's, for the work alone. Ties go to the group that came last.
     """
 
     def __init__(self, cost, block_size: int = 16) -> None:
@@ -31,11 +31,11 @@ class CheapestVictim(PreemptionRule):
         return sum(ceil_div(seq.num_slots, self.block_size) for seq in group.resident)
 
     def swap_ps(self, group):
-        """Price of moving the group to the host and back."""
+        """Cost of moving the group to the host and back."""
         count = self.num_blocks(group)
         out, back = (Moved(*tiers, self.block_size, count) for tiers in ((DEVICE, HOST), (HOST, DEVICE)))
         return self.cost.iteration(Work(moves=(out, back)))
 
     def recompute_ps(self, group):
-        """Price of computing the group's tokens again."""
+        """Cost of computing the group's tokens again."""
         return len(group.resident) * self.cost.iteration(Work(prefill=((group.prefill_len, 0),)))

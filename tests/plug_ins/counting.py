@@ -10,7 +10,7 @@ AGES = (0, 16, 64, 256, 1024)
 
 
 class CountingPaged(Paged):
-    """A block's age is how many tokens its sequence has had room for since it took the block: 0 for the prompt's last.
+    """A block's age is how many tokens its sequence has had slots for since it took the block: 0 for the prompt's last.
 
     `blocks_of_age_16` counts the blocks that were given back at an age from 16 to 63, by every sequence that held them.
     """

@@ -133,7 +133,7 @@ class Peeking(MixedPrefill):
 
 
 class PeekingPolicy(Paged):
-    """Knows it too, and keeps that much room free."""
+    """Knows it too, and keeps as many slots free."""
 
     def admit(self, seqs, num_tokens):
         longer = TOLD[seqs[0].request_id] > 20

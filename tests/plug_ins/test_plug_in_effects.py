@@ -36,7 +36,7 @@ def test_mapped_pages_add_the_configured_time(keep_mapped):
 
 
 def tables_by_num_slots(policy, request):
-    """The table that the only sequence of a request has for so much room, and the totals of its run."""
+    """The table that the only sequence of a request has for so many slots, and the totals of its run."""
     tables = {}
 
     class Watched(SeparatePrefill):

@@ -92,12 +92,12 @@ class TwoSizes(MemoryPolicy):
         return prompt_len // self.large * self.large
 
     def needed(self, seq, num_slots):
-        """Large and small blocks for so much room."""
+        """Large and small blocks for so many slots."""
         head = self.head(seq.prompt_len)
         return ceil_div(min(num_slots, head), self.large), ceil_div(max(num_slots - head, 0), self.small)
 
     def size(self, seq, num_slots):
-        """Slots for so much room."""
+        """Slots for so many slots."""
         large, small = self.needed(seq, num_slots)
         return large * self.large + small * self.small
 
@@ -111,7 +111,7 @@ class TwoSizes(MemoryPolicy):
             assert sorted(blocks) == list(range(total)), "blocks were lost, or are held twice"
 
     def grow(self, slot_counts):
-        """Blocks for so much room of each of these sequences, all or none."""
+        """Blocks for so many slots of each of these sequences, all or none."""
         missing = {}
         for seq, num_slots in slot_counts.items():
             held = self.blocks[seq.seq_id]

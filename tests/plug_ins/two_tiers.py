@@ -107,7 +107,7 @@ class TwoTiers(PrefixCaching):
         return found
 
     def written(self, keep=()):
-        """The moves that bring what was just evicted to the host, as far as it is not there and finds room."""
+        """The moves that bring what was just evicted to the host, as far as it is not there and finds slots."""
         copies, kept = [], set(keep)
         for code, parent, content, block in self.order.evicted:
             if code in self.host_blocks:

@@ -11,7 +11,7 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
 class VAttention(MemoryPolicy):
-    """Pages of page_size slots, mapped on demand; price them by `extra_s: {pages_mapped: ...}` of the cost model.
+    """Pages of page_size slots, mapped on demand; charge them by `extra_s: {pages_mapped: ...}` of the cost model.
 
     With keep_mapped, pages of a sequence that has left stay behind its addresses, for the next one to come; they are
     taken from there when no other page is free.
@@ -104,7 +104,7 @@ class VAttention(MemoryPolicy):
         return len(self.unmapped) + sum(map(len, self.left))
 
     def left_of_page(self, seq):
-        """Slots of its last page that `seq` has no room in yet."""
+        """Slots of its last page that `seq` has no slots in yet."""
         return len(self.pages[seq.seq_id]) * self.page_size - seq.num_slots
 
     def map(self, seq, num_pages):

@@ -1,4 +1,4 @@
-"""Copies of forks where memory is not shared: what they copy, that their room is theirs, and that they come first."""
+"""Copies of forks where memory is not shared: what they copy, that their slots are theirs, and that they come first."""
 
 import pytest
 from manual_driver import ManualDriver, scheduler_of, sequence
@@ -40,12 +40,14 @@ def held(run):
 
 
 def served(run):
-    """All copies of all plans until nothing is left to do; each lies in room that is held."""
+    """All copies of all plans until nothing is left to do; each lies in slots that are held."""
     copies = []
     while run.state.running or run.state.waiting:
         plan = run.scheduler.plan()
         for copy in copies_of(plan):
-            assert {copy.dst, copy.dst + copy.length - 1, copy.src} <= held(run), f"{copy} into room given back"
+            assert {copy.dst, copy.dst + copy.length - 1, copy.src} <= held(run), (
+                f"{copy} into slots that were returned"
+            )
             copies.append(copy)
         run.carry_out(plan)
     return copies

@@ -1,4 +1,4 @@
-"""Who runs next, who gives way and who comes back first: plans small enough to be written down beforehand."""
+"""Who runs next, who is preempted and who comes back first: plans small enough to be written down beforehand."""
 
 import pytest
 from manual_driver import ManualDriver, scheduler_of
@@ -42,7 +42,7 @@ def step(run):
     ("kind", "second", "third"),
     [
         (SeparatePrefill, (0, [6]), (2, [])),
-        (MixedPrefill, (1, []), (1, [])),  # 6 tokens do not go beside a decode: they wait for it
+        (MixedPrefill, (1, []), (1, [])),  # 6 tokens do not go with a decode: they wait for it
         (ChunkedPrefill, (1, [5]), (1, [1])),
     ],
 )
@@ -93,11 +93,11 @@ def test_last_admitted_is_preempted_to_the_queue_head(kind):
     plan, _ = run.step()
     assert (plan.preempted, plan.decode_seqs) == ([groups[2]], 2)
     assert list(run.state.waiting) == [groups[2], newcomer]
-    assert not plan.chunks  # nobody is let in by a plan that took room
+    assert not plan.chunks  # nobody is let in by a plan that took slots
 
 
 def test_earliest_preempted_swaps_in_before_new_requests():
-    """Six blocks for three times two: the third gives way at once, the second four steps later, at the next block."""
+    """Six blocks for three times two: the third is preempted at once, the second at the next block."""
     run = driver(SeparatePrefill, Swap, policy=paged(num_blocks=6))
     one, two, three = add(run, (8, 9), (8, 9), (8, 9))
     step(run)
@@ -113,7 +113,7 @@ def test_earliest_preempted_swaps_in_before_new_requests():
 
 
 def test_no_swap_in_during_an_iteration_that_preempts():
-    """Two samples are on the host when a long request has to be computed again: it leaves more room than they need."""
+    """Two samples are on the host when a long request has to be computed again: it leaves more slots than they need."""
     run = driver(SeparatePrefill, RecomputeSingleSwapGroup, policy=paged(num_blocks=9))
     _, long = add(run, (4, 30), (16, 30))
     (pair,) = add(run, (4, 30), num_seqs=2)

@@ -25,7 +25,7 @@ def driver(kind, policy, **limits):
 
 
 def preempted(run, prompt_len=10, num_seqs=3, num_generated=5):
-    """A group that has some output and has lost its room."""
+    """A group that has some output and has lost its slots."""
     group = run.add(Request(0, 0, prompt_len, 20, num_seqs=num_seqs, prompt_ids=TEXT[:prompt_len]))
     while group.num_generated < num_generated:
         run.step()

@@ -1,4 +1,4 @@
-"""Groups that come back from the host, and what their swaps cost beside computing."""
+"""Groups that come back from the host, and what their swaps cost next to computing."""
 
 import csv
 from pathlib import Path

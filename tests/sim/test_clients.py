@@ -22,7 +22,7 @@ def turns(session, after, wait_s, answer_s=None):
 
 
 class SaysItLate(Paged):
-    """Says only when asked for room that a request could never have it."""
+    """Answers NEVER only when the slots are requested."""
 
     max_seq_len = MemoryPolicy.max_seq_len
 

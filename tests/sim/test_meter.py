@@ -16,7 +16,7 @@ from testbed.sim.simulation import simulate
 LIVE = 7 + 8 + 9
 RESERVED = 3 + 2 + 1  # up to 10 tokens
 BY_HAND = {  # reserved, internal, rounding, the pool's largest free run
-    Paged: (1 + 0 + 1, 0 + 0 + 2, 0, 56 + 56 + 52),  # 2, 2 and 3 blocks of 4; the third has room for 2 too many
+    Paged: (1 + 0 + 1, 0 + 0 + 2, 0, 56 + 56 + 52),  # 2, 2 and 3 blocks of 4; the third has slots for 2 too many
     ContiguousMax: (RESERVED, 3 * 22, 0, 3 * 32),  # 32 slots
     ContiguousPow2: (RESERVED, 3 * 1, 3 * 5, 3 * 32),  # 7 + 4 slots, in a range of 16
     ContiguousOracle: (RESERVED, 0, 3 * 6, 3 * 32),  # 7 + 3 slots, in a range of 16

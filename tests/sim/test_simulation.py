@@ -1,4 +1,4 @@
-"""What a run records and prices, on runs small enough to be followed by hand; every iteration takes a millisecond."""
+"""What a run records and what it costs, followed by hand on small runs; every iteration takes a millisecond."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ COSTS = [OneMillisecond(), FastMillisecond()]
 
 
 class RecordingCost(OneMillisecond):
-    """Keeps what it was asked to price."""
+    """Keeps what it was asked for the cost of."""
 
     def __init__(self):
         self.works = []
@@ -99,7 +99,7 @@ def test_a_run_beyond_the_end_of_time_is_refused(output_len, fast_forward):
 
 
 class SaysItLate(Paged):
-    """Says only when asked for room that a request could never have it."""
+    """Answers NEVER only when the slots are requested."""
 
     max_seq_len = MemoryPolicy.max_seq_len
 

@@ -126,7 +126,7 @@ def test_untyped_parameter_accepts_any_value():
 
 
 def test_run_id_depends_on_every_input_file(tmp_path):
-    """A folder's files, and the files that a trace reads beside its own."""
+    """A folder's files, and the files that a trace reads in addition to its own."""
     folder = tmp_path / "clients"
     folder.mkdir()
     (folder / "a.json").write_text("{}")

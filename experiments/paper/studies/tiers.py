@@ -28,7 +28,7 @@ COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to fir
 class Tiers(Study):
     """One run for each trace whose file is given, each system and each size of the tier `dram`.
 
-    Beside open loops stands an untimed replay of an LRU cache as large as all tiers together: a closed loop has no
+    Next to open loops is an untimed replay of an LRU cache as large as all tiers together: a closed loop has no
     order of its own to replay.
     """
 

@@ -93,7 +93,7 @@ class PrefixIndex:
         self.kept[node] = self.kept.get(node, 0) + 1
         node.children += 1
 
-    def let_go(self, node: Node) -> None:
+    def dereference(self, node: Node) -> None:
         """One of these memories has its content no longer."""
         self.kept[node] -= 1
         if not self.kept[node]:

@@ -63,7 +63,7 @@ class LowerTier:
     def drop(self, node: Node) -> None:
         """Forget the content of a node that is here and not pinned."""
         self._free.append(self.blocks.pop(node))
-        self._index.let_go(node)
+        self._index.dereference(node)
 
     def check(self) -> None:
         """Raise AssertionError where blocks were lost, or pins count what is not here."""

@@ -1,4 +1,4 @@
-"""What calibration of the engine times is the engine's layers, and the profile that it writes can be priced."""
+"""What calibration of the engine times is the engine's layers, and the profile that it writes gives costs."""
 
 import pytest
 

@@ -34,7 +34,7 @@ def test_planted_faults_are_caught(policy, num_seqs, message):
         engine.serve(tiny.requests(faults.LENGTHS, num_seqs))
 
 
-def test_unowned_slots_are_nan():
+def test_slots_without_an_owner_are_nan():
     engine = tiny.engine("opt")
     engine.serve(tiny.requests(faults.LENGTHS))
     assert torch.isnan(engine.runner.attention.pools.device).all()
