@@ -79,11 +79,6 @@ class ModelSpec:
         return all(getattr(self, name) is None for name in SPECIAL)
 
     @property
-    def with_plain_cache(self) -> "ModelSpec":
-        """This model with K and V of the type of its weights."""
-        return replace(self, kv_dtype_bytes=None)
-
-    @property
     def num_attention_layers(self) -> int:
         """Layers that cache something for each token."""
         return self.num_layers - (self.states.num_layers if self.states else 0)

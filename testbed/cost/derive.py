@@ -96,7 +96,7 @@ class Loads:
     """
 
     def __init__(self, model: ModelSpec, num_gpus: int, byte_kv_bandwidth: float = 1.0) -> None:
-        check_plain(model.with_plain_cache, "a profile")
+        check_plain(replace(model, kv_dtype_bytes=None), "a profile")
         self.model, self.num_gpus = model, num_gpus
         self.layer = model.layer_params / num_gpus
         self.head = model.vocab_size * model.hidden_size / num_gpus

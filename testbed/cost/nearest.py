@@ -1,6 +1,7 @@
 """Which of the profiles at hand is nearest to a model on a server: by shapes and by GPU, never by a model's name."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from math import log
 from pathlib import Path
@@ -74,7 +75,8 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
         same = [one for one in known if one.is_of(model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
         if same:
             return {MEASURED: same[0]}
-        wider = by_way(model.with_plain_cache, server, known) if model.with_plain_cache.is_plain else {}
+        wide = replace(model, kv_dtype_bytes=None)
+        wider = by_way(wide, server, known) if wide.is_plain else {}
         movable = [one for one in wider.values() if one.profile["fingerprint"]["source"] != "derived"]
         return {OTHER_CACHE: movable[0]} if movable else {}
     known = [one for one in known if one.model.is_plain]
