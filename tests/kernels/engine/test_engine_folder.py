@@ -17,6 +17,7 @@ from testbed.kernels.engine.serve import make_engine, serve_into  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.metrics import summarize  # noqa: E402
 from testbed.sched.preemption import Swap  # noqa: E402
+from testbed.sim.recorder import request_columns, span_columns, with_identity  # noqa: E402
 from testbed.sim.simulation import simulate  # noqa: E402
 
 
@@ -47,16 +48,15 @@ def test_engine_and_simulator_agree_step_by_step(num_seqs):
 
 def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
     pd = pytest.importorskip("pandas")
-    from testbed import tables
-
     built = setup(tmp_path, window_s=[0.0, 100.0])
     engine = make_engine(built)
     assert serve_into(tmp_path / "out", built, engine)["engine"] == {"kind": "cpu", "fingerprint": None}
     recorder = engine.records.recorder
-    for name, table in (
-        ("requests", tables.requests(recorder, built.workload.rows)),
-        ("iterations", tables.spans(recorder)),
+    for name, columns in (
+        ("requests", with_identity(request_columns(recorder), built.workload.rows)),
+        ("iterations", span_columns(recorder)),
     ):
+        table = pd.DataFrame(columns)
         got = pd.read_csv(tmp_path / "out" / f"{name}.csv", keep_default_na=name != "requests")
         more = [*MEASURED, *WORK_COLUMNS] if name == "iterations" else []
         assert [*got.columns] == [*table.columns, *more]
