@@ -98,12 +98,15 @@ class VllmV1(IterationLevel):
                 preempt_victim(state, self.preemption, plan)
 
     def _lacks_slots(self) -> bool:
-        """Whether the next tokens of all running requests need more slots than are free or cached."""
+        """Whether the next tokens of all running requests need more slots than are free or cached.
+
+        False where their blocks do not say: a policy that returns slots may need fewer.
+        """
         policy, budget, needed = self.state.policy, self.max_num_batched_tokens, 0
         for group in self.state.running.values():
             seq = group.sequences[0]
             footprint = policy.footprint(seq)
-            if not isinstance(footprint, Granular):
+            if policy.returns_slots or not isinstance(footprint, Granular):
                 return False
             size, num_slots = footprint.size, seq.num_slots
             tokens = num_slots
