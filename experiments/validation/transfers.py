@@ -1,6 +1,7 @@
-"""Measured transfers against points held back from the fit, and swaps of the GPU engine against their simulation."""
+"""Measured transfers against points held back from the fit, and those of the GPU engine against their simulation."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
-from testbed.cost.link_times import GATHER, LinkTimes
+from testbed.core.slots import DEVICE
+from testbed.cost.link_times import GATHER, INTO, OUT, LinkTimes
 from testbed.cost.model import Affine, CostModel, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
@@ -21,6 +23,7 @@ from testbed.cost.transfers import swapped
 from testbed.run import run
 
 EVERY = 5
+WAYS = {"out": OUT, "in": INTO, "store": OUT, "load": INTO}  # swaps, and transfers from and to a tier, on the link
 
 
 def held_back(points: Rows) -> list[tuple[str, str, float]]:
@@ -42,12 +45,12 @@ def by_method(points: Rows) -> list[list[str]]:
     return lines
 
 
-class SwapTotals(CostModel):
-    """The costs of a run, which adds up what its swaps take by themselves."""
+class TransferTotals(CostModel):
+    """The costs of a run, which adds up what its swaps and its transfers from and to a tier take by themselves."""
 
     def __init__(self, cost: ProfileCost) -> None:
         self._cost = cost
-        self.ps = {"out": 0, "in": 0}
+        self.ps = Counter[str]()
 
     def iteration(self, work: Work) -> int:
         for way, moves in swapped(work.moves).items():
@@ -57,14 +60,19 @@ class SwapTotals(CostModel):
     def decode(self, work: Work) -> Affine:
         return self._cost.decode(work)
 
+    def transfer(self, moves: tuple[Moved, ...]) -> int:
+        duration_ps = self._cost.transfer(moves)
+        self.ps["load" if moves[0].target == DEVICE else "store"] += duration_ps
+        return duration_ps
 
-def engine_swaps(folder: Path) -> list[list[str]]:
-    """By way: swaps, GB, and ms on the GPU, by the table for the engine's extents, and in the simulated run."""
+
+def engine_transfers(folder: Path) -> list[list[str]]:
+    """By way: transfers, GB, and ms on the GPU, by the table for the engine's extents, and in the simulated run."""
     values: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     setup = build(RunConfig.from_values({**values, "engine": None}))
     if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
         raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
-    totals, link = SwapTotals(setup.cost), setup.cost.link
+    totals, link = TransferTotals(setup.cost), setup.cost.link
     run(replace(setup, cost=totals))
     with (folder / "swaps.csv").open(newline="", encoding="utf-8") as file:
         swaps = list(csv.DictReader(file))
@@ -72,6 +80,7 @@ def engine_swaps(folder: Path) -> list[list[str]]:
     return [
         [folder.name, way, *_compared([one for one in swaps if one["way"] == way], link.times, block_bytes, ps)]
         for way, ps in totals.ps.items()
+        if ps
     ]
 
 
@@ -94,7 +103,7 @@ def draw(points: Rows, path: Path) -> None:
 
 
 def _compared(swaps: Iterable[dict[str, str]], times: LinkTimes, block_bytes: int, simulated_ps: int) -> list[str]:
-    rows = [(one["way"], int(one["num_extents"]), int(one["num_bytes"]), float(one["seconds"])) for one in swaps]
+    rows = [(WAYS[one["way"]], int(one["num_extents"]), int(one["num_bytes"]), float(one["seconds"])) for one in swaps]
     measured = 1e3 * sum(seconds for *_, seconds in rows)
     table = 1e3 / PS * sum(times(GATHER, *row[:3], block_bytes) for row in rows)
     simulated = 1e3 / PS * simulated_ps

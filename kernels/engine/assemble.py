@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from testbed.core.errors import InputError
-from testbed.core.slots import HOST
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.clock import Clock, Timer
 from testbed.kernels.engine.gpu_engine import Engine
@@ -14,7 +13,7 @@ from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools,
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.plain_attention import PlainAttention
-from testbed.kernels.engine.pool_moves import CudaMoves, Moves
+from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
@@ -53,15 +52,13 @@ class Options:
 def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options) -> Engine:
     """An engine for this scheduler, whose policy manages `pool`."""
     policy, spec = scheduler.policy, arch.spec
-    if policy.moves_in_background:
-        raise InputError(f"{type(policy).__name__}: moves blocks in the background, which only the simulator does")
     if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
         raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
     layout = layout_of(policy, spec.num_kv_heads, arch.windows)
     pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:
         raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
-    pools = make_pools(spec, pool.num_slots, pool.slots_of(HOST), layout.block_size, options.device, options.dtype,
+    pools = make_pools(spec, pool.num_slots, pool.tiers, layout.block_size, options.device, options.dtype,
                        1 if pooled else spec.num_layers)  # fmt: skip
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
@@ -120,6 +117,7 @@ def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Lay
 
 def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
     from testbed.kernels.engine.cuda_attention import PagedAttention
+    from testbed.kernels.engine.cuda_moves import CudaMoves
     from testbed.kernels.engine.extent_attention import ExtentAttention
     from testbed.kernels.launch.attention import FP8_SIZES
 

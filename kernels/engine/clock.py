@@ -1,6 +1,7 @@
 """The engine's clocks, and the timer that divides an iteration's time between the host and the GPU."""
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -20,11 +21,11 @@ class Clock:
         """Seconds since the run began."""
         return time.perf_counter() - self._start
 
-    def sleep_until(self, when: float) -> None:
-        """Sleep until a time in s; spin for the last half millisecond."""
-        while (left := when - self.now()) > 0:
+    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+        """Sleep until a time in s, or until `sooner`, if given, is true; spin for the last half millisecond."""
+        while (left := when - self.now()) > 0 and not (sooner and sooner()):
             if left > 1e-3:
-                time.sleep(left - 5e-4)
+                time.sleep(1e-4 if sooner else left - 5e-4)
 
     def iteration_ended(self) -> None:
         """Called after each iteration; StepClock advances here."""
@@ -43,8 +44,11 @@ class StepClock(Clock):
     def now(self) -> float:
         return self._now
 
-    def sleep_until(self, when: float) -> None:
-        self._now = max(self._now, when)
+    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+        if sooner is None:
+            self._now = max(self._now, when)
+        while sooner and not sooner():
+            time.sleep(1e-5)
 
     def iteration_ended(self) -> None:
         self._now += self._iteration_s

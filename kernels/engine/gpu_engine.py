@@ -10,7 +10,7 @@ from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Runner
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import SyntheticBeams
-from testbed.sched.plan import Outcome, Plan, work_of
+from testbed.sched.plan import Outcome, Plan, Results, work_of
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter, PlainMeter
 from testbed.sim.outputs import Outputs
@@ -54,6 +54,7 @@ class Engine:
         while (start_s := self.clock.now()) < self.stop_s:
             self._pass_marks(start_s)
             self.timer.start()
+            self.runner.land()
             self.scheduler.now_ps = round(start_s * PS)
             plan = self.scheduler.plan()
             for group in plan.rejected:
@@ -61,7 +62,7 @@ class Engine:
                 self.records.recorder.rejected(request, "the memory policy can never hold it")
             if plan:
                 self._carry_out(plan, start_s)
-            elif not plan.rejected and not self._wait(plan, upcoming):
+            elif not self._idle(plan, upcoming):
                 break
             upcoming = self._submit_arrived(arrivals, upcoming)
         self.records.recorder.end_ps = round(start_s * PS)
@@ -118,19 +119,30 @@ class Engine:
         self.outputs.arrived(request)
         self.runner.token_buffers.start(self.scheduler.add(request.incoming))
 
-    def _wait(self, plan: Plan, upcoming: Request | None) -> bool:
-        """Wait for the next request, or until the scheduler plans again; False if neither will happen."""
-        state = self.scheduler.state
-        stuck = bool(state.waiting or state.swapped)
-        if stuck and plan.wake_ps == UNBOUNDED:
+    def _idle(self, plan: Plan, upcoming: Request | None) -> bool:
+        """The plan computes nothing: wait until another plan may; False if none will."""
+        state, moves = self.scheduler.state, self.runner.moves
+        if plan.ops or plan.preempted:
+            self._without_tokens(plan)
+        if plan.rejected or (plan.preempted and state.running):
+            return True
+        stuck, pending = bool(state.waiting or state.swapped), moves.num_pending > 0
+        if stuck and not pending and plan.wake_ps == UNBOUNDED:
             group = (state.swapped or state.waiting)[0]
             name = type(self.scheduler.policy).__name__
             raise PlugInError(f"{name}: refuses request {group.request.request_id} although nothing runs")
         if upcoming is None and not stuck:
             return False
         next_ps = min(plan.wake_ps, UNBOUNDED if upcoming is None else upcoming.arrival_ps)
-        self.clock.sleep_until(min(next_ps / PS, self.stop_s))
+        self.clock.sleep_until(min(next_ps / PS, self.stop_s), moves.has_landed if pending else None)
         return True
+
+    def _without_tokens(self, plan: Plan) -> None:
+        """The plan has begun transfers, or preempted groups that wait for one."""
+        self.runner.prepare(plan)
+        self.meter.open(plan, self.scheduler.policy.usage())
+        self.records.preempted(plan)
+        self._answer(self.scheduler.commit(plan, 0, Results()), self.clock.now())
 
     def _pass_marks(self, now_s: float) -> None:
         while self._marks_s and self._marks_s[-1] <= now_s:

@@ -5,6 +5,7 @@ A row is one head's values of one slot. A block has the layout [num_kv_heads, bl
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from testbed.core.slots import Extent
 from testbed.core.specs import ModelSpec
 from testbed.kernels.verify.reference import NAN_E4M3
 from testbed.memory.groups.grouped import Grouped
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.policy import MemoryPolicy, Tier
 
 Ints = NDArray[np.int64]
 
@@ -27,12 +28,13 @@ Ints = NDArray[np.int64]
 class Pools:
     """device: [2 * num_layers, num_slots * num_kv_heads * head_size], K and V of a layer in turn.
 
-    host: [num_host_blocks, 2 * num_layers, block_size * num_kv_heads * head_size], pinned where there is a GPU.
+    below: by tier, in the host's memory: [num_blocks, 2 * num_layers, block_size * num_kv_heads * head_size], pinned where
+    there is a GPU.
     scales: of a cache of e4m3, whose bytes the pools then contain, float32 [num_layers, 2, num_kv_heads] of K and of V.
     """
 
     device: Tensor
-    host: Tensor
+    below: Mapping[str, Tensor]
     spec: ModelSpec
     scales: Tensor | None = None
 
@@ -54,14 +56,14 @@ class Pools:
         """All planes as blocks, [num_planes, num_blocks, num_kv_heads, block_size, head_size]."""
         return self.device.view(self.device.shape[0], -1, self.spec.num_kv_heads, block_size, self.spec.head_size)
 
-    def host_blocks(self, block_size: int) -> Tensor:
-        """The host's pool as blocks, [num_blocks, num_planes, num_kv_heads, block_size, head_size]."""
-        s = self.spec
-        return self.host.view(len(self.host), -1, s.num_kv_heads, block_size, s.head_size)
+    def blocks_below(self, tier: str, block_size: int) -> Tensor:
+        """A tier's pool as blocks, [num_blocks, num_planes, num_kv_heads, block_size, head_size]."""
+        s, pool = self.spec, self.below[tier]
+        return pool.view(len(pool), -1, s.num_kv_heads, block_size, s.head_size)
 
 
 def make_pools(
-    spec: ModelSpec, num_slots: int, num_host_slots: int, block_size: int, device: str, dtype: torch.dtype,
+    spec: ModelSpec, num_slots: int, tiers: Iterable[Tier], block_size: int, device: str, dtype: torch.dtype,
     pooled_layers: int,
 ) -> Pools:  # fmt: skip
     """Empty pools of the given numbers of slots, cut to whole blocks.
@@ -72,9 +74,12 @@ def make_pools(
     if spec.kv_dtype_bytes == 1:
         dtype, scales = torch.uint8, torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=device)
     whole = num_slots // block_size * block_size
-    pinned = device != "cpu" and num_host_slots > 0
-    host = torch.empty((num_host_slots // block_size, planes, block_size * width), dtype=dtype, pin_memory=pinned)
-    return Pools(torch.zeros((planes, whole * width), dtype=dtype, device=device), host, spec, scales)
+    below = {
+        tier.name: torch.empty((tier.num_slots // block_size, planes, block_size * width), dtype=dtype,
+                               pin_memory=device != "cpu" and tier.num_slots > 0)
+        for tier in tiers
+    }  # fmt: skip
+    return Pools(torch.zeros((planes, whole * width), dtype=dtype, device=device), below, spec, scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers
     parts = prompts + decodes
     positions = [np.arange(part.num_stored, part.context_len) for part in prompts]
     tokens = [token_buffers.read(part.seq, part.num_stored, part.context_len) for part in prompts]
-    ends = np.cumsum([part.new for part in parts]) - 1
+    ends = np.cumsum([part.new for part in parts], dtype=np.int64) - 1
     return Ragged(
         parts,
         len(prompts),

@@ -40,7 +40,8 @@ class RequestRow(NamedTuple):
 
 
 class SwapTime(NamedTuple):
-    """One swap: way (out, in), runs of adjacent host blocks, bytes, seconds from its first to its last work."""
+    """One swap (way out or in) or transfer in the background (store, load): runs of adjacent blocks below, bytes, seconds
+    from its first to its last work."""
 
     way: str
     num_extents: int
@@ -78,12 +79,15 @@ class Records:
         self.iterations.append(one)
         start_ps, end_ps = round(one.start_s * PS), round((one.start_s + one.duration_s) * PS)
         self.recorder.span(start_ps, end_ps - start_ps, 1, plan, *queues, seen)
-        totals = self.recorder.totals
+        self.preempted(plan)
+        self.recorder.totals.copies += sum(len(ops.copies) for ops in plan.ops)
+
+    def preempted(self, plan: Plan) -> None:
+        """Count the groups that a plan has preempted."""
         for group in plan.preempted:
             swapped = group.status is SequenceStatus.SWAPPED
-            totals.swaps += swapped
-            totals.recomputes += not swapped
-        totals.copies += sum(len(ops.copies) for ops in plan.ops)
+            self.recorder.totals.swaps += swapped
+            self.recorder.totals.recomputes += not swapped
 
     def first_tokens(self, outcome: Outcome, now_s: float) -> None:
         """Record the first tokens of these groups, unless recorded before a recompute."""

@@ -109,12 +109,21 @@ class Runner:
                 self.tables.forget(seq.seq_id)
         self.slot_checker.planned(plan)
         for ops in plan.ops:
-            self.timer.launched()
+            if ops.copies or ops.moves:
+                self.timer.launched()
             self.moves.perform(ops)
             self.slot_checker.moved(ops)
         if plan.ops:
             self.tables.forget_all()
             self.moves.wait()
+            self.moves.begin([transfer for ops in plan.ops for transfer in ops.background])
+
+    def land(self) -> None:
+        """Tell the policy of the transfers that have ended; what they brought may be found."""
+        for move_id in self.moves.take_landed():
+            self.slot_checker.landed(move_id)
+            self.state.policy.landed(move_id)
+            self.state.memory_released()
 
     def stepping(self, plan: Plan) -> list[SequenceGroup]:
         """The groups that take a decode step: the batch, and swapped-in groups with slots for a step."""

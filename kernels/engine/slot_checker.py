@@ -31,7 +31,10 @@ class NoSlotChecker:
         """Called before a plan is executed."""
 
     def moved(self, ops: Ops) -> None:
-        """Called after these copies and moves."""
+        """Called after these copies and moves, before the transfers begin."""
+
+    def landed(self, move_id: int) -> None:
+        """Called when a transfer has ended."""
 
     def before(self, batch: Ragged) -> None:
         """Called before the forward pass of `batch`."""
@@ -68,6 +71,10 @@ class SlotChecker(NoSlotChecker):
         """Move the ids as the bytes were moved."""
         self.memory.perform(ops)
 
+    def landed(self, move_id: int) -> None:
+        """Move the ids that it moved; raises ClauseError where they were written meanwhile."""
+        self.memory.land(move_id)
+
     def before(self, batch: Ragged) -> None:
         """Write the batch's tokens; raise SlotError for a sequence that does not find its tokens."""
         self.released()
@@ -102,7 +109,7 @@ class SlotChecker(NoSlotChecker):
         for group in self.state.with_slots():
             for seq in group.resident:
                 owned[self._slots(seq.seq_id, self.state.policy.table(seq))] = True
-        owned[self._slots(-1, [*others.pinned, *others.cached])] = True
+        owned[self._slots(-1, [*others.pinned, *others.cached, *others.in_transit])] = True
         gone = np.flatnonzero(self._owned & ~owned)
         if len(gone):
             heads = self.pools.spec.num_kv_heads

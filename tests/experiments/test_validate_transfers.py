@@ -7,7 +7,7 @@ import pytest
 import testbed.kernels
 from testbed.core.errors import InputError
 from testbed.experiments.commands.validate_transfers import main
-from testbed.experiments.validation.transfers import engine_swaps
+from testbed.experiments.validation.transfers import engine_transfers
 
 RESULTS = Path(testbed.kernels.__file__).resolve().parent / "results"
 RUNS = sorted(path.parent for path in (RESULTS / "engine" / "swaps").glob("*/swaps.csv"))
@@ -17,7 +17,7 @@ RUNS = sorted(path.parent for path in (RESULTS / "engine" / "swaps").glob("*/swa
 def test_simulated_swaps_take_what_the_engine_s_took(run, monkeypatch):
     """All transfers of a run together within 10%."""
     monkeypatch.chdir(RESULTS.parents[1])  # the config names the requests from here
-    lines = engine_swaps(run)
+    lines = engine_transfers(run)
     measured, simulated = (sum(float(line[at].split()[0]) for line in lines) for at in (4, 6))
     assert simulated == pytest.approx(measured, rel=0.1)
     assert all(int(line[2]) >= 40 for line in lines)

@@ -24,8 +24,9 @@ from testbed.kernels.engine.weights import Weights
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.beams import Replacement
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
@@ -38,7 +39,10 @@ LARGE, TIGHT = 64 * MAX_LEN, 512  # slots of a pool that fits all requests, and 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run; `happened` is an event that it must cause: "swaps", "recomputes", "hits", "copies" or none."""
+    """One run; `happened` is an event that it must cause: "swaps", "recomputes", "hits", "loads", "copies" or none.
+
+    The first `distinct` prompts are sent again and again.
+    """
 
     name: str
     policy: Callable[[PoolSpec], MemoryPolicy]
@@ -49,11 +53,12 @@ class Scenario:
     beam: bool = False
     num_requests: int = 64
     common: int = 0
+    distinct: int = 1000
     happened: str = ""
 
     def pool(self) -> PoolSpec:
-        """The device's pool, and a host pool that is large enough."""
-        return PoolSpec(self.num_slots, MAX_LEN, host(LARGE))
+        """The device's pool, and a swap space and a tier that are large enough."""
+        return PoolSpec(self.num_slots, MAX_LEN, (*host(LARGE), Tier("dram", LARGE)))
 
     def scheduler(self, policy: MemoryPolicy) -> Scheduler:
         """The scheduler with this policy."""
@@ -69,6 +74,8 @@ class Scenario:
         for i in range(self.num_requests):
             own = rng.integers(vocab_size, size=max(1, int(np.exp(rng.uniform(0, np.log(200)))))).tolist()
             ids, output_len = tuple(shared + own), int(rng.integers(4, 25))
+            if i >= self.distinct:
+                ids = found[i % self.distinct].prompt_ids
             found.append(Request(i, i * 10**11, len(ids), output_len, self.num_seqs, self.beam, prompt_ids=ids))
         return found
 
@@ -81,6 +88,7 @@ SCENARIOS = [
     Scenario("chunked prefill", Paged, chunked=True),
     Scenario("chunked prefill, contiguous", ContiguousOracle, chunked=True),
     Scenario("prefix hit", PrefixCaching, common=100, happened="hits"),
+    Scenario("loads from a tier", TieredCaching, TIGHT, distinct=16, happened="loads"),
     Scenario("swap and back", Paged, TIGHT, Swap, happened="swaps"),
     Scenario("recompute", Paged, TIGHT, Recompute, happened="recomputes"),
     Scenario("fork and copy-on-write", Paged, num_seqs=4, num_requests=16, happened="copies"),
@@ -152,6 +160,7 @@ def _check(scenario: Scenario, found: Recording, counters: Mapping[str, float]) 
         "swaps": sum(r.num_swaps for r in requests),
         "recomputes": sum(r.num_recomputes for r in requests),
         "hits": counters.get("hit_tokens", 0),
+        "loads": counters.get("loaded_blocks", 0),
         "copies": found.num_copies,
     }
     if len(requests) != scenario.num_requests or found.records.rejections or not counts[scenario.happened]:

@@ -39,6 +39,10 @@ class PinnedPool(CachingPool):
         """Blocks of no table that are neither free nor can be evicted, until a transfer lands."""
         return self.num_pinned + len(self.evicted_pinned) + len(self.arriving)
 
+    def in_transit(self) -> list[int]:
+        """These blocks, by id."""
+        return sorted({*super().parked()} & self.pins.keys() | self.evicted_pinned | self.arriving)
+
     def pin(self, node: Node) -> None:
         """One transfer more reads the node's block."""
         block = node.block
@@ -135,7 +139,7 @@ class PinnedPool(CachingPool):
         assert len(parked) == self.num_parked, "parked blocks are miscounted"
         assert len(super().parked()) == self.num_parked + self.num_pinned, "pins are miscounted"
         self.index.check()
-        self._check(tables, [*super().parked(), *self.evicted_pinned, *self.arriving])
+        self._check(tables, [*parked, *self.in_transit()])
 
     def _settle(self, node: Node, block: int) -> None:
         replaced = node.block if node.parked else HOLE

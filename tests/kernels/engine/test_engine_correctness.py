@@ -10,7 +10,10 @@ import tiny_models as tiny  # noqa: E402
 
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
+from testbed.memory.policy import PoolSpec, Tier, host  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
+from testbed.memory.tiers.store_rules import BeforeEviction  # noqa: E402
+from testbed.memory.tiers.tiered_caching import TieredCaching  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
 from testbed.sched.preemption import Recompute, RecomputeTail, Swap  # noqa: E402
 from testbed.sched.separate import SeparatePrefill  # noqa: E402
@@ -74,6 +77,20 @@ def test_tokens_are_right_after_prefix_hits():
     engine = tiny.engine("opt", partial(PrefixCaching, block_size=4))
     check(engine, requests)
     assert engine.scheduler.policy.counters()["hit_tokens"] == 56
+
+
+@pytest.mark.parametrize("kind", [{}, {"exclusive": True}, {"store": BeforeEviction()}])
+def test_tokens_are_right_after_loads_from_a_tier(kind):
+    """Prompts that have left the device are found below, and the debug mode follows their slots."""
+    prompts = [tuple(range(i, i + 30)) for i in (1, 20, 31)]
+    lengths = [(30, 6)] * 9
+    requests = [r._replace(prompt_ids=prompts[i % 3]) for i, r in enumerate(tiny.requests(lengths))]
+    small = PoolSpec(60, 128, (*host(0), Tier("dram", 512)))
+    engine = tiny.engine("opt", partial(TieredCaching, block_size=4, **kind), spec=small)
+    check(engine, requests)
+    counters = engine.scheduler.policy.counters()
+    assert counters["loaded_blocks"] > 20
+    assert counters["hit_tokens"] > 100
 
 
 def test_tokens_are_right_with_a_registered_prefix():
