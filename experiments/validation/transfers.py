@@ -16,7 +16,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE
 from testbed.cost.link_times import GATHER, INTO, OUT, LinkTimes
-from testbed.cost.model import Affine, CostModel, Work
+from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
 from testbed.cost.transfers import swapped

@@ -28,8 +28,8 @@ Ints = NDArray[np.int64]
 class Pools:
     """device: [2 * num_layers, num_slots * num_kv_heads * head_size], K and V of a layer in turn.
 
-    below: by tier, in the host's memory: [num_blocks, 2 * num_layers, block_size * num_kv_heads * head_size], pinned where
-    there is a GPU.
+    below: by tier, in the host's memory, pinned where there is a GPU: [num_blocks, 2 * num_layers, block_size *
+    num_kv_heads * head_size].
     scales: of a cache of e4m3, whose bytes the pools then contain, float32 [num_layers, 2, num_kv_heads] of K and of V.
     """
 

@@ -1,4 +1,4 @@
-"""Performs a policy's copies on the device, and moves and transfers between the device and the tiers below, in torch."""
+"""Performs a policy's copies on the device, and moves between the device and the tiers below, in torch."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable

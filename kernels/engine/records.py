@@ -40,8 +40,10 @@ class RequestRow(NamedTuple):
 
 
 class SwapTime(NamedTuple):
-    """One swap (way out or in) or transfer in the background (store, load): runs of adjacent blocks below, bytes, seconds
-    from its first to its last work."""
+    """One swap (way out, in) or transfer in the background (store, load).
+
+    num_extents: runs of adjacent blocks below the device; seconds: from its first to its last work.
+    """
 
     way: str
     num_extents: int

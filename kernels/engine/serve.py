@@ -101,9 +101,10 @@ def _check(setup: Setup) -> None:
     num_gpus = setup.config.server.num_gpus
     if num_gpus != 1:
         raise InputError(f"server.num_gpus={num_gpus}: the engine runs on one GPU")
-    for name, tier in (setup.config.server.tiers or {}).items():
-        if tier.read_bandwidth or tier.write_bandwidth or len(setup.config.server.tiers or {}) > 1:
-            raise InputError(f"server.tiers.{name}: the engine has one tier, in the host's memory and at the speed of its "
+    tiers = setup.config.server.tiers or {}
+    for name, tier in tiers.items():
+        if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:
+            raise InputError(f"server.tiers.{name}: the engine has one tier, in the host's memory, behind the GPU's "
                              "link (give one, without bandwidths, or simulate)")  # fmt: skip
     if isinstance(setup.workload, SessionWorkload):
         raise InputError("arrivals=sessions: the engine has no closed loop (simulate it, or replay time stamps)")

@@ -152,9 +152,8 @@ def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], 
         counts = {"cached": used.cached, "rounding": used.allocated - used.held, "in_transit": used.in_transit}
         for kind, count in counts.items():
             found = slots_of(list(getattr(others, kind)))
-            require(
-                4, len(found) == count, f"usage() has {count} {kind} slots, non_sequence_slots() lists {len(found)}"
-            )
+            reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(found)}"
+            require(4, len(found) == count, reported)
             listed += found
         apart = len(set(listed).union(*slots)) == len(listed) + len(set().union(*slots))
         require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
