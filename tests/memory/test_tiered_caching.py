@@ -1,6 +1,7 @@
 """Prefix caching over tiers: the contract with moves in the background, what is found, and runs that wait for loads."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,7 +10,7 @@ from tiny import MODEL, server
 
 from testbed.contract import check_policy
 from testbed.contract.search import POOLS
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, Refusal
@@ -240,3 +241,13 @@ def test_prefetched_requests_wait_less_for_a_slow_tier():
 def test_what_does_not_go_together_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_tier_larger_than_the_one_that_was_given_is_reported():
+    """A store in the background is checked as a swap is."""
+
+    def twice(pool):
+        return TieredCaching(replace(pool, tiers=(Tier("dram", 2 * pool.slots_of("dram")),)), block_size=8)
+
+    with pytest.raises(PlugInError, match=r"TieredCaching moves slots up to \d+ of the dram; 600 were given"):
+        run(twice, {"dram": TierSpec(gib(600) + 1e-9, 1e9, 1e9, 1e-5)})
