@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from same_runs import assert_same
+from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, server
 
 from testbed.contract import check_policy
@@ -43,9 +43,10 @@ POLICIES = {
 STORES = ["write through", "write back", "exclusive"]
 
 
+@pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("name", POLICIES)
-def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name):
-    assert check_policy(POLICIES[name], max_examples=12) is None
+def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, num_examples):
+    assert check_policy(POLICIES[name], max_examples=num_examples) is None
 
 
 @pytest.mark.parametrize("name", POLICIES)
