@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from testbed import identity
 from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
@@ -154,3 +155,18 @@ def test_run_id_depends_on_every_input_file(tmp_path):
         before = run_id(config)
         changed.write_text("1")
         assert run_id(config) != before
+
+
+@pytest.mark.parametrize("place", ["experiments/runs/made.py", "sim/engine.py", "core/models/one.json"])
+def test_the_id_follows_all_code_that_makes_a_result(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(identity, "ROOT", tmp_path)
+    hashes = []
+    for folder in ("traces", "experiments/runs"):
+        (tmp_path / folder).mkdir(parents=True)
+    for text in "ab":
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+        identity.folder_hash.cache_clear()
+        hashes.append(identity.code_hash.__wrapped__())
+    identity.folder_hash.cache_clear()
+    assert hashes[0] != hashes[1]
