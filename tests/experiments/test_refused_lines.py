@@ -112,7 +112,6 @@ RUN = {
         "scheduler=custom scheduler._target_=own_parts.Bare", "own_parts.Bare", "~scheduler.max_num_seqs"),
     "a plug-in that exits on import": ("policy=custom policy._target_=exits.Policy", "exits.Policy"),
     "a plug-in that raises on import": ("policy=custom policy._target_=raises.Policy", "raises.Policy"),
-    "a plug-in that exits in a sweep": ("-m policy=custom policy._target_=own_parts.leaves", "own_parts.leaves"),
     "a plug-in that exits in the middle": ("policy=custom policy._target_=own_parts.LeavesLate", "sys.exit(0)"),
     "a replay that has not a time for each row": (
         "trace=csv trace.path=timed.csv arrivals=custom arrivals._target_=own_parts.Replayed "
@@ -194,7 +193,6 @@ from example_policy import Slabs
 from testbed.sched.mixed import MixedPrefill
 
 def nothing(pool): pass
-def leaves(pool): sys.exit(0)
 class LeavesLate(Slabs):
     def admit(self, *_): raise SystemExit(0)
 class NeedsALargePool(Slabs):
