@@ -22,7 +22,6 @@ FIRST = [
     "model", "server", "gpu", "num_gpus", "pool_slots", "slot_layers", "pool_blocks", "block_size", "pool_gib",
     "policy", "scheduler", "cost",
 ]  # fmt: skip
-LIMITS = {"max_num_batched_tokens": 2560, "max_num_seqs": 2048}
 ON_H200 = "gpu@server.gpu=h200"
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
 BLOCKS = "server.num_blocks=300 ~server.kv_memory_gib"
@@ -76,11 +75,6 @@ def test_every_shipped_model_has_a_default_server(name):
     policy = ("policy=grouped", "policy.block_size=1056") if read_model(name).states else ()
     setup = build(configured((f"model={name}", "model.max_len=1024", "arrivals.duration_s=1", *policy)))
     assert setup.pool.num_slots > 1024
-
-
-@pytest.mark.parametrize("name", ["mixed", "separate", "chunked"])
-def test_every_scheduler_has_the_same_limits(name):
-    assert configured((f"scheduler={name}",)).scheduler.parameters == LIMITS
 
 
 def test_vllm_v1_has_the_defaults_of_its_release():

@@ -7,7 +7,7 @@ import pytest
 
 from testbed.sim.recorder import SLOTS
 
-FEW_AND_MANY = [4, pytest.param(3334, marks=pytest.mark.slow)]  # histories of a policy in each of the three pools
+FEW_AND_MANY = [2, pytest.param(3334, marks=pytest.mark.slow)]  # histories of a policy in each of the three pools
 
 
 def assert_same(fast, slow):

@@ -1,7 +1,6 @@
 """Prefix caching over tiers: the contract with moves in the background, what is found, and runs that wait for loads."""
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -246,9 +245,6 @@ def test_what_does_not_go_together_is_refused(make, message):
 
 def test_a_tier_larger_than_the_one_that_was_given_is_reported():
     """A store in the background is checked as a swap is."""
-
-    def twice(pool):
-        return TieredCaching(replace(pool, tiers=(Tier("dram", 2 * pool.slots_of("dram")),)), block_size=8)
-
+    make = partial(TieredCaching, PoolSpec(600, 512, (Tier("dram", 1200),)), 8)
     with pytest.raises(PlugInError, match=r"TieredCaching moves slots up to \d+ of the dram; 600 were given"):
-        run(twice, {"dram": TierSpec(gib(600) + 1e-9, 1e9, 1e9, 1e-5)})
+        run(lambda pool: make(), {"dram": TierSpec(gib(600) + 1e-9, 1e9, 1e9, 1e-5)})
