@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from testbed.core.errors import InputError
 from testbed.core.errors import UnsupportedError as UnsupportedError
 from testbed.core.layers import KvGroup
 from testbed.core.request import Foresight
@@ -62,6 +63,11 @@ class PoolSpec:
     num_layers: int = 1
     num_gpus: int = 1
     groups: tuple[KvGroup, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, number in (("num_slots", self.num_slots), ("max_len", self.max_len)):
+            if type(number) is not int:
+                raise InputError(f"PoolSpec: {name} is {number!r}; it must be a whole number, of the type int itself")
 
     def slots_of(self, tier: str) -> int:
         """Slots of a tier below the device; 0 where there is none of that name."""

@@ -238,7 +238,7 @@ class Engine:
             totals.recomputes += not swapped
         for ops in plan.ops:
             totals.copies += len(ops.copies)
-            if ops.moves and self._pool:
+            if self._pool and (ops.moves or ops.background):
                 audit.check_moves(self.scheduler.policy, ops, self._pool)
 
     def _now_ps(self) -> int:

@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+from same_runs import FEW_AND_MANY
 
 from testbed.contract import check_policy
 from testbed.contract.histories import Act, Admit
@@ -42,17 +43,10 @@ POLICIES = {
 }
 
 
+@pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("name", POLICIES)
-def test_policy_keeps_the_contract(name):
-    broken = check_policy(POLICIES[name], max_examples=3 if name == "paged_1" else 8)
-    assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*POLICIES} - {"caching_weak_hash"}))
-def test_policy_keeps_the_contract_over_10000_histories(name):
-    """Ten thousand histories; some minutes for each policy."""
-    broken = check_policy(POLICIES[name], max_examples=3334)
+def test_policy_keeps_the_contract(name, num_examples):
+    broken = check_policy(POLICIES[name], max_examples=num_examples)
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
 
 

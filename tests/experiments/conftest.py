@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from refused_folder import refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
 from testbed.experiments.commands.cli import dispatch

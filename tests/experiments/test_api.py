@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 import pytest
 from tiny_run import without_id
@@ -36,6 +37,7 @@ class UserPolicy(Paged):
     ("words", "options"),
     [
         (("policy.block_size=32", "seed=3"), {"policy.block_size": 32, "seed": 3}),
+        (("workload.num_seqs=2", "seed=3"), {"num_seqs": np.int64(2), "seed": np.int64(3)}),
         (("+protocol=sosp23", "+system=orca-pow2"), {"protocol": "sosp23", "system": "orca-pow2"}),
         (
             ("trace=alpaca", "workload.num_seqs=3", "workload.beam=true"),

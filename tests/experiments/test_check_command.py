@@ -51,7 +51,7 @@ def check(testbed, tmp_path):
 
 def test_example_policy_is_short_keeps_the_contract_and_leaves_no_files(check, tmp_path):
     assert len(inspect.getsource(inspect.getmodule(Slabs)).splitlines()) < 60
-    code, output, _ = check("example_policy:Slabs", "slab_size=8", "--examples", "10")
+    code, output, _ = check("example_policy:Slabs", "slab_size=8", "--examples", "3")
     assert (code, output) == (0, "example_policy:Slabs keeps the contract\n")
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]
 

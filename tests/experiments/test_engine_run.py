@@ -56,12 +56,11 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
     assert {**heads[0], "id": None} == {**heads[1], "id": None}
 
 
-def test_unknown_engine_options_are_refused(tmp_path, capsys):
-    tail = ("server=h200", "server.num_gpus=2", "~server.kv_memory_gib", "server.num_blocks=300")
-    for more, message in (((*ON_CPU, "+engine.x=1"), "no key 'engine.x'"), ((*ON_CPU, *tail), "runs on one GPU")):
-        folder = f"hydra.run.dir={tmp_path / 'x'}"
-        assert dispatch(["run", *SMALL, *more, folder, "outputs=summary", "arrivals.duration_s=1"]) != 0
-        assert message in capsys.readouterr().err
+def test_several_gpus_are_refused(tmp_path, capsys):
+    pair = ("server=h200", "server.num_gpus=2", "~server.kv_memory_gib", "server.num_blocks=300")
+    folder = f"hydra.run.dir={tmp_path / 'x'}"
+    assert dispatch(["run", *SMALL, *ON_CPU, *pair, folder, "outputs=summary", "arrivals.duration_s=1"]) == 2
+    assert "runs on one GPU" in capsys.readouterr().err
 
 
 def test_run_without_torch_is_refused_in_one_line(tmp_path, monkeypatch, capsys):

@@ -1,8 +1,5 @@
 """Sustained rates: the bisection, the exact stop past the knee, and the intervals of their ratios."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tiny_run import without_id
@@ -52,11 +49,3 @@ def test_confidence_interval_of_three_values():
 
 def test_interval_covers_the_bisection_precision():
     assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"
-
-
-def test_repeated_measurement_is_simulated_once(tmp_path):
-    store = RunStore(tmp_path)
-    values = {"arrivals.duration_s": 10}
-    first, second = (store.measure(["+system=vllm"], values) for _ in range(2))
-    assert first == second
-    assert json.loads((Path(tmp_path) / first.run_id / "summary.json").read_text()) == first.summary

@@ -43,7 +43,8 @@ def simulated(folder, name, rows, profile, *overrides, **machine):
 
 
 def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profile):
-    base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
+    base = (*SMALL, "scheduler=vllm_v1")
+    software = [f"cost.choices.overhead_{name}" for name in ("s=4e-4", "per_request_s=3e-5", "per_token_s=2e-6")]
     logs = [
         simulated(tmp_path, f"{i}.csv", MANY, profile, *base, *software, front_end=FrontEnd(9e-3, 2e-3), slowness=slow)
         for i, slow in enumerate((0.8, 1.25))
@@ -54,22 +55,26 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
     assert "the logs disagree by more than two standard errors" in reported
     built = read_profile(tmp_path / "fitted.json")
     times = dict(built["sections"]["overhead"]["points"])
-    expected = {"before_first_token": 9000, "after_last_token": 2000, "iteration": 400}
+    expected = {"before_first_token": 9000, "after_last_token": 2000, "iteration": 400, "request": 30}
     assert {name: times[name] for name in expected} == pytest.approx(expected, rel=0.05)
+    assert times["token"] == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
+    assert "standard error" in reported
     assert sorted(built["fingerprint"]["slowness"].values()) == pytest.approx([0.8, 1.25], rel=0.02)
     code, reported, _ = testbed("validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5")
     assert code == 0
     assert "taken with the slowness that was fitted to it, 1.2" in reported
     assert "a prediction: times were fitted on this very log" in reported
+    other = simulated(tmp_path, "other.csv", MANY, profile, *base, *software)
+    reported = testbed("validate", other, *line[:-1], "cost.path=fitted.json")[1]
+    assert "software times fitted on 0.csv" in reported
+    assert "this log was not among them" in reported
 
 
-@pytest.mark.parametrize("several", [True, False])
-def test_a_profile_is_scaled_to_a_log(testbed, tmp_path, profile, several):
+def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
     base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
     machine = {"front_end": FrontEnd(9e-3, 2e-3), "slowness": 1.5}
-    logs = [simulated(tmp_path, "one.csv", MANY, profile, *base, *software, **machine)]
-    if several:
-        logs.append(simulated(tmp_path, "two.csv", CROWD, profile, *base, *software, **machine))
+    rows = {"one.csv": MANY, "two.csv": CROWD}
+    logs = [simulated(tmp_path, name, rows[name], profile, *base, *software, **machine) for name in rows]
     code, reported, _ = testbed("fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json")
     assert code == 0
     assert "all kernels: 1.5" in reported

@@ -162,16 +162,6 @@ def test_swapped_requests_are_listed_with_their_host_blocks(opened, browser):
     assert "host 0" in browser.text("#request")
 
 
-def test_page_opens_at_the_fullest_moment_and_its_legend_is_stable(opened, browser):
-    trace = opened(blocks=9)
-    fullest = max(sum(extent.length for held in f.held.values() for extent in held.device) for f in trace.frames)
-    assert browser.value("app.slots.kind.filter(kind => kind !== FREE).length") == fullest
-    names = "[...document.querySelectorAll('#legend .kind')].map(kind => kind.childNodes[1].textContent)"
-    shown = browser.value(names)
-    browser.value("app.show(app.data.end)")
-    assert browser.value(names) == shown
-
-
 def test_sorted_blocks_keep_their_numbers(opened, browser):
     opened(blocks=200, at="#t=0.2")
     assert browser.value("app.grid.columns") > 8

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from example_policy import Slabs
-from test_refused_lines import check_one_line
+from refused_folder import check_one_line
 
 from testbed.build import build
 from testbed.config import RunConfig

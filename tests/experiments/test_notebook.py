@@ -67,11 +67,6 @@ def test_a_class_with_parameters_equals_its_options(result):
     assert {**result.summary, "run": None} == {**by_words.summary, "run": None}
 
 
-def test_an_unknown_parameter_of_a_pair_is_refused():
-    with pytest.raises(InputError, match="takes no block_sise"):
-        front.simulate(policy=(Paged, {"block_sise": 32}), **SHORT)
-
-
 def test_saved_result_is_a_run_folder(result, testbed, tmp_path):
     assert result.save("kept") == result.save("kept")
     saved = json.loads((tmp_path / "kept" / "summary.json").read_text())

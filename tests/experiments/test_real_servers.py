@@ -48,6 +48,7 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
     assert len(found) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (A100.is_dir() and TABLES.is_dir()), reason=f"no {A100} or {TABLES}; set TESTBED_SHARED")
 def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
     pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import testbed as front
+from testbed.compiled import is_compiled
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows
 from testbed.core.shapes import read_model
@@ -37,7 +38,8 @@ SIMULATE = {
     "objectives that are no mapping": ({"slo": 3}, "slo is 3"),
     "sessions of lengths": ({"arrivals": "sessions", "trace": "sharegpt"}, "need a whole trace file"),
     "a list of numbers": ({"trace": [1, 2]}, "a list must contain"),
-    "requests and a rate": ({"trace": [ONE], "rate": 1}, "rate: does not apply to a list"),
+    **{f"requests and {key}": ({"trace": [ONE], key: 1}, f"{key}: does not apply to a list")
+       for key in ("rate", "num_seqs", "beam", "max_len", "arrivals.rate")},
     "one request twice": ({"trace": [ONE, ONE]}, "same request_id"),
     "a request before time": ({"trace": [Request(0, -1, 5, 5)]}, "arrival_ps is -1"),
     "an output of nothing": ({"trace": [Request(0, 0, 5, 0)]}, "request 0: output_len is 0"),
@@ -54,7 +56,7 @@ SIMULATE = {
         "more than one tokens_per_id"),
     "too few ids": ({"trace": [ONE._replace(prompt_ids=(1, 2))]}, "2 prompt_ids of 1 tokens each do not name"),
     "an id that is no number": ({"trace": [ONE._replace(prompt_ids=(1.5,) * 5)]}, "one of prompt_ids is 1.5"),
-    "requests and a value of arrivals": ({"trace": [ONE], "arrivals.rate": 9}, "arrivals.rate: does not apply"),
+    "no sequence": ({"num_seqs": 0}, "workload.num_seqs=0: must be above 0"),
     **{f"a made policy and {key}": ({"policy": Paged(POOL), key: 1}, f"{key} does not go with a policy")
        for key in ("null_blocks", "server.num_blocks", "server.kv_memory_gib", "swap_space_gib")},
     "costs beyond all time": ({"duration_s": 5, "software.overhead_s": 8e6}, "64 bits count picoseconds up"),
@@ -108,6 +110,9 @@ PARTS = {
     "a GPU's run": (lambda: front.simulate("engine=gpu", duration_s=1), "testbed run engine=gpu"),
     "a limit that no row keeps": (lambda: Fitted("sharegpt").rows(9, 0, 2), "hardly any row"),
 }
+
+if not is_compiled():  # the compiler refuses them itself, by a TypeError
+    PARTS["slots in NumPy's integers"] = lambda: PoolSpec(np.int64(64), 32), "num_slots is np.int64(64); it must be"
 
 
 @pytest.fixture(autouse=True)

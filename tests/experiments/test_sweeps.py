@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 
 from testbed.core.shapes import shipped
 from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
+from testbed.experiments.runs.whole_files import PLACE, write_json
 
 HERE = Path(__file__).parent
 SHORT = ("arrivals.duration_s=30", "outputs=summary")
@@ -23,7 +25,6 @@ SWEEP = ("run", "-m", "policy=contiguous_max,paged", "policy.block_size=32", *SH
 LONG = ("arrivals.duration_s=2000000", "outputs=summary")
 LONG_SWEEP = ("run", "-m", "arrivals.rate=1,2", *LONG)
 SHADOWS = ("simpy", "numpy", "omegaconf", "joblib", "json", "logging", "random", "pathlib", "traces", "testbed")
-LAUNCHERS = {"none": [], "joblib": ["-m", "hydra/launcher=joblib"]}
 MODEL = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b").shape, "name": "mine", "num_layers": 3}
 
 
@@ -129,7 +130,6 @@ def test_sweep_runs_through_cluster_launchers(command, tmp_path, launcher, packa
     ("words", "number", "code"),
     [
         (("run", *LONG), signal.SIGINT, 130),
-        (("run", *LONG), signal.SIGTERM, 143),
         ((*LONG_SWEEP, "hydra/launcher=joblib"), signal.SIGTERM, 143),
     ],
 )
@@ -153,6 +153,24 @@ def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, w
     assert files(tmp_path) == {"half.csv"}
 
 
+def left_by(pid, name):
+    return f".{name}.{PLACE}-{pid}.tmp"
+
+
+def test_what_killed_processes_left_goes_and_what_living_ones_write_stays(run, tmp_path):
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead = int(dead.stdout)
+    names = {pid: [left_by(f"1-{pid}", "out"), left_by(pid, "other")] for pid in (dead, os.getppid())}
+    for name in (name for both in names.values() for name in both):
+        (tmp_path / name).mkdir()
+    (tmp_path / f".x.{PLACE}-{dead}.tmp.json").write_text("")
+    run("arrivals.duration_s=5")
+    assert not (tmp_path / names[dead][0]).exists()
+    assert all((tmp_path / name).exists() for name in (names[dead][1], *names[os.getppid()]))
+    write_json(tmp_path / "x.json", 1)
+    assert not list(tmp_path.glob(".x.*"))
+
+
 def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):
     old = run("arrivals.duration_s=5 outputs=full").folder
     before = {path.name: path.read_bytes() for path in old.iterdir()}
@@ -166,16 +184,16 @@ def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):
 
 def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
     assert testbed("run", "arrivals.duration_s=1", "outputs=summary")[2] == ""
-    monkeypatch.setattr(progress, "SPEAK_S", 0.02)
-    lines = testbed("run", "arrivals.duration_s=2000", "arrivals.rate=2", "outputs=summary")[2].splitlines()
+    monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
+    lines = testbed("run", "arrivals.duration_s=100", "arrivals.rate=2", "outputs=summary")[2].splitlines()
     assert lines[0].startswith("simulating: ")
     assert lines[0].endswith(" requests, 0 s")
-    lines = testbed("reproduce", "fig2", "--jobs", "1", "--out", "results")[2].splitlines()
+    lines = testbed("reproduce", "table1", "--jobs", "1", "--out", "results")[2].splitlines()
     assert any(" done; running: " in line for line in lines)
 
 
 def test_closed_output_pipe_ends_a_run_silently(command, tmp_path):
-    words = [*command, "run", "arrivals.duration_s=5", "hydra.run.dir=run"]
+    words = [*command, "run", "arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=run"]
     work = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     work.stdout.close()
     assert (work.stderr.read(), work.wait()) == ("", 1)
@@ -191,8 +209,8 @@ def installed():
     return {**plain, "PYTHONPATH": str(HERE.parents[1])}
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_plug_ins_and_models_of_the_working_folder_are_found_and_hide_no_package(command, tmp_path, launcher):
+def test_plug_ins_and_models_of_the_working_folder_are_found_and_hide_no_package(command, tmp_path):
+    """By the command itself and by the processes that it starts."""
     for name, text in (("model/mine", yaml.safe_dump(MODEL)), ("server/of-mine", "defaults: [h200]\n")):
         path = tmp_path / "options" / f"{name}.yaml"
         path.parent.mkdir(parents=True)
@@ -204,9 +222,8 @@ def test_plug_ins_and_models_of_the_working_folder_are_found_and_hide_no_package
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file was imported')\n")
     beside = ("--config-dir=options", "model=mine", "policy=custom", "policy._target_=beside.Slabs", "outputs=summary")
     script = [command[0], "-P", *command[1:]]  # as the installed script, which does not look here first
-    done = in_a_process(
-        [*script, "run", *LAUNCHERS[launcher], *beside, "arrivals.duration_s=5"], tmp_path, env=installed()
-    )
+    workers = ("-m", "hydra/launcher=joblib")
+    done = in_a_process([*script, "run", *workers, *beside, "arrivals.duration_s=5"], tmp_path, env=installed())
     assert done.returncode == 0, done.stderr
     assert len(summaries(tmp_path)) == 1
     assert [line.split()[2] for line in done.stderr.splitlines() if "note:" in line] == ["testbed.py"]

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -149,6 +150,28 @@ def test_run_id_depends_on_installed_plug_in_files(id_of, tmp_path):
     before = id_of("bought.policy.Slabs")
     write(tmp_path, "site-packages/bought/table.json", "[]")
     assert id_of("bought.policy.Slabs") != before
+
+
+OPENS = """
+from example_policy import Slabs
+class Tabled(Slabs):
+    def __init__(self, pool):
+        super().__init__(pool, int(open("slab.txt").read()))
+"""
+
+
+def test_a_file_that_a_plug_in_opens_by_itself_makes_another_result(testbed, tmp_path):
+    words = ("run", "policy=tabled:Tabled", "arrivals.duration_s=5", "outputs=summary")
+    (tmp_path / "tabled.py").write_text(OPENS)
+    reported = []
+    for size in (64, 64, 32):
+        (tmp_path / "slab.txt").write_text(str(size))
+        code, output, error = testbed(*words)
+        assert (code, error) == (0, "")
+        reported.append("complete already" in output)
+    assert reported == [False, True, False]
+    (folder,) = tmp_path.glob("runs/*")
+    assert list(json.loads((folder / "inputs.json").read_text())) == [str(tmp_path / "slab.txt")]
 
 
 # ---- an installed plug-in

@@ -113,28 +113,6 @@ def test_assumed_server_settings_are_reported(testbed, tmp_path, profile, simula
     assert "running_mean" in reported
 
 
-def test_json_and_csv_logs_are_read_alike(tmp_path):
-    rows = [(7, 3, 0.5, 0.75, 1.0), (9, 1, 0.25, 0.5, 0.5)]
-    vllm = VllmLog(write_log(tmp_path / "a.jsonl", rows))
-    table = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
-    (tmp_path / "b.csv").write_text(table + "".join(",".join(map(str, row)) + "\n" for row in rows))
-    other = VllmLog(str(tmp_path / "b.csv"))
-    for one in (vllm, other):
-        assert one.read().prompt_len.tolist() == [9, 7]  # in order of arrival
-        assert one.times.arrival_s.tolist() == [0, 0.25]
-        assert one.times.finish_s.tolist() == [0.25, 0.75]
-
-
-def test_token_ids_must_match_their_log(tmp_path):
-    log = write_log(tmp_path / "a.jsonl", [(2, 3, 0.0, 0.5, 1.0)])
-    workload = tmp_path / "w.jsonl"
-    workload.write_text('{"input_tok_ids": [5, 6]}\n')
-    assert VllmLog(log, str(workload)).read().prompt_ids == [(5, 6)]
-    workload.write_text('{"input_tok_ids": [5]}\n')
-    with pytest.raises(InputError, match=r"line 1: the log has 2 token ids, or their hash_ids here .give the workload"):
-        VllmLog(log, str(workload)).read()
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -158,29 +136,3 @@ def test_a_csv_whose_times_are_not_in_order_is_named(tmp_path, moments):
     (tmp_path / "a.csv").write_text(f"{header}9,3,0,0.1,0.2\n9,3,{moments}\n")
     with pytest.raises(InputError, match=r"a.csv, line 3, column first_token_s: .* is not in order"):
         VllmLog(str(tmp_path / "a.csv")).read()
-
-
-@pytest.mark.parametrize("scheduler", ["vllm_v1", "vllm_v1_async"])
-def test_fit_recovers_the_software_times(testbed, tmp_path, profile, scheduler):
-    rows = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
-    configured = ("overhead_s=4e-4", "overhead_per_request_s=3e-5", "overhead_per_token_s=2e-6")
-    small = ["server.num_blocks=1000", "swap_space_gib=0.001"]  # pools of the toy's tiny blocks take long to make
-    base = [*SYSTEM, f"scheduler={scheduler}", f"cost.path={profile}", *small]
-    guess = write_log(tmp_path / "guess.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
-    times = replay(VllmLog(guess), server_config([*base, *(f"cost.choices.{text}" for text in configured)])).times
-    moments = zip(rows, times.first_token_s, times.finish_s, strict=True)
-    log = write_log(tmp_path / "log.jsonl", [(*row, first, last) for row, first, last in moments])
-    out = tmp_path / "fitted.json"
-    code, reported, _ = testbed("fit-software", log, *base, "--out", str(out))
-    assert code == 0
-    fitted = {row[0]: row[1] for row in json.loads(out.read_text())["sections"]["overhead"]["points"]}
-    assert fitted.pop("token") == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
-    assert {name: fitted[name] for name in ("iteration", "request")} == pytest.approx(
-        {"iteration": 400, "request": 30}, rel=0.05
-    )
-    assert "standard error" in reported
-    same = testbed("validate", log, *SYSTEM, f"cost.path={out}", "server.num_blocks=1000")[1]
-    assert "fitted on this very log" in same
-    (tmp_path / "other.jsonl").write_text((tmp_path / "log.jsonl").read_text().replace("bench", "again"))
-    other = testbed("validate", str(tmp_path / "other.jsonl"), *SYSTEM, f"cost.path={out}", "server.num_blocks=1000")[1]
-    assert "software times fitted on log.jsonl; this log was not among them" in other

@@ -3,8 +3,11 @@
 from dataclasses import fields
 
 import numpy as np
+import pytest
 
 from testbed.sim.recorder import SLOTS
+
+FEW_AND_MANY = [2, pytest.param(3334, marks=pytest.mark.slow)]  # histories of a policy in each of the three pools
 
 
 def assert_same(fast, slow):

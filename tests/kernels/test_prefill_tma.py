@@ -3,7 +3,7 @@
 import pytest
 
 from testbed.kernels.launch import prefill_attention
-from testbed.kernels.launch.attention import Shapes
+from testbed.kernels.launch.attention import Shapes, cache_defines
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES, constants, evenly, fastest, origin_of, packed, takes
 
 BASE = 0x7F12 << 32  # an address such as allocators give
@@ -13,14 +13,16 @@ def shapes(head_size: int = 128, block_size: int = 16, scales: int = 0, window: 
     return Shapes(100, 8, 2, head_size, 1000, block_size, 8 * head_size, False, scales, window)
 
 
-@pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize(("head_size", "block_size", "bf16"), [(128, 16, 0), (64, 8, 1), (128, 256, 1)])
-def test_kernel_compiles_without_spills_or_serialized_wgmma(pack, head_size, block_size, bf16) -> None:
+@pytest.mark.parametrize(
+    ("head_size", "block_size", "bf16", "pack", "windowed"),
+    [(128, 16, 0, True, False), (64, 8, 1, True, True), (128, 256, 1, False, False)],
+)
+def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_size, bf16, pack, windowed) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from ptxas import resources
 
-    defines = {"HEAD_SIZE": head_size, "GROUP": 4, "BF16": bf16, **constants(4, block_size, pack)}
-    (found,) = resources("prefill_tma.cu", defines, "sm_90a")
+    defines = {"HEAD_SIZE": head_size, "GROUP": 4, "BF16": bf16, **cache_defines(False, windowed)}
+    (found,) = resources("prefill_tma.cu", {**defines, **constants(4, block_size, pack)}, "sm_90a")
     assert (found.spill_bytes, found.notes) == (0, "")
 
 

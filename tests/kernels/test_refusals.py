@@ -1,11 +1,12 @@
 """Every wrapper names the argument that it refuses, before anything touches a GPU."""
 
 import sys
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeArray, decode_arguments
 
 from testbed.kernels.launch import compile
 from testbed.kernels.launch.attention import contiguous_decode, paged_decode
@@ -14,6 +15,44 @@ from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.kernels.launch.paper_attention import paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
 from testbed.kernels.launch.swap import copies_of_runs, runs, swap_fused
+
+
+@dataclass
+class FakeArray:
+    """Shape, strides, type and address, as a CuPy array on a GPU shows them."""
+
+    shape: tuple[int, ...]
+    dtype: Any = "float16"
+    element_strides: tuple[int, ...] | None = None
+    pointer: int = 1 << 20
+    data: Any = field(init=False)
+    strides: tuple[int, ...] = field(init=False)
+    __cuda_array_interface__: Any = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.dtype = np.dtype(self.dtype)
+        dense, strides = 1, []
+        for size in reversed(self.shape):
+            strides.append(dense)
+            dense *= size
+        chosen = self.element_strides or tuple(reversed(strides))
+        self.strides = tuple(stride * self.dtype.itemsize for stride in chosen)
+        self.data = SimpleNamespace(ptr=self.pointer)
+
+
+def decode_arguments(**changed: Any) -> dict[str, Any]:
+    """Valid arguments of paged_decode: 2 sequences, 8 heads over 2 kv heads of 64, 5 blocks of 16."""
+    arguments = {
+        "out": FakeArray((2, 8, 64)),
+        "q": FakeArray((2, 8, 64)),
+        "k_cache": FakeArray((5, 2, 16, 64)),
+        "v_cache": FakeArray((5, 2, 16, 64)),
+        "block_tables": FakeArray((2, 3), "int32"),
+        "context_lens": FakeArray((2,), "int32"),
+        "max_context_len": 40,
+    }
+    return arguments | changed
+
 
 PAPER = {"k_cache": FakeArray((5, 2, 8, 16, 8)), "v_cache": FakeArray((5, 2, 64, 16))}
 WRONG_DECODE = [

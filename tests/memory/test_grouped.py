@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from same_runs import FEW_AND_MANY
 
 from testbed.contract import check_policy
 from testbed.core.errors import InputError, UnsupportedError
@@ -43,18 +44,11 @@ def pools(model, sizes=((150, 64), (70, 50), (40, 64))):
     ]
 
 
+@pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("model", "rule"), CASES)
-def test_policy_keeps_the_contract(model, rule, kind):
-    broken = check_policy(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model), 4)
-    assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("model", "rule"), CASES)
-def test_policy_keeps_the_contract_over_10000_histories(model, rule, kind):
-    broken = check_policy(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model), 3334)
+def test_policy_keeps_the_contract(model, rule, kind, num_examples):
+    broken = check_policy(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model), num_examples)
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
 
 

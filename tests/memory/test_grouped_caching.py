@@ -44,7 +44,7 @@ def stepped(policy, seq):
 
 
 @pytest.mark.parametrize("model", ["qwen3-next-80b-a3b", "nemotron-h-8b"])
-@pytest.mark.parametrize("prompt_len", [3784, 8073, 12362, 16651, 18770])
+@pytest.mark.parametrize("prompt_len", [3784, 12362, 18770])
 def test_hits_of_a_prompt_sent_twice_are_those_of_vllm(model, prompt_len, tmp_path):
     """vLLM's hybrid models find whole units; its EAGLE option drops the last of them."""
     ids = " ".join(map(str, range(-(-prompt_len // 16))))

@@ -43,21 +43,6 @@ def test_step_needs_a_free_block_for_each_sequence(kind, answer):
     assert policy.guaranteed_steps(batch) == (2 if kind is Paged else 0)
 
 
-@given(st.integers(1, 3), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 9))
-def test_last_group_sees_fewest_free_blocks_in_even_batches(width, lengths, num_steps):
-    policy, batch = Paged2023(PoolSpec(4096, 64), block_size=4, watermark=0.0), Batch()
-    for request_id, num_tokens in enumerate(lengths):
-        for _ in range(width):
-            seq = Sequence(len(batch), Request(request_id, 0, num_tokens, 9).incoming)
-            assert policy.admit([seq], num_tokens) == [GRANTED]
-            seq.num_slots = seq.num_stored = num_tokens
-            batch.add(seq)
-    assert policy.guaranteed_steps(batch) > 0
-    index = batch.index(policy, None)
-    assert index.is_even
-    assert index.requested_last(num_steps) == index.requested(num_steps, ())
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12)), min_size=1, max_size=4),
     st.integers(0, 12), st.integers(1, 12),

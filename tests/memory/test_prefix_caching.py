@@ -115,13 +115,6 @@ def test_hit_beyond_the_chunk_needs_no_free_blocks():
     assert found(caching, prompt(2, (*TEXT, 1)), 1) == 16
 
 
-def test_prompt_without_ids_is_private():
-    caching = policy()
-    for seq_id in range(2):
-        assert found(caching, sequence(seq_id, 8)) == 0
-    assert caching.usage().saved == 0
-
-
 def test_swapped_in_block_can_be_hit_again():
     caching = policy()
     found(caching, first := prompt(0, TEXT[:8]))
@@ -211,15 +204,6 @@ def test_blocks_lie_where_single_steps_put_them(kind):
 
 def small(num_blocks, watermark=0.0):
     return PrefixCaching(PoolSpec(num_blocks * 4, 64, host(64)), block_size=4, watermark=watermark)
-
-
-def test_cached_blocks_are_live_after_a_hit():
-    caching = policy()
-    found(caching, first := prompt(0, TEXT[:12]))
-    release(caching, first)
-    assert (caching.usage().live, caching.usage().cached) == (0, 12)
-    found(caching, prompt(1, TEXT[:9]), 5)
-    assert (caching.usage().live, caching.usage().held, caching.usage().cached) == (8, 8, 4)
 
 
 def test_watermark_applies_to_evictable_blocks_too():

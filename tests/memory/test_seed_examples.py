@@ -1,14 +1,13 @@
-"""Numbers that public explanations of paged attention work out by hand: a blog's pool, a padded batch, a collision."""
+"""Numbers that public explanations of paged attention work out by hand: a blog's pool, a padded batch."""
 
 import pytest
-from manual_driver import ManualDriver, admit_and_prefill, sequence
+from manual_driver import ManualDriver
 
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.policy import PoolSpec
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
@@ -36,15 +35,3 @@ def test_a_padded_batch_wastes_two_thirds_of_its_attention():
     assert padded == [128] * 4
     needed, computed = (sum(n * (n + 1) // 2 for n in counts) for counts in (lengths, padded))
     assert 1 - needed / computed == pytest.approx(0.67, abs=0.005)
-
-
-@pytest.mark.parametrize("hash_of", [hash, lambda content: 7])
-def test_contents_of_equal_hash_share_nothing(hash_of):
-    """miniVLLM compares tokens on a hit, and so do we: -1 and -2 have one hash in Python."""
-    assert hash(-1) == hash(-2)
-    caching = PrefixCaching(PoolSpec(64, 64), block_size=1, watermark=0, hash_of=hash_of)
-    first, second = (sequence(i, 4, prompt_ids=(5, 6, last, 8)) for i, last in enumerate((-1, -2)))
-    admit_and_prefill(caching, [first], 4)
-    (grant,) = admit_and_prefill(caching, [second], 4)
-    assert grant.num_cached == 2
-    caching.check()

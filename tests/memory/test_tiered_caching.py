@@ -4,12 +4,12 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from same_runs import assert_same
+from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, server
 
 from testbed.contract import check_policy
 from testbed.contract.search import POOLS
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, Refusal
@@ -42,9 +42,10 @@ POLICIES = {
 STORES = ["write through", "write back", "exclusive"]
 
 
+@pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("name", POLICIES)
-def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name):
-    assert check_policy(POLICIES[name], max_examples=12) is None
+def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, num_examples):
+    assert check_policy(POLICIES[name], max_examples=num_examples) is None
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -240,3 +241,10 @@ def test_prefetched_requests_wait_less_for_a_slow_tier():
 def test_what_does_not_go_together_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_tier_larger_than_the_one_that_was_given_is_reported():
+    """A store in the background is checked as a swap is."""
+    make = partial(TieredCaching, PoolSpec(600, 512, (Tier("dram", 1200),)), 8)
+    with pytest.raises(PlugInError, match=r"TieredCaching moves slots up to \d+ of the dram; 600 were given"):
+        run(lambda pool: make(), {"dram": TierSpec(gib(600) + 1e-9, 1e9, 1e9, 1e-5)})

@@ -82,7 +82,7 @@ def test_fast_equals_slow(name, scheduler):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_plug_in_policies_keep_the_contract(name):
-    assert check_policy(POLICIES[name], max_examples=6) is None
+    assert check_policy(POLICIES[name], max_examples=3) is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

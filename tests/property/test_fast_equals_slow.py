@@ -58,11 +58,11 @@ def check_run(requests, make_scheduler, **options):
         scheduler.policy.check()
 
 
-many = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching]))
 
 
-@settings(many, max_examples=100)
+@settings(many, max_examples=60)
 @given(
     ANY_POLICY,
     schedulers(),

@@ -21,7 +21,7 @@ from testbed.sched.time_to_live import TimeToLive
 from testbed.sim.simulation import simulate
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
-many = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 class Watched(Ranked):

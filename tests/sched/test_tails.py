@@ -29,7 +29,7 @@ from testbed.sim.simulation import simulate
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
 KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill, PriorityClasses, VllmV1, AsyncVllmV1]
-many = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 class SwapsOrShrinks(RecomputeTail):

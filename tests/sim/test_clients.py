@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from manual_driver import scheduler_of
+from test_simulation import SaysItLate
 from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Turns
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sim import arrivals
@@ -19,12 +20,6 @@ from testbed.sim.simulation import simulate
 def turns(session, after, wait_s, answer_s=None):
     wait_s = np.array(wait_s, float)
     return Turns(np.array(session), after, wait_s, np.zeros(len(after)) if answer_s is None else np.array(answer_s))
-
-
-class SaysItLate(Paged):
-    """Answers NEVER only when the slots are requested."""
-
-    max_seq_len = MemoryPolicy.max_seq_len
 
 
 def times(links, *, at_once=1, gap_s=0.0, lengths=(10, 5), max_len=512, kind=Paged):

@@ -193,11 +193,3 @@ def test_every_mutating_policy_method_is_traced():
     }
     calls = {name for name, value in vars(MemoryPolicy).items() if callable(value) and not name.startswith("_")}
     assert calls - reads <= vars(Traced).keys()
-
-
-def test_traced_policy_delegates_other_attributes():
-    script = Script(Paged(PoolSpec(36, 64), block_size=4))
-    assert isinstance(script.policy, MemoryPolicy)
-    assert (script.policy.shares, script.policy.block_size) == (True, 4)
-    assert script.policy.max_seq_len(7, 1) == 36
-    script.policy.check()

@@ -1,12 +1,17 @@
 """The typed configuration: every key known, every value of its type; what it writes it reads again."""
 
 import re
+from copy import deepcopy
 from dataclasses import replace
+from functools import reduce
+from itertools import chain, zip_longest
+from operator import getitem
 from pathlib import Path
 
 import pytest
 import yaml
 
+from testbed import identity
 from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
@@ -56,26 +61,36 @@ def flat(values, key):
         yield from flat(value, f"{key}.{name}") if isinstance(value, dict) else [(f"{key}.{name}", value)]
 
 
-def switches_and_numbers():
-    """(words of a choice, key, word of a wrong type) of every switch and number of every choice; one spec of a kind."""
-    yield from (((), key, "no") for key in ("fast_forward", "workload.beam"))
-    for path in [
-        *sorted(path for group in PARTS for path in (CONF / group).glob("*.yaml")),
-        *map(CONF.joinpath, SPECS),
-    ]:
-        group, values = path.parent.name, yaml.safe_load(path.read_text()) or {}
-        keys = dict(flat(values, "server.gpu" if group == "gpu" else group))
-        requested = [f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")]
-        if values.get("_target_") != "???":
-            for key, value in keys.items():
-                if isinstance(value, bool | int | float) and not key.startswith("server.kv_memory"):
-                    yield (f"{group}={path.stem}", *requested), key, "no" if isinstance(value, bool) else "many"
+def switches_and_numbers(path):
+    """Words of a choice, and its switches and numbers, each with a word of a wrong type."""
+    group, values = path.parent.name, yaml.safe_load(path.read_text()) or {}
+    keys = dict(flat(values, "server.gpu" if group == "gpu" else group))
+    requested = [f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")]
+    wrong = {
+        key: "no" if isinstance(value, bool) else "many"
+        for key, value in keys.items()
+        if isinstance(value, bool | int | float) and not key.startswith("server.kv_memory")
+    }
+    return [f"{group}={path.stem}", *requested], wrong if values.get("_target_") != "???" else {}
 
 
-@pytest.mark.parametrize(("choice", "key", "word"), list(switches_and_numbers()))
-def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(choice, key, word):
-    with pytest.raises(InputError, match=f"{re.escape(key)}='{word}': must be"):
-        build(configured(choice, {key: word}))
+# The first choices of all groups in one configuration, then the second ones, because composing takes long.
+CHOICES = [sorted((CONF / group).glob("*.yaml")) for group in PARTS] + [[CONF / name] for name in SPECS]
+ROUNDS = list(zip_longest(*CHOICES))
+SWITCHES = {"fast_forward": "no", "workload.beam": "no"}
+
+
+@pytest.mark.parametrize("chosen", ROUNDS, ids=range(len(ROUNDS)))
+def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(chosen):
+    found = [switches_and_numbers(path) for path in chosen if path]
+    config = configured([word for words, wrong in found for word in words if wrong])
+    for key, word in chain(SWITCHES.items(), *(wrong.items() for _, wrong in found)):
+        *groups, name = key.split(".")
+        usual = configured(()).values  # of the other groups
+        values = deepcopy({**usual, **{group: config.values[group] for group in groups[:1]}})
+        reduce(getitem, groups, values)[name] = word
+        with pytest.raises(InputError, match=f"{re.escape(key)}='{word}': must be"):
+            build(RunConfig.from_values(values))
 
 
 def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):
@@ -140,3 +155,18 @@ def test_run_id_depends_on_every_input_file(tmp_path):
         before = run_id(config)
         changed.write_text("1")
         assert run_id(config) != before
+
+
+@pytest.mark.parametrize("place", ["experiments/runs/made.py", "sim/engine.py", "core/models/one.json"])
+def test_the_id_follows_all_code_that_makes_a_result(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(identity, "ROOT", tmp_path)
+    hashes = []
+    for folder in ("traces", "experiments/runs"):
+        (tmp_path / folder).mkdir(parents=True)
+    for text in "ab":
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+        identity.folder_hash.cache_clear()
+        hashes.append(identity.code_hash.__wrapped__())
+    identity.folder_hash.cache_clear()
+    assert hashes[0] != hashes[1]

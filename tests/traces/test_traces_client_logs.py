@@ -67,6 +67,7 @@ def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
     workload.write_text('{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 16}\n')
     rows = VllmLog(str(log), str(workload)).read()
     assert (rows.prompt_ids, rows.tokens_per_id) == ([(1,), (1, 2, 3)], 16)
-    workload.write_text('{"hash_ids": [1, 2], "tokens_per_id": 16}\n' * 2)
-    with pytest.raises(InputError, match="line 1: the log has 33 token ids, or their hash_ids here"):
-        VllmLog(str(log), str(workload)).read()
+    for wrong in ('{"hash_ids": [1, 2], "tokens_per_id": 16}', '{"input_tok_ids": [5]}'):
+        workload.write_text(f"{wrong}\n" * 2)
+        with pytest.raises(InputError, match="line 1: the log has 33 token ids, or their hash_ids here"):
+            VllmLog(str(log), str(workload)).read()

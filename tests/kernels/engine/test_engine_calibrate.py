@@ -6,10 +6,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from ticks import OneMillisecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
-from testbed.cost.model import CostModel, Work  # noqa: E402
+from testbed.cost.model import Work  # noqa: E402
 from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
 from testbed.kernels.engine import bench, calibrate  # noqa: E402
 from testbed.kernels.engine.assemble import Options  # noqa: E402
@@ -76,11 +77,6 @@ def test_decode_iteration_adds_graph_launch_time():
 def tiny_bench(family):
     arch = tiny.architecture(family)
     return bench.Bench(arch, tiny.weights(arch), Options(clock=tiny.StepClock(1e-3)))
-
-
-class OneMillisecond(CostModel):
-    def iteration(self, work):
-        return 10**9
 
 
 @pytest.mark.parametrize("kind", [Paged, ContiguousOracle])

@@ -11,6 +11,7 @@ import tiny_models as tiny  # noqa: E402
 from test_engine_config import setup  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
+from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, CostModel, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.kernels.engine.run_folder import MEASURED  # noqa: E402
 from testbed.kernels.engine.serve import make_engine, serve_into  # noqa: E402
@@ -28,8 +29,8 @@ class OneSecond(CostModel):
         return 10**12
 
 
-@pytest.mark.parametrize("num_seqs", [1, 3])
-def test_engine_and_simulator_agree_step_by_step(num_seqs):
+@pytest.mark.parametrize(("num_seqs", "window_s"), [(1, None), (3, None), (1, (4.0, 25.0))])
+def test_engine_and_simulator_agree_step_by_step(num_seqs, window_s):
     """Where an iteration takes the same time, both record the same: requests, spans, totals, summary."""
     lengths = [(30, 9), (7, 20), (50, 5), (3, 30), (40, 12), (12, 25)]
     spec = tiny.pool(160 if num_seqs > 1 else 96, 512)
@@ -37,10 +38,14 @@ def test_engine_and_simulator_agree_step_by_step(num_seqs):
     def scheduler(policy):
         return tiny.mixed(policy, Swap())
 
-    ours = tiny.engine(spec=spec, scheduler=scheduler).serve(tiny.requests(lengths, num_seqs)).recorder
-    theirs = simulate(tiny.requests(lengths, num_seqs), scheduler(Paged(spec)), OneSecond(), 128, fast_forward=False)
-    assert summarize(ours, 96) == summarize(theirs, 96)
-    assert ours.totals.swaps > 0
+    window_ps = tuple(round(at * PS) for at in window_s) if window_s else None
+    options = {"marks_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
+    requests = tiny.requests(lengths, num_seqs)
+    ours = tiny.engine(spec=spec, scheduler=scheduler, window_s=window_s).serve(requests).recorder
+    theirs = simulate(requests, scheduler(Paged(spec)), OneSecond(), 128, fast_forward=False, **options)
+    assert summarize(ours, 96, window_ps) == summarize(theirs, 96, window_ps)
+    assert (ours.end_ps == 25 * PS) == bool(window_s)
+    assert ours.totals.swaps or window_s
     for name in ("requests", "spans"):
         got, want = getattr(ours, name).columns(), getattr(theirs, name).columns()
         assert {key: column.tolist() for key, column in got.items()} == {k: c.tolist() for k, c in want.items()}

@@ -1,4 +1,4 @@
-"""What needs no GPU of the GPU's side: graph buckets, padded tables, layouts, copies that may be one launch."""
+"""What needs no GPU of the GPU's side: graph buckets, layouts, copies that may be one launch."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ import tiny_models as tiny  # noqa: E402
 
 from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
-from testbed.kernels.engine.cuda_attention import padded  # noqa: E402
 from testbed.kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
 from testbed.kernels.engine.layout import Blocks, Extents  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent, whole  # noqa: E402
@@ -20,11 +19,6 @@ def test_graph_bucket_is_at_least_the_batch_size():
     assert all(bucket(n) >= n for n in range(1, BUCKETS[-1] + 1))
     assert [context_bucket(n, 1000) for n in (1, 256, 257, 600, 1000)] == [256, 256, 512, 1000, 1000]
     assert context_bucket(50, 100) == 100
-
-
-def test_block_tables_are_padded():
-    assert padded([np.array([3]), np.array([1, 2])]).tolist() == [[3, 0], [1, 2]]
-    assert padded([]).shape == (0, 1)
 
 
 def test_block_and_extent_layouts_map_slots_alike():

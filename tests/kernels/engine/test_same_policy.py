@@ -59,15 +59,12 @@ def test_example_policy_generates_correct_tokens_on_a_gpu(slabs, debug):
 def test_simulator_replays_recorded_beams_of_the_engine(tmp_path):
     """With the engine's record for its beam model it copies, saves and holds the same, iteration by iteration."""
     pytest.importorskip("simpy", reason="SimPy is not installed")
-    from testbed.cost.model import CostModel
+    from test_engine_folder import OneSecond
+
     from testbed.memory.paged.paged import Paged
     from testbed.metrics import summarize
     from testbed.sched.beams import RecordedBeams
     from testbed.sim.simulation import simulate
-
-    class OneSecond(CostModel):
-        def iteration(self, work):
-            return 10**12
 
     spec, requests = tiny.pool(4096), tiny.requests([(30, 9), (7, 20), (50, 12)], 3, True)
     records = tiny.engine(spec=spec).serve(requests)
