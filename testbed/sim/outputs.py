@@ -63,6 +63,8 @@ class Outputs:
         for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
             if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
+        if not state.beams and not stepping:
+            return Results(tuple(ended)) if ended else NOTHING
         searching = [group for group in stepping if group.request.beam]
         if plan.decode_seqs:
             searching = [*state.beams.values(), *searching]
