@@ -25,8 +25,9 @@ def tiers(table: pd.DataFrame) -> Figure:
         for axes, (quantity, label) in zip(row, PANELS.items(), strict=True):
             _curves(axes, spaced, "dram_gib", quantity, "system", dict(zip(REPLAYS, ("--", ":"), strict=True)))
             axes.set_xticks(range(len(sizes)), [f"{size:,g}" for size in sizes])
-            axes.set(xlabel="DRAM (GiB)", ylabel=label, ylim=(0, None), title=trace)
-    figure.legend(*row[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+            axes.set(xlabel="DRAM (GiB)", ylabel=label, ylim=(0, 1.08 * spaced[quantity].max()), title=trace)
+    curves = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}  # not every trace has replays
+    figure.legend(curves.values(), curves, loc="outside upper center", ncols=2)
     return figure
 
 
