@@ -8,14 +8,13 @@ import pandas as pd
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence as Stream
 from testbed.core.slots import Refusal
+from testbed.experiments.paper.studies.open_sessions import reported
 from testbed.experiments.paper.studies.prefix_cache import block_size
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_pool
 from testbed.memory.policy import MemoryPolicy
-
-SAME = "equal to vLLM's law at every length"
 
 
 @dataclass(kw_only=True)
@@ -46,13 +45,11 @@ class HitUnits(Study):
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        hits = [
-            Finding(self.name, f"{row.model}, {row.prompt_tokens} tokens", f"{row.dropped_units} dropped",
-                    "tokens found", row.hit_tokens)
-            for row in table[table["marked"]].itertuples()
-        ]  # fmt: skip
+        marked = table[table["marked"]].assign(units=table["dropped_units"].map("{} dropped".format))
+        places = marked["model"] + marked["prompt_tokens"].map(", {} tokens".format)
         same = "yes" if (table["hit_tokens"] == table["law_tokens"]).all() else "no"
-        return [*hits, Finding(self.name, f"{len(table)} prompts", "", SAME, same)]
+        law = Finding(self.name, f"{len(table)} prompts", "", "equal to vLLM's law at every length", same)
+        return [*reported(self.name, marked, places, "units", {"hit_tokens": "tokens found"}), law]
 
 
 def found(policy: MemoryPolicy, num_tokens: int) -> int:
