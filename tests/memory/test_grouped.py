@@ -44,18 +44,11 @@ def pools(model, sizes=((150, 64), (70, 50), (40, 64))):
     ]
 
 
+@pytest.mark.parametrize("histories", [4, pytest.param(3334, marks=pytest.mark.slow)])  # in each of three pools
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("model", "rule"), CASES)
-def test_policy_keeps_the_contract(model, rule, kind):
-    broken = check_policy(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model), 4)
-    assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("model", "rule"), CASES)
-def test_policy_keeps_the_contract_over_10000_histories(model, rule, kind):
-    broken = check_policy(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model), 3334)
+def test_policy_keeps_the_contract(model, rule, kind, histories):
+    broken = check_policy(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model), histories)
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
 
 

@@ -42,9 +42,10 @@ POLICIES = {
 STORES = ["write through", "write back", "exclusive"]
 
 
+@pytest.mark.parametrize("histories", [12, pytest.param(3334, marks=pytest.mark.slow)])  # in each of three pools
 @pytest.mark.parametrize("name", POLICIES)
-def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name):
-    assert check_policy(POLICIES[name], max_examples=12) is None
+def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, histories):
+    assert check_policy(POLICIES[name], max_examples=histories) is None
 
 
 @pytest.mark.parametrize("name", POLICIES)
