@@ -13,8 +13,8 @@ from testbed.experiments.runs.whole_files import write_text
 
 ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
 BEYOND = ("mooncake", "agent_sessions", "tiers", "store_rules", "time_to_live", "transfer_sizes",
-          "groups")  # fmt: skip
-NO_COSTS = ("table1", "fig11", "transfer_sizes", "groups")  # the same on any GPU
+          "groups", "hit_units")  # fmt: skip
+NO_COSTS = ("table1", "fig11", "transfer_sizes", "groups", "hit_units")  # the same on any GPU
 ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
 
 

@@ -88,7 +88,7 @@ def add_states(found: Imported, tables: Tables) -> None:
     """Gated delta nets, found by the bytes of their state; the states of others are read and written by a roofline."""
     states = found.model.states
     assert states is not None
-    bytes_here = states.state_bytes // found.num_gpus
+    bytes_here = states.group(found.model.slot_bytes).state_bytes // found.num_gpus
     rows = _delta_nets(tables["states"], found.model, bytes_here) if "states" in tables else None
     if rows is not None and len(rows):
         kernels = rows.groupby(["phase", "batch_size", "seq_len", "kernel_source"], as_index=False)["latency"].median()
@@ -99,7 +99,7 @@ def add_states(found: Imported, tables: Tables) -> None:
         prefills = [[int(n), int(new), 0, us] for (n, new), us in us_by(prefill, ["batch_size", "seq_len"])]
         note = "gated delta net: convolution and recurrence"
     else:
-        us = round(2e6 * bytes_here / _sheet(found).memory_bandwidth, 3)
+        us = round((1e6 if states.num_tokens else 2e6) * bytes_here / _sheet(found).memory_bandwidth, 3)
         decodes = [[n, n * us] for n in (1, 1024)]
         prefills = [[1, new, 0, us] for new in (1, found.model.max_len)]
         found.not_measured["state"] = "roofline"

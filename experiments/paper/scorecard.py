@@ -161,6 +161,8 @@ def short(value: object) -> str:
 def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
     """The cause of each miss; with the embedded lengths how to get the real ones. `files` were replayed instead."""
     missed = card[card["verdict"] == "miss"].to_dict("records")
+    if not card["verdict"].fillna("").any():
+        return
     if "sharegpt" in files:
         yield from (f"{row['figure']} {what_of({**row, 'setting': ''})}: {row['cause']}" for row in missed)
         return

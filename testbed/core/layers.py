@@ -63,14 +63,24 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """num_layers of the layers keep state_bytes a sequence in place of K and V (Mamba-2, gated delta net).
+    """num_layers of the layers keep state_bytes a sequence in place of its tokens' K and V (Mamba-2, gated delta net).
 
-    params: weights of such a layer, its feed-forward network not included.
+    params: weights of such a layer, its feed-forward network not included. num_tokens in place of state_bytes: what a
+    layer keeps is K and V of so many tokens, those of an image, which every step reads (cross-attention).
     """
 
     num_layers: int
-    state_bytes: int
-    params: int
+    state_bytes: int = 0
+    params: int = 0
+    num_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.state_bytes > 0) == (self.num_tokens > 0):
+            raise InputError(f"states: state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one of them)")
+
+    def group(self, slot_bytes: int) -> KvGroup:
+        """These layers' cache, where K and V of a token take slot_bytes."""
+        return KvGroup("state", self.num_layers, 0, None, self.state_bytes or self.num_tokens * slot_bytes)
 
 
 def spec_of(kind: type[T], values: Any, where: object) -> T:

@@ -102,7 +102,7 @@ class ModelSpec:
         if self.window:
             found.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
         if self.states:
-            found.append(KvGroup("state", self.states.num_layers, 0, None, self.states.state_bytes))
+            found.append(self.states.group(self.slot_bytes))
         return tuple(group for group in found if group.num_layers)
 
     @property

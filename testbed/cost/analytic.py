@@ -70,8 +70,9 @@ class AnalyticCost(CostModel):
         full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
         self._context_ps = round(self._attention_s(model.num_attention_layers - in_windows, full) * PS)
         self._window_ps = round(self._attention_s(in_windows, window) * PS)
-        states = model.states.num_layers * model.states.state_bytes if model.states else 0
-        self._state_ps = round(2 * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS)
+        states = sum(group.num_layers * group.state_bytes for group in model.groups)
+        passes = 1 if model.states and model.states.num_tokens else 2  # an image is read, a state is written too
+        self._state_ps = round(passes * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS)
         self._attending = [(group.window, group.num_layers) for group in model.groups if not group.state_bytes]
         latent = model.latent
         self._channels = (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size

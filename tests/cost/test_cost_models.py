@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from testbed.core.errors import InputError
+from testbed.core.layers import States
 from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
@@ -144,6 +145,20 @@ def test_windows_are_read_by_their_own_count():
 def test_kv_of_one_byte_takes_more_than_half_the_time():
     reads = {"decode_seqs": 2, "decode_context": 1000}
     assert attention_ps(special(kv_dtype_bytes=1), **reads) == attention_ps(special(), **reads)
+
+
+def test_a_state_is_read_and_written_and_an_image_only_read():
+    """Two sequences, whose state or image in one layer is as large as K and V of 100 tokens."""
+    image, work = {"num_layers": 1, "num_tokens": 100}, Work(2, 1000, 500)
+    state = special(states={"num_layers": 1, "state_bytes": 100 * MODEL.slot_bytes}).iteration(work)
+    read_ps = 2 * 100 * MODEL.slot_bytes * 1000
+    assert state - special(states=image).iteration(work) == read_ps
+    assert (
+        special(states=image).iteration(work) - special(states=image, kv_dtype_bytes=1).iteration(work) == read_ps // 2
+    )
+    for given in ({}, {"state_bytes": 1, "num_tokens": 1}):
+        with pytest.raises(InputError, match="give one of them"):
+            States(1, **given)
 
 
 def test_a_latent_is_stored_on_every_gpu_and_bound_by_memory_or_peak():

@@ -53,3 +53,17 @@ def test_a_policy_that_cannot_store_states_is_never_asked_to(tmp_path):
     assert study.filled(RunStore(tmp_path), "sharegpt", "nemotron-h-8b", "uniform", 0) == []
     with pytest.raises(InputError, match="unknown-model"):
         study.filled(RunStore(tmp_path), "sharegpt", "unknown-model", "uniform", 0)
+
+
+def test_a_prompt_that_is_sent_twice_finds_whole_units_and_the_figure_shows_them(tmp_path):
+    study = load("hit_units")
+    study = replace(study, models=["nemotron-h-8b"], marked=[3784, 8073], step=2144)
+    table = pd.DataFrame([row for task in study.tasks(None) for row in task.work(RunStore(tmp_path))])
+    marked = table[table["marked"]].pivot(index="prompt_tokens", columns="dropped_units", values="hit_tokens")
+    assert marked.to_dict("list") == {0: [2144, 3 * 2144], 1: [0, 2 * 2144]}
+    assert study.findings(table)[-1].simulated == "yes"
+    table.to_csv(tmp_path / "hits.csv", index=False)
+    (axes,) = study.draw(tmp_path / "hits.csv").axes
+    assert max(axes.lines[0].get_ydata()) == 3 * 2144
+    table.loc[0, "hit_tokens"] += 1
+    assert study.findings(table)[-1].simulated == "no"

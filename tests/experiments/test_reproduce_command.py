@@ -86,3 +86,4 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
     assert f"testbed import-lengths {PICKLE} sharegpt.csv" in reported
     assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == ["fig13a vllm: batch: why"]
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
+    assert list(remarks(card_of(), [], ["tiers"])) == []  # judges no published number

@@ -72,7 +72,7 @@ def test_server_is_recorded_in_the_config_and_the_description_of_a_run(line, ser
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_shipped_model_has_a_default_server(name):
-    policy = ("policy=grouped", "policy.block_size=1056") if read_model(name).states else ()
+    policy = ("policy=grouped", "policy.block_size=6404") if read_model(name).states else ()
     setup = build(configured((f"model={name}", "model.max_len=1024", "arrivals.duration_s=1", *policy)))
     assert setup.pool.num_slots > 1024
 

@@ -1,4 +1,4 @@
-"""What a pool full of sequences holds, by model and page rule."""
+"""What a pool full of sequences holds, by model and page rule; and what prompts find that are sent twice."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -26,4 +26,22 @@ def groups(table: pd.DataFrame) -> Figure:
         axes.set(ylabel="Pool (%)", ylim=(0, 100), title=trace)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[: len(PARTS)], labels[: len(PARTS)], loc="outside upper center", ncols=len(PARTS))
+    return figure
+
+
+def hit_units(table: pd.DataFrame) -> Figure:
+    """A panel for each model: tokens found by prompt length, a staircase for each number of dropped units."""
+    figure = new_figure(6.0, 2.4)
+    models = table.groupby("model", sort=False)
+    for axes, (model, rows) in zip(
+        figure.subplots(1, models.ngroups, sharey=True, squeeze=False)[0], models, strict=True
+    ):
+        for dropped, curve in rows.groupby("dropped_units"):
+            marked, label = curve[curve["marked"]], "last unit dropped" if dropped else "all whole units"
+            axes.plot(curve["prompt_tokens"], curve["law_tokens"], "-", color=f"C{dropped}", label=f"law: {label}")
+            axes.plot(marked["prompt_tokens"], marked["hit_tokens"], "o", color=f"C{dropped}", label=f"found: {label}")
+        axes.set(xlabel="Prompt sent twice (tokens)", title=model, xlim=(0, None), ylim=(0, None))
+        axes.locator_params(axis="x", nbins=4)
+    figure.axes[0].set_ylabel("Tokens found")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return figure

@@ -9,23 +9,25 @@ from matplotlib.ticker import NullFormatter
 
 from testbed.experiments.paper.studies import store_rules as rules
 from testbed.experiments.paper.studies import time_to_live as lives
+from testbed.experiments.paper.studies.tiers import REPLAYS
 from testbed.experiments.runs.figure_style import new_figure
 
 PANELS = {"found_percent": "Prompt blocks found (%)", "mean_ttft_s": "Mean TTFT (s)"}
 
 
 def tiers(table: pd.DataFrame) -> Figure:
-    """A row for each trace: blocks found and time to first token, one curve a system; the replay is dashed."""
+    """A row for each trace: blocks found and time to first token, one curve a system; replays are dashed or dotted."""
     traces = list(dict.fromkeys(table["trace"]))
     figure = new_figure(5.0, 2.3 * len(traces))
     sizes = sorted(set(table["dram_gib"]))
     for trace, row in zip(traces, figure.subplots(len(traces), 2, squeeze=False), strict=True):
         spaced = table[table["trace"] == trace].assign(dram_gib=lambda rows: rows["dram_gib"].map(sizes.index))
         for axes, (quantity, label) in zip(row, PANELS.items(), strict=True):
-            _curves(axes, spaced, "dram_gib", quantity, "system", {"replay": "--"})
+            _curves(axes, spaced, "dram_gib", quantity, "system", dict(zip(REPLAYS, ("--", ":"), strict=True)))
             axes.set_xticks(range(len(sizes)), [f"{size:,g}" for size in sizes])
-            axes.set(xlabel="DRAM (GiB)", ylabel=label, ylim=(0, None), title=trace)
-    figure.legend(*row[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+            axes.set(xlabel="DRAM (GiB)", ylabel=label, ylim=(0, 1.08 * spaced[quantity].max()), title=trace)
+    curves = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}  # not every trace has replays
+    figure.legend(curves.values(), curves, loc="outside upper center", ncols=2)
     return figure
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -49,7 +48,7 @@ class PrefixCache(EvictionOrders):
     traces: Mapping[str, Mapping[str, Any]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [Task(f"{self.name} {order}", partial(self.replayed, order=order)) for order in self.orders]
+        return self.each("{study.name} {order}", self.replayed, order=self.orders)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         curves = table.pivot_table(index="num_blocks", columns="order", values="hit_rate")
@@ -84,11 +83,8 @@ class AgentSessions(EvictionOrders):
     pool_blocks: Sequence[int]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [
-            Task(f"{self.name} {order}, {blocks} blocks", partial(self.served, order=order, num_blocks=blocks))
-            for blocks in self.pool_blocks
-            for order in self.orders
-        ]
+        label = "{study.name} {order}, {num_blocks} blocks"
+        return self.each(label, self.served, num_blocks=self.pool_blocks, order=self.orders)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         return reported(self.name, table, table["num_blocks"].map("{} blocks".format), "order", COLUMNS)

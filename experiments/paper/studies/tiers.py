@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
 from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.open_sessions import measures, reported
 from testbed.experiments.paper.studies.prefix_cache import block_size
@@ -20,7 +17,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.workload import make_workload
 
-REPLAY = "replay"
+REPLAYS = ALL_TIERS, DRAM_ALONE = "replay", "replay of the DRAM alone"
 COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to first token (s)"}
 
 
@@ -28,8 +25,8 @@ COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to fir
 class Tiers(Study):
     """One run for each trace whose file is given, each system and each size of the tier `dram`.
 
-    Next to open loops is an untimed replay of an LRU cache as large as all tiers together: a closed loop has no
-    order of its own to replay.
+    Next to open loops are untimed replays of an LRU cache as large as all tiers together, and as the DRAM alone, which
+    has a copy of what the GPUs cache where the tiers are inclusive. A closed loop has no order of its own to replay.
     """
 
     common: Sequence[str]
@@ -38,11 +35,9 @@ class Tiers(Study):
     dram_gib: Sequence[float]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [
-            Task(f"{self.name} {trace}, {system}, {gib:g} GiB", partial(work, trace=trace, system=system, gib=gib))
-            for work, systems in ((self.served, self.systems), (self.replayed, [REPLAY]))
-            for trace, gib, system in product(self.traces, self.dram_gib, systems)
-        ]
+        label, places = "{study.name} {trace}, {system}, {gib:g} GiB", {"trace": self.traces, "gib": self.dram_gib}
+        runs = self.each(label, self.served, **places, system=self.systems)
+        return runs + self.each(label, self.replayed, **places, system=REPLAYS)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         places = table["trace"] + table["dram_gib"].map(", {:g} GiB".format)
@@ -50,10 +45,7 @@ class Tiers(Study):
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
         """The config of a run, None where the trace's file is not given."""
-        files = dict(store.lengths)
-        if not set(self.traces) & set(files):
-            names = " or ".join(f"--lengths {name}=FILE" for name in self.traces)
-            raise InputError(f"{self.name}: replays public traces, which are not part of the testbed (give {names})")
+        files = self.given_files(store, self.traces)
         if trace not in files:
             return None
         words = (*self.common, *self.traces[trace], *self.systems[system], "+tier@server.tiers.dram=dram")
@@ -67,14 +59,14 @@ class Tiers(Study):
         return [{"trace": trace, "system": system, "dram_gib": gib, **measures(store.measured(config))}]
 
     def replayed(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
-        """What one LRU cache of all tiers' size finds, without a clock."""
+        """What one LRU cache finds, without a clock."""
         config = self.config(store, trace, next(iter(self.systems)), gib)
         if config is None:
             return []
         rows, size = make_workload(config).rows, block_size(config)
         if rows.turns is not None:
             return []
-        pool = make_pool(config)
-        num_blocks = (pool.num_slots + int(gib * GIB) // config.model.kv_bytes_per_token) // size
-        found = replay(prompts_of(rows, size), num_blocks, Lru()).hit_rate
+        on_device = make_pool(config).num_slots if system == ALL_TIERS else 0
+        num_blocks = (on_device + int(gib * GIB) // config.model.kv_bytes_per_token) // size
+        found = replay(prompts_of(rows, size), num_blocks, Lru()).hit_rate if num_blocks else 0.0
         return [{"trace": trace, "system": system, "dram_gib": gib, "found_percent": 100 * found}]
