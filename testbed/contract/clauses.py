@@ -148,13 +148,14 @@ def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], 
     require(5, apart, "tables overlap though the policy does not share")
     require(4, used.held == held, f"usage() reports {used.held} held slots, the tables have {held}")
     if overrides(policy, "non_sequence_slots"):
-        cached, rounding = (slots_of(list(extents)) for extents in policy.non_sequence_slots()[1:])
-        counts = used.cached, used.allocated - used.held
-        for kind, listed, count in zip(("cached", "rounding"), (cached, rounding), counts, strict=True):
-            reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(listed)}"
-            require(4, len(listed) == count, reported)
-        apart = len(set(cached + rounding).union(*slots)) == len(cached) + len(rounding) + len(set().union(*slots))
-        require(4, apart, "non_sequence_slots() lists a slot of a table as cached or rounding")
+        others = policy.non_sequence_slots()
+        counts = {"cached": used.cached, "rounding": used.allocated - used.held, "in_transit": used.in_transit}
+        listed = {kind: slots_of(list(getattr(others, kind))) for kind in counts}
+        for kind, count in counts.items():
+            reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(listed[kind])}"
+            require(4, len(listed[kind]) == count, reported)
+        apart = len(set().union(*slots, *listed.values())) == sum(counts.values()) + len(set().union(*slots))
+        require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
 
 
 def check_all_returned(used: Usage, pinned: int) -> None:

@@ -205,12 +205,13 @@ class NonSequenceSlots(NamedTuple):
     """Slots that are not free although no sequence's table contains them.
 
     pinned: registered prefixes, which tables may share. cached: unreferenced but findable. rounding: slots that an
-    allocator's rounding makes unusable.
+    allocator's rounding makes unusable. in_transit: those that a transfer reads or writes.
     """
 
     pinned: tuple[Extent, ...] = ()
     cached: tuple[Extent, ...] = ()
     rounding: tuple[Extent, ...] = ()
+    in_transit: tuple[Extent, ...] = ()
 
 
 FOOTPRINTS = (Fixed, Granular, Stepped)

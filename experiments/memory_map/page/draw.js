@@ -64,10 +64,13 @@ class Painter {
     let column = null;
     for (let x = 0; x < width; x++) {
       const index = replay.frameAt(start + (x + 0.5) * (end - start) / width);
-      if (index !== replay.index || !column) { replay.seek(index); column = this.column(paint(replay), height, order); }
+      if (index !== replay.index || !column) {
+        replay.seek(index);
+        column = this.column(paint(replay, order), height, order);
+      }
       for (let y = 0; y < height; y++) {
         const key = column[height - 1 - y];
-        if (!colors.has(key)) colors.set(key, channels(this.color((key + 16) % 8, Math.floor(key / 8))));
+        if (!colors.has(key)) colors.set(key, channels(this.color((key + 32) % 16, Math.floor(key / 16))));
         image.data.set(colors.get(key), 4 * (y * width + x));
       }
     }
@@ -80,7 +83,7 @@ class Painter {
     const keys = Array.from({length: height}, (_, y) => {
       const slot = Math.floor((y + 0.5) * size / height);
       this.seen.add(slots.kind[slot]);
-      return slots.kind[slot] + 8 * slots.owner[slot];
+      return slots.kind[slot] + 16 * slots.owner[slot];
     });
     return order === "address" ? keys : keys.sort((a, b) => rank(a, order) - rank(b, order));
   }
@@ -88,9 +91,9 @@ class Painter {
 
 // Where a slot of this kind and owner comes in an order; free ones are last.
 function rank(key, order) {
-  const kind = (key + 16) % 8, owner = Math.floor(key / 8);
+  const kind = (key + 32) % 16, owner = Math.floor(key / 16);
   if (kind === FREE) return Infinity;
-  return order === "request" ? 8 * owner - kind : 1e9 * (LIVE - kind) + owner;
+  return order === "kind" ? 1e9 * (LIVE - kind) + owner : 16 * owner - kind;
 }
 
 function texture(size, draw) {

@@ -31,7 +31,7 @@ class Grid {
   arrange(slots, order) {
     const size = this.painter.data.block_size, blocks = [...Array(this.numBlocks).keys()];
     const ranks = blocks.map(block => Math.min(...Array.from(slots.kind.slice(block * size, (block + 1) * size),
-      (kind, i) => rank(kind + 8 * slots.owner[block * size + i], order))));
+      (kind, i) => rank(kind + 16 * slots.owner[block * size + i], order))));
     this.blocks = order === "address" ? blocks : blocks.sort((a, b) => ranks[a] === ranks[b] ? a - b : ranks[a] - ranks[b]);
     this.places = new Map(this.blocks.map((block, place) => [block, place]));
   }
@@ -86,8 +86,8 @@ class Grid {
 
   logicalBlocks(replay, request) {
     const numbers = new Map();
-    for (const seq of replay.sequencesOf(request)) {
-      for (const row of tableOf(seq, this.painter.data.block_size)) if (!row.host) numbers.set(row.block, row.logical);
+    for (const seq of this.painter.data.pool ? [] : replay.sequencesOf(request)) {
+      for (const row of tableOf(seq, this.painter.data)) if (!row.host) numbers.set(row.block, row.logical);
     }
     return numbers;
   }

@@ -39,6 +39,12 @@ class PinnedPool(CachingPool):
         """Blocks of no table that are neither free nor can be evicted, until a transfer lands."""
         return self.num_pinned + len(self.evicted_pinned) + len(self.arriving)
 
+    def in_transit(self) -> list[int]:
+        """These blocks."""
+        holder = self.index.holder
+        pinned = [block for block in self.pins if (node := holder[block]) is not None and node.parked]
+        return [*pinned, *sorted(self.evicted_pinned), *sorted(self.arriving)]
+
     def pin(self, node: Node) -> None:
         """One transfer more reads the node's block."""
         block = node.block

@@ -6,7 +6,20 @@ from typing import ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import GRANTED, HOST, NO_OPS, Answer, Answers, Grant, Ops, Refusal, Usage, ceil_div
+from testbed.core.slots import (
+    GRANTED,
+    HOST,
+    NO_OPS,
+    Answer,
+    Answers,
+    Extent,
+    Grant,
+    NonSequenceSlots,
+    Ops,
+    Refusal,
+    Usage,
+    ceil_div,
+)
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -130,6 +143,14 @@ class TieredCaching(PrefixCaching):
         used, in_transit = super().usage(), self._device.num_in_transit * self.block_size
         held = used.held - in_transit
         return used._replace(held=held, allocated=held, in_transit=in_transit)
+
+    def non_sequence_slots(self) -> NonSequenceSlots:
+        size = self.block_size
+        in_transit = tuple(Extent(block * size, size) for block in self._device.in_transit())
+        return super().non_sequence_slots()._replace(in_transit=in_transit)
+
+    def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
+        return {tier.name: tier.slots(self.block_size) for tier in self._hierarchy.tiers}
 
     def counters(self) -> Mapping[str, float]:
         return {**super().counters(), **self._hierarchy.moved}
