@@ -4,30 +4,34 @@ const FREE = 0, ROUNDING = 1, CACHED = 2, IN_TRANSIT = 3, PINNED = 4, INTERNAL =
 const OTHERS = [[ROUNDING, "rounding"], [CACHED, "cached"], [IN_TRANSIT, "in_transit"], [PINNED, "pinned"]];
 const NO_OWNER = -1, SEVERAL = -2;
 
-// The slots of the pool that is shown, whose owners are requests or, by group, parts of their tables.
-function paint(replay, order) {
-  const {pool, num_slots: size} = replay.data;
+// Every step-th slot of the pool that is shown; the owners are requests or, by group, parts of their tables.
+function paint(replay, order, step = 1) {
+  const {pool} = replay.data, size = Math.ceil(replay.data.num_slots / step);
   const slots = {kind: new Uint8Array(size), owner: new Int32Array(size).fill(NO_OWNER), holders: new Uint16Array(size)};
   for (const [kind, name] of OTHERS) {
-    for (const [start, length] of replay.others[name + (pool || "")]) slots.kind.fill(kind, start, start + length);
+    for (const [start, length] of replay.others[name + (pool || "")]) {
+      slots.kind.fill(kind, Math.ceil(start / step), Math.ceil((start + length) / step));
+    }
   }
   for (const seq of pool ? [] : replay.seqs.values()) {
-    paintSequence(slots, seq, replay.finalLength(seq.request), order === "group" ? seq.part : seq.request);
+    paintSequence(slots, seq, replay.finalLength(seq.request), order === "group" ? seq.part : seq.request, step);
   }
   return slots;
 }
 
-function paintSequence(slots, seq, finalLength, painted) {
-  let logical = 0;
+function paintSequence(slots, seq, finalLength, painted, step) {
+  let before = 0;
   for (const [start, length] of seq.device) {
-    for (let slot = start; slot < start + length; slot++, logical++) {
+    for (let at = Math.ceil(start / step), end = (start + length) / step; at < end; at++) {
+      const logical = before + at * step - start;
       const token = seq.each ? seq.first + Math.floor(logical / seq.each) : 0; // a state is always stored
       const kind = token < seq.tokens ? LIVE : token < finalLength ? RESERVED : INTERNAL;
-      if (kind > slots.kind[slot]) slots.kind[slot] = kind;
-      const owner = slots.owner[slot];
-      slots.owner[slot] = owner === NO_OWNER || owner === painted ? painted : SEVERAL;
-      slots.holders[slot]++;
+      if (kind > slots.kind[at]) slots.kind[at] = kind;
+      const owner = slots.owner[at];
+      slots.owner[at] = owner === NO_OWNER || owner === painted ? painted : SEVERAL;
+      slots.holders[at]++;
     }
+    before += length;
   }
 }
 

@@ -61,12 +61,13 @@ class Painter {
   strip(canvas, order) {
     const pen = fitted(canvas), {width, height} = canvas, {start, end} = this.data;
     const image = pen.createImageData(width, height), replay = new Replay(this.data), colors = new Map();
+    const step = Math.max(1, Math.floor(this.data.num_slots / height / 8));
     let column = null;
     for (let x = 0; x < width; x++) {
       const index = replay.frameAt(start + (x + 0.5) * (end - start) / width);
       if (index !== replay.index || !column) {
         replay.seek(index);
-        column = this.column(paint(replay, order), height, order);
+        column = this.column(paint(replay, order, step), height, order);
       }
       for (let y = 0; y < height; y++) {
         const key = column[height - 1 - y];
@@ -79,7 +80,7 @@ class Painter {
 
   // Kind and owner of as many slots as a column has pixels, in an order.
   column(slots, height, order) {
-    const size = this.data.num_slots;
+    const size = slots.kind.length;
     const keys = Array.from({length: height}, (_, y) => {
       const slot = Math.floor((y + 0.5) * size / height);
       this.seen.add(slots.kind[slot]);
