@@ -99,7 +99,8 @@ def dispatch(argv: list[str]) -> int:
 
 def help_text() -> str:
     """The list of all subcommands."""
-    lines = "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
+    width = max(map(len, COMMANDS)) + 2
+    lines = "\n".join(f"  {name:<{width}}{text}" for name, text in COMMANDS.items())
     return HELP_TEXT.format(commands=lines)
 
 

@@ -108,7 +108,8 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
     else:
-        yield path, "null" if value is None else str(value)
+        whole = isinstance(value, float) and value.is_integer()
+        yield path, "null" if value is None else f"{value:.0f}" if whole else str(value)
 
 
 def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:

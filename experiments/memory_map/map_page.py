@@ -22,6 +22,7 @@ def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTr
     trace = trace_memory(
         setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
         start_ps=start_ps, stop_ps=end_ps, fast_forward=setup.config.fast_forward, beams=setup.beams,
+        pool=setup.pool,
     )  # fmt: skip
     if not trace.frames:
         raise InputError(f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw")
@@ -31,7 +32,8 @@ def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTr
 def title_of(trace: MemoryTrace, config: RunConfig) -> str:
     """The policy, the model and the size of the pool."""
     policy, blocks = config.policy.name.rpartition(".")[2], trace.num_slots // trace.block_size
-    return f"{policy}, {config.model.name}: {blocks:,} blocks of {trace.block_size} slots"
+    of = " of one layer" if len(trace.parts) > 1 else ""
+    return f"{policy}, {config.model.name}: {blocks:,} blocks of {trace.block_size} slots{of}"
 
 
 def page(trace: MemoryTrace, title: str) -> str:

@@ -107,7 +107,7 @@ def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
     stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
     looks = ["", VERDICT, *[NUMBER] * 3, "", *[NUMBER] * len(others)]
     caption = title(stem) if stem == figure else f"{figure}: {title(stem)}"
-    table = Table(caption, ["", *head], cells, looks, list(card["verdict"]))
+    table = Table(caption, ["quantity", *head], cells, looks, list(card["verdict"]))
     return table, [f"{what_of(row)}: {row[name]}" for row in rows for name in ("note", "cause") if row.get(name)]
 
 

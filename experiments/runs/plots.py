@@ -89,7 +89,7 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
     ]
     whole = np.concatenate([*found.values(), np.empty(0)])
     is_log = bool(len(whole)) and 0 < 10 * whole.min() <= whole.max()
-    return Chart(f"Distribution of {label.partition(' (')[0]}", label, "Requests (%)", series, log_x=is_log, top=100)
+    return Chart(f"{label.partition(' (')[0]}, distribution", label, "Requests (%)", series, log_x=is_log, top=100)
 
 
 def batch_chart(grid: Grid) -> Chart:

@@ -114,10 +114,11 @@ def _kv_bytes(value: str) -> str:
 
 
 def _model(name: str | None, others: Sequence[str]) -> str:
-    """Our name of a model of Hugging Face: without its owner, its version and its training."""
+    """Our name of a model of Hugging Face: without its owner and its training, and without its version if need be."""
     known = names_of("model", user_folders(others))
-    short = re.sub(r"^meta-|-(instruct|chat|hf|it|base)$", "", (name or "").rpartition("/")[2].lower())
-    short = re.sub(r"^(llama-3)\.\d", r"\1", re.sub(r"-(instruct|chat|hf|it|base)$", "", short))
+    short = (name or "").rpartition("/")[2].lower().removeprefix("meta-")
+    short = re.sub(r"-(instruct|chat|hf|it|base)$", "", short)
+    short = short if short in known else re.sub(r"^(llama-3)\.\d", r"\1", short)
     if short not in known:
         raise InputError(
             f"{FLAG}: model {name}: has no shape here (testbed import-model writes one; or add model= of "

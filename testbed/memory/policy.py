@@ -221,6 +221,10 @@ class MemoryPolicy(Foresight, ABC):
         """Where the slots lie that are not free though no table need contain them; for pictures and checks."""
         return NonSequenceSlots()
 
+    def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
+        """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while it is written."""
+        return {}
+
     def check(self) -> None:
         """Raise AssertionError where an invariant of the policy's own state is broken."""
         used = self.usage()

@@ -9,12 +9,16 @@ from testbed.memory.policy import MemoryPolicy
 
 
 class Held(NamedTuple):
-    """The slots of a sequence for num_tokens tokens: on the device, then on the host while it is swapped out."""
+    """The slots of a sequence for num_tokens tokens: on the device, then on the host while it is swapped out.
+
+    first: the token at which they begin; others have been given back.
+    """
 
     request_id: int
     num_tokens: int
     device: tuple[Extent, ...]
     host: tuple[Extent, ...] = ()
+    first: int = 0
 
 
 def passed_on(name: str) -> Any:
@@ -31,6 +35,7 @@ class Traced(MemoryPolicy):
     """Passes every call on to `policy`, and calls `before_change` ahead of those that may change it.
 
     While `stepwise` it promises no further steps, so that every block is seen to be taken in its own iteration.
+    `parts` are the KV group and the slots for each token of every part of a sequence's table.
     """
 
     extend, advance, shrink = passed_on("extend"), passed_on("advance"), passed_on("shrink")
@@ -40,6 +45,7 @@ class Traced(MemoryPolicy):
     def __init__(self, policy: MemoryPolicy, before_change: Callable[[], object]) -> None:
         self.policy = policy
         self.stepwise = False
+        self.parts: list[tuple[int, int]] = [(0, 1)]
         self._before_change = before_change
         self._sequences: dict[int, Sequence] = {}
         self._swapped: dict[int, Held] = {}
@@ -53,11 +59,18 @@ class Traced(MemoryPolicy):
         return getattr(self.policy, name)
 
     def held(self) -> dict[int, Held]:
-        """What every sequence holds now, by sequence id, in order of admission."""
-        return {
-            seq_id: self._swapped.get(seq_id) or Held(seq.request_id, seq.num_slots, self._table(seq))
-            for seq_id, seq in self._sequences.items()
-        }
+        """What every sequence holds now, in order of admission, by sequence id * number of parts + part."""
+        found = dict[int, Held]()
+        for seq_id, seq in self._sequences.items():
+            if seq_id in self._swapped:
+                found[seq_id * len(self.parts)] = self._swapped[seq_id]
+                continue
+            tables = self.policy.group_tables(seq)
+            self.parts = [(table.group, table.slots_per_token) for table in tables]
+            for part, table in enumerate(tables):
+                held = Held(seq.request_id, seq.num_slots, self._known(table.extents), first=table.first)
+                found[seq_id * len(tables) + part] = held
+        return found
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         """Pass on, and note who is there."""
@@ -84,7 +97,7 @@ class Traced(MemoryPolicy):
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         """Pass on, and note which blocks of the tier each sequence went to."""
         self._before_change()
-        tables = [] if tier == DEVICE else [self._table(seq) for seq in seqs]
+        tables = [] if tier == DEVICE else [self._known(self.policy.table(seq)) for seq in seqs]
         answer = self.policy.move(seqs, tier)
         if not isinstance(answer, Grant):
             return answer
@@ -110,10 +123,9 @@ class Traced(MemoryPolicy):
     def footprint(self, seq: Sequence) -> Footprint | None:
         return self.policy.footprint(seq)
 
-    def _table(self, seq: Sequence) -> tuple[Extent, ...]:
-        """Its extents; equal ones are one object, because thousands of frames repeat them."""
-        known = self._extents
-        return tuple([known.setdefault(extent, extent) for extent in self.policy.table(seq)])
+    def _known(self, extents: list[Extent]) -> tuple[Extent, ...]:
+        """These extents; equal ones are one object, because thousands of frames repeat them."""
+        return tuple([self._extents.setdefault(extent, extent) for extent in extents])
 
 
 def parted(table: tuple[Extent, ...], moves: tuple[Move, ...]) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:

@@ -1,15 +1,15 @@
 """What the pool looked like over time: a run with its policy watched, as frames to draw."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import simpy
 
 from testbed.core.request import Request
-from testbed.core.slots import NonSequenceSlots
+from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.traced import Held, Traced
 from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
@@ -21,12 +21,15 @@ BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
 
 
 class Frame(NamedTuple):
-    """The pool exactly as it was in [start_ps, end_ps); it also stands for later ones up to the next frame."""
+    """The pool exactly as it was in [start_ps, end_ps); it also stands for later ones up to the next frame.
+
+    pools: the slots of no table, on the device and then in each tier that stores prefixes; adjacent ones together.
+    """
 
     start_ps: int
     end_ps: int
     held: dict[int, Held]
-    non_sequence_slots: NonSequenceSlots
+    pools: tuple[NonSequenceSlots, ...]
 
 
 @dataclass(slots=True)
@@ -34,12 +37,16 @@ class MemoryTrace:
     """Frames in order of time, and the requests that they show.
 
     num_states of the pool were seen; where they are more than the frames, one frame was kept for each point of an
-    even grid over time.
+    even grid over time. A block is block_size slots and stores tokens_per_block tokens. parts: the KV group and the
+    slots for each token of every part of a sequence's table. tiers: their slots, by name.
     """
 
     num_slots: int
     block_size: int
     start_ps: int
+    tokens_per_block: int
+    parts: tuple[tuple[str, int], ...] = (("", 1),)
+    tiers: dict[str, int] = field(default_factory=dict)
     end_ps: int = 0
     num_states: int = 0
     frames: list[Frame] = field(default_factory=list)
@@ -92,7 +99,8 @@ class Tracer:
             return
         self.trace.num_states += 1
         if covers_grid_point(self.trace, self.gap_ps, start, end):
-            self.trace.frames.append(Frame(start, end, self.policy.held(), self.policy.non_sequence_slots()))
+            others = (self.policy.non_sequence_slots(), *self.policy.tier_slots().values())
+            self.trace.frames.append(Frame(start, end, self.policy.held(), tuple(map(joined, others))))
         while len(self.trace.frames) > self.max_frames:
             self.gap_ps *= 2
             self.trace.frames = thinned(self.trace, self.gap_ps)
@@ -109,6 +117,23 @@ def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: in
     return origin - (origin - start_ps) // gap_ps * gap_ps < end_ps
 
 
+def joined(slots: NonSequenceSlots) -> NonSequenceSlots:
+    """The same slots in order of address, adjacent extents as one."""
+    return NonSequenceSlots(*(tuple(_runs(sorted(extents))) for extents in slots))
+
+
+def _runs(extents: list[Extent]) -> Iterator[Extent]:
+    start = end = 0
+    for begin, length in extents:
+        if begin > end:
+            if end > start:
+                yield Extent(start, end - start)
+            start = begin
+        end = begin + length
+    if end > start:
+        yield Extent(start, end - start)
+
+
 def trace_memory(
     requests: Iterable[Request],
     scheduler: Scheduler,
@@ -120,17 +145,32 @@ def trace_memory(
     fast_forward: bool = True,
     beams: BeamModel | None = None,
     max_frames: int = MAX_FRAMES,
+    pool: PoolSpec | None = None,
 ) -> MemoryTrace:
-    """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between."""
-    env = simpy.Environment()
-    block_size = int(getattr(scheduler.policy, "block_size", BLOCK_SIZE))
-    trace = MemoryTrace(scheduler.policy.usage().total, block_size, start_ps)
-    tracer = Tracer(env, scheduler.policy, trace, stop_ps, max_frames)
-    fast_forward = fast_forward and says_footprints(scheduler.policy)
+    """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between.
+
+    pool: where the policy has several KV groups or tiers.
+    """
+    env, policy = simpy.Environment(), scheduler.policy
+    block_size = int(getattr(policy, "block_size", getattr(policy, "page_units", BLOCK_SIZE)))
+    tokens_per_block = int(getattr(policy, "tokens_per_page", block_size))
+    trace = MemoryTrace(policy.usage().total, block_size, start_ps, tokens_per_block)
+    tracer = Tracer(env, policy, trace, stop_ps, max_frames)
+    fast_forward = fast_forward and says_footprints(policy)
     scheduler.state.policy = tracer.policy
     recorder = simulate(
         tracer.noted(requests), scheduler, cost, max_len,
         marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, beams=beams, recorder=Recorder(), env=env,
     )  # fmt: skip
     tracer.finish(recorder.end_ps)
+    if pool is not None:
+        trace.tiers = {name: pool.slots_of(name) for name in policy.tier_slots()}
+        trace.parts = named_parts(tracer.policy.parts, pool)
     return trace
+
+
+def named_parts(parts: Sequence[tuple[int, int]], pool: PoolSpec) -> tuple[tuple[str, int], ...]:
+    """The parts of a table with the names of their KV groups; those of one group are numbered."""
+    names = [pool.groups[group].name for group, _ in parts] if len(parts) > 1 else [""]
+    numbers = [f" {names[: i + 1].count(name)}" * (names.count(name) > 1) for i, name in enumerate(names)]
+    return tuple((name + number, each) for name, number, (_, each) in zip(names, numbers, parts, strict=True))

@@ -1,24 +1,30 @@
 """The page of `testbed show-memory` in a real browser: it replays what was traced, and answers clicks."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from browser import CHROMIUM, Browser
 from ticks import OneMillisecond
+from tiny import analytic, server
 from tiny_run import tiny_run
 
+from testbed.core.layers import KvGroup
 from testbed.core.request import PS, Request
+from testbed.core.specs import TierSpec
 from testbed.experiments.memory_map.map_page import page, retrace
 from testbed.experiments.runs.run_folder import read_config
-from testbed.memory.policy import PoolSpec
+from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 from testbed.sim.memory_trace import trace_memory
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-FREE, ROUNDING, CACHED, PINNED, INTERNAL, RESERVED, LIVE = range(7)
+FREE, ROUNDING, CACHED, IN_TRANSIT, PINNED, INTERNAL, RESERVED, LIVE = range(8)
 NO_OWNER, SEVERAL = -1, -2
 SHARED = ("workload.num_seqs=3", "preemption=swap")
 
@@ -49,38 +55,42 @@ def opened(browser, tmp_path_factory):
     return show
 
 
-def slots_of(trace, frame):
+def slots_of(trace, frame, pool=0):
     """Kind, owner and number of holders of each slot; of several kinds, a slot is the last."""
-    kind, owner, holders = [FREE] * trace.num_slots, [NO_OWNER] * trace.num_slots, [0] * trace.num_slots
-    others = frame.non_sequence_slots
-    for code, extents in ((ROUNDING, others.rounding), (CACHED, others.cached), (PINNED, others.pinned)):
+    size = [trace.num_slots, *trace.tiers.values()][pool]
+    kind, owner, holders = [FREE] * size, [NO_OWNER] * size, [0] * size
+    others = frame.pools[pool]
+    listed = (others.rounding, others.cached, others.in_transit, others.pinned)
+    for code, extents in enumerate(listed, ROUNDING):
         for start, length in extents:
             kind[start : start + length] = [code] * length
-    for held in frame.held.values():
-        request = trace.requests[held.request_id]
+    for seq_id, held in () if pool else frame.held.items():
+        request, each = trace.requests[held.request_id], trace.parts[seq_id % len(trace.parts)][1]
         slots = (slot for start, length in held.device for slot in range(start, start + length))
         for logical, slot in enumerate(slots):
-            unfilled = RESERVED if logical < request.final_len else INTERNAL
-            kind[slot] = max(kind[slot], LIVE if logical < held.num_tokens else unfilled)
+            token = held.first + logical // each if each else 0
+            unfilled = RESERVED if token < request.final_len else INTERNAL
+            kind[slot] = max(kind[slot], LIVE if token < held.num_tokens else unfilled)
             owner[slot] = held.request_id if owner[slot] in (NO_OWNER, held.request_id) else SEVERAL
             holders[slot] += 1
     return {"kind": kind, "owner": owner, "holders": holders}
 
 
-def assert_replayed(browser, trace):
+def assert_replayed(browser, trace, pool=0):
     """The page shows every frame as Python does; the page's states."""
+    browser.value(f"app.view({pool})")
     replayed = browser.value("""app.data.frames.map((frame, i) => {
       app.replay.seek(i);
       const slots = paint(app.replay);
       const seqs = [...app.replay.seqs.values()].sort((a, b) => a.id - b.id);
-      return {seqs: seqs.map(seq => [seq.id, seq.request, seq.tokens, seq.device, seq.host]),
+      return {seqs: seqs.map(seq => [seq.id, seq.request, seq.tokens, seq.device, seq.host, seq.first]),
               kind: [...slots.kind], owner: [...slots.owner], holders: [...slots.holders]};
     })""")
     assert len(replayed) == len(trace.frames)
     for state, frame in zip(replayed, trace.frames, strict=True):
         seqs = [[seq_id, *held] for seq_id, held in sorted(frame.held.items())]
         assert state["seqs"] == json.loads(json.dumps(seqs))
-        assert {**state, "seqs": None} == {**slots_of(trace, frame), "seqs": None}
+        assert {**state, "seqs": None} == {**slots_of(trace, frame, pool), "seqs": None}
     return replayed
 
 
@@ -93,20 +103,69 @@ def test_page_replays_every_state(opened, browser, options, blocks):
     assert any(NO_OWNER not in state["owner"] for state in replayed) or blocks > 9
 
 
-def test_page_replays_a_prefix_cache(browser, tmp_path):
-    requests = []
-    for i, n in enumerate([9, 12, 17, 9, 21, 13, 30, 9] * 4):
-        known = {"prompt_ids": tuple(range(i % 4, i % 4 + n)), "registered_prefix": 8 * (i % 7 == 0)}
-        requests.append(Request(i, i * PS // 2000, n, 3 + i % 5, **known))
-    policy = PrefixCaching(PoolSpec(96, 64), block_size=4)
+@pytest.fixture
+def traced(browser, tmp_path):
+    """Opens the page of these requests, served by a policy at so much per iteration; the trace."""
+
+    def show(policy, requests, pool, cost=None):
+        scheduler = SeparatePrefill(policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=256)
+        trace = trace_memory(requests, scheduler, cost or OneMillisecond(), 64, pool=pool)
+        (tmp_path / "page.html").write_text(page(trace, "page"))
+        browser.open((tmp_path / "page.html").as_uri())
+        return trace
+
+    return show
+
+
+def alike(num_requests, prefixes=()):
+    """Requests of which many begin alike, some with a registered prefix of 8 tokens."""
+    for i, n in enumerate([9, 12, 17, 9, 21, 13, 30, 9] * (num_requests // 8)):
+        known = {"prompt_ids": tuple(range(i % 4, i % 4 + n)), "registered_prefix": 8 * (i % 7 in prefixes)}
+        yield Request(i, i * PS // 2000, n, 3 + i % 5, **known)
+
+
+def test_page_replays_a_prefix_cache(traced, browser):
+    pool = PoolSpec(96, 64)
+    policy = PrefixCaching(pool, block_size=4)
     policy.register_prefix(8)
-    scheduler = SeparatePrefill(policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=256)
-    trace = trace_memory(requests, scheduler, OneMillisecond(), 64)
-    (tmp_path / "page.html").write_text(page(trace, "cache"))
-    browser.open((tmp_path / "page.html").as_uri())
-    replayed = assert_replayed(browser, trace)
+    replayed = assert_replayed(browser, traced(policy, alike(32, prefixes=(0,)), pool))
     assert {kind for state in replayed for kind in state["kind"]} >= {FREE, CACHED, PINNED, RESERVED, LIVE}
     assert any(SEVERAL in state["owner"] for state in replayed)
+
+
+@pytest.mark.parametrize("rule", ["one_page_size", "large_pages", "fixed_split"])
+def test_page_replays_kv_groups(traced, browser, rule):
+    """A window of 8 tokens beside full attention: what it gives back, and what pages leave unused."""
+    groups = (KvGroup("full", 2, 64), KvGroup("window", 3, 64, 8))
+    policy = GroupedCaching(PoolSpec(96, 64, layer_bytes=64, num_layers=5, groups=groups), 4, rule)
+    trace = traced(policy, alike(32), policy.pool)
+    assert [(name[:6], each) for name, each in trace.parts] == {
+        "one_page_size": [("full", 2), ("window", 2), ("window", 1)]
+    }.get(rule, [("full", 2), ("window", 3)])
+    replayed = assert_replayed(browser, trace)
+    assert any(seq[5] for state in replayed for seq in state["seqs"]), "a window has given blocks back"
+    assert (ROUNDING in {kind for state in replayed for kind in state["kind"]}) == (rule != "fixed_split")
+    browser.value("app.show(app.data.fullest)")
+    first = "[...app.replay.seqs.values()][0]"
+    assert browser.value(f"app.replay.names.get({first}.id)").endswith(", full")
+    browser.value(f"(app.order = 'group', app.redraw(), app.choose({{request: {first}.request}}))")
+    assert "group window" in browser.text("#legend")
+    assert browser.value("document.querySelectorAll('#request table').length") == len(trace.parts)
+
+
+def test_page_replays_tiers(traced, browser):
+    pool = PoolSpec(120, 64, (Tier("dram", 200),))
+    on = replace(server(), tiers={"dram": TierSpec(1.0, 1e7, 1e7)})
+    trace = traced(TieredCaching(pool, block_size=4), alike(32), pool, analytic(on))
+    assert trace.tiers == {"dram": 200}
+    on_device = assert_replayed(browser, trace)
+    below = assert_replayed(browser, trace, pool=1)
+    for states in (on_device, below):
+        assert {CACHED, IN_TRANSIT} <= {kind for state in states for kind in state["kind"]}
+    browser.value("app.show(app.data.end)")
+    assert browser.value("document.querySelector('#pool-choice').selectedOptions[0].text") == "dram"
+    browser.value("app.open(location.hash)")
+    assert browser.value("app.data.pool") == 1, "the address keeps the pool"
 
 
 def test_replay_backwards_gives_the_same_states(opened, browser):

@@ -56,7 +56,7 @@ def test_report_of_a_sweep_starts_with_figures(sweep):
     assert labels[-3:] == [
         "KV cache by kind: KV cache (% of slots) over Time (s), Token states, Reservation, Internal frag., Free",
         "Requests by state: Requests over Time (s), running",
-        "Distribution of Normalized latency: Requests (%) over Normalized latency (s/token), requests",
+        "Normalized latency, distribution: Requests (%) over Normalized latency (s/token), requests",
     ]
     assert sweep.count('<div class="scroll" role="region" tabindex="0" aria-label=') == sweep.count("<table>")
 

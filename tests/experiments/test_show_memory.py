@@ -36,10 +36,10 @@ def test_page_data_contain_every_state_of_a_short_run(show, plain):
     assert output.split() == ["shown/memory_map.html"]
     assert not re.search(r"https?:|src=|@import|url\(", (folder / "memory_map.html").read_text())
     data = data_of(folder)
-    assert (data["block_size"], data["num_slots"], data["start"]) == (4, 72, 0)
+    assert (data["block_size"], data["pools"], data["start"]) == (4, [["device", 72]], 0)
     assert data["requests"]["2"] == [10, 14, 1]
     assert len(data["frames"]) == data["num_states"] > 20
-    assert data["frames"][0] == {"t": 0, "step": 0, "seqs": [[0, 7, 0, [0, 4, 4, 4], []]]}
+    assert data["frames"][0] == {"t": 0, "step": 0, "seqs": [[0, 7, 0, [0, 4, 4, 4], [], 0]]}
 
 
 def test_a_window_starts_with_the_whole_state(show, plain):

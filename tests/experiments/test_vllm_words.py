@@ -14,7 +14,7 @@ def test_flags_become_options_and_others_are_reported(capsys):
     flags = "--gpu-memory-utilization 0.92 --tensor-parallel-size=4 --max-num-batched-tokens 8k --port 80"
     flags += " --max-model-len 32K"
     config = configured(expand(f"{SERVE} {flags}", ["gpu=h100-80gb", "seed=2"]))
-    assert (config.model.name, config.model.max_len, config.workload.max_len) == ("llama-3-8b", 32768, 32768)
+    assert (config.model.name, config.model.max_len, config.workload.max_len) == ("llama-3.1-8b", 32768, 32768)
     assert (config.server.gpu.name, config.server.num_gpus) == ("h100-80gb", 4)
     assert config.server.memory_utilization == 0.92
     assert config.scheduler.name.endswith("AsyncVllmV1")

@@ -30,7 +30,7 @@ class Script:
 
     def __init__(self, policy, start_ps=0, stop_ps=10**6, max_frames=100):
         self.env = SimpleNamespace(now=0)
-        self.trace = MemoryTrace(policy.usage().total, policy.block_size, start_ps)
+        self.trace = MemoryTrace(policy.usage().total, policy.block_size, start_ps, policy.block_size)
         self.tracer = Tracer(self.env, policy, self.trace, stop_ps, max_frames)
         self.policy = self.tracer.policy
 
@@ -162,7 +162,7 @@ def test_tracing_changes_no_result_and_frames_are_consistent(policy, rule):
         live += sum(held.num_tokens for held in before.held.values() if not held.host) > 0
         used = {slot for e in counts(before) for slot in range(e.start, e.start + e.length)}
         assert used <= set(range(256))
-        others = before.non_sequence_slots.rounding + before.non_sequence_slots.cached
+        others = before.pools[0].rounding + before.pools[0].cached
         assert not used & {slot for e in others for slot in range(e.start, e.start + e.length)}
     assert live
 
@@ -188,6 +188,7 @@ def test_every_mutating_policy_method_is_traced():
         "max_seq_len",
         "num_stored",
         "table",
+        "tier_slots",
         "non_sequence_slots",
         "usage",
     }

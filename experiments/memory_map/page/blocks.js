@@ -1,41 +1,51 @@
 // What every slot is at one time, and who holds a block. A slot of several kinds is the last of them.
 
-const FREE = 0, ROUNDING = 1, CACHED = 2, PINNED = 3, INTERNAL = 4, RESERVED = 5, LIVE = 6;
+const FREE = 0, ROUNDING = 1, CACHED = 2, IN_TRANSIT = 3, PINNED = 4, INTERNAL = 5, RESERVED = 6, LIVE = 7, SHARED = 8;
+const OTHERS = [[ROUNDING, "rounding"], [CACHED, "cached"], [IN_TRANSIT, "in_transit"], [PINNED, "pinned"]];
 const NO_OWNER = -1, SEVERAL = -2;
 
-function paint(replay) {
-  const size = replay.data.num_slots;
+// Every step-th slot of the pool that is shown; the owners are requests or, by group, parts of their tables.
+function paint(replay, order, step = 1) {
+  const {pool} = replay.data, size = Math.ceil(replay.data.num_slots / step);
   const slots = {kind: new Uint8Array(size), owner: new Int32Array(size).fill(NO_OWNER), holders: new Uint16Array(size)};
-  for (const [kind, name] of [[ROUNDING, "rounding"], [CACHED, "cached"], [PINNED, "pinned"]]) {
-    for (const [start, length] of replay.nonSequenceSlots[name]) slots.kind.fill(kind, start, start + length);
+  for (const [kind, name] of OTHERS) {
+    for (const [start, length] of replay.others[name + (pool || "")]) {
+      slots.kind.fill(kind, Math.ceil(start / step), Math.ceil((start + length) / step));
+    }
   }
-  for (const seq of replay.seqs.values()) paintSequence(slots, seq, replay.finalLength(seq.request));
+  for (const seq of pool ? [] : replay.seqs.values()) {
+    paintSequence(slots, seq, replay.finalLength(seq.request), order === "group" ? seq.part : seq.request, step);
+  }
   return slots;
 }
 
-function paintSequence(slots, seq, finalLength) {
-  let logical = 0;
+function paintSequence(slots, seq, finalLength, painted, step) {
+  let before = 0;
   for (const [start, length] of seq.device) {
-    for (let slot = start; slot < start + length; slot++, logical++) {
-      const kind = logical < seq.tokens ? LIVE : logical < finalLength ? RESERVED : INTERNAL;
-      if (kind > slots.kind[slot]) slots.kind[slot] = kind;
-      const owner = slots.owner[slot];
-      slots.owner[slot] = owner === NO_OWNER || owner === seq.request ? seq.request : SEVERAL;
-      slots.holders[slot]++;
+    for (let at = Math.ceil(start / step), end = (start + length) / step; at < end; at++) {
+      const logical = before + at * step - start;
+      const token = seq.each ? seq.first + Math.floor(logical / seq.each) : 0; // a state is always stored
+      const kind = token < seq.tokens ? LIVE : token < finalLength ? RESERVED : INTERNAL;
+      if (kind > slots.kind[at]) slots.kind[at] = kind;
+      const owner = slots.owner[at];
+      slots.owner[at] = owner === NO_OWNER || owner === painted ? painted : SEVERAL;
+      slots.holders[at]++;
     }
+    before += length;
   }
 }
 
 // The table of a sequence by blocks: {logical, block, host, filled}.
-function tableOf(seq, size) {
-  const rows = [];
+function tableOf(seq, {block_size: size, tokens_per_block: tokens}) {
+  const rows = [], live = seq.each ? (seq.tokens - seq.first) * seq.each : Infinity;
   let logical = 0;
   for (const [extents, host] of [[seq.device, false], [seq.host, true]]) {
     for (const [start, length] of extents) {
       for (let slot = start; slot < start + length;) {
         const end = Math.min((Math.floor(slot / size) + 1) * size, start + length);
-        const filled = Math.max(0, Math.min(end - slot, seq.tokens - logical));
-        rows.push({logical: Math.floor(logical / size), block: Math.floor(slot / size), host, filled});
+        const filled = Math.max(0, Math.min(end - slot, live - logical));
+        const first = seq.first + (seq.each && Math.floor(logical / seq.each));
+        rows.push({logical: Math.floor(first / tokens), block: Math.floor(slot / size), host, filled});
         logical += end - slot;
         slot = end;
       }
@@ -47,17 +57,17 @@ function tableOf(seq, size) {
 // The sequences that hold a block on the device: {seq, logical, filled}.
 function ownersOf(replay, block) {
   const owners = [];
-  for (const seq of replay.seqs.values()) {
+  for (const seq of replay.data.pool ? [] : replay.seqs.values()) {
     const size = replay.data.block_size, low = block * size, high = low + size;
     if (!seq.device.some(([start, length]) => start < high && start + length > low)) continue;
-    for (const row of tableOf(seq, size)) if (!row.host && row.block === block) owners.push({seq, ...row});
+    for (const row of tableOf(seq, replay.data)) if (!row.host && row.block === block) owners.push({seq, ...row});
   }
   return owners;
 }
 
 function isPinned(replay, block) {
   const low = block * replay.data.block_size, high = low + replay.data.block_size;
-  return [...replay.nonSequenceSlots.pinned].some(([start, length]) => start < high && start + length > low);
+  return !replay.data.pool && [...replay.others.pinned].some(([start, length]) => start < high && start + length > low);
 }
 
 function referenceCount(replay, slots, block) {

@@ -51,12 +51,12 @@ function requestDetails(app) {
 function blockTable(app, seq) {
   const {replay, slots} = app, where = seq.host.length ? "on the host" : "on the device";
   const head = ["Logical block", "Physical block", "# filled", "Refs"].map(text => element("th", {scope: "col"}, text));
-  const rows = tableOf(seq, replay.data.block_size).map(row => {
+  const rows = tableOf(seq, replay.data).map(row => {
     const cells = [row.logical, row.host ? `host ${row.block}` : blockButton(app, row.block), row.filled,
-                   row.host ? "" : referenceCount(replay, slots, row.block)];
+                   row.host || replay.data.pool ? "" : referenceCount(replay, slots, row.block)];
     const node = element("tr", {}, ...cells.map(cell => element("td", {}, cell instanceof Node ? cell : String(cell))));
-    if (!row.host) node.onclick = () => app.choose({block: row.block});
-    if (!row.host && row.block === app.chosen.block) node.className = "chosen";
+    if (!row.host) node.onclick = () => { app.view(0); app.choose({block: row.block}); };
+    if (!row.host && !replay.data.pool && row.block === app.chosen.block) node.className = "chosen";
     return node;
   });
   const caption = element("caption", {}, `${replay.names.get(seq.id)}, ${where}: ${seq.tokens} tokens`);
@@ -71,10 +71,10 @@ function blockButton(app, block) {
 }
 
 function hostDetails(app) {
-  const {replay} = app, size = replay.data.block_size, blocks = new Map();
+  const {replay} = app, blocks = new Map();
   for (const seq of replay.seqs.values()) {
     if (seq.host.length && !blocks.has(seq.request)) blocks.set(seq.request, new Set());
-    for (const row of tableOf(seq, size)) if (row.host) blocks.get(seq.request).add(row.block);
+    for (const row of tableOf(seq, replay.data)) if (row.host) blocks.get(seq.request).add(row.block);
   }
   const items = [...blocks].map(([request, held]) => element("li", {}, chip(app, request, `request ${request}`),
     ` host ${held.size === 1 ? "block" : "blocks"} ${ranges([...held].sort((a, b) => a - b))}`));

@@ -61,13 +61,17 @@ class Painter {
   strip(canvas, order) {
     const pen = fitted(canvas), {width, height} = canvas, {start, end} = this.data;
     const image = pen.createImageData(width, height), replay = new Replay(this.data), colors = new Map();
+    const step = Math.max(1, Math.floor(this.data.num_slots / height / 8));
     let column = null;
     for (let x = 0; x < width; x++) {
       const index = replay.frameAt(start + (x + 0.5) * (end - start) / width);
-      if (index !== replay.index || !column) { replay.seek(index); column = this.column(paint(replay), height, order); }
+      if (index !== replay.index || !column) {
+        replay.seek(index);
+        column = this.column(paint(replay, order, step), height, order);
+      }
       for (let y = 0; y < height; y++) {
         const key = column[height - 1 - y];
-        if (!colors.has(key)) colors.set(key, channels(this.color((key + 16) % 8, Math.floor(key / 8))));
+        if (!colors.has(key)) colors.set(key, channels(this.color((key + 32) % 16, Math.floor(key / 16))));
         image.data.set(colors.get(key), 4 * (y * width + x));
       }
     }
@@ -76,11 +80,11 @@ class Painter {
 
   // Kind and owner of as many slots as a column has pixels, in an order.
   column(slots, height, order) {
-    const size = this.data.num_slots;
+    const size = slots.kind.length;
     const keys = Array.from({length: height}, (_, y) => {
       const slot = Math.floor((y + 0.5) * size / height);
       this.seen.add(slots.kind[slot]);
-      return slots.kind[slot] + 8 * slots.owner[slot];
+      return slots.kind[slot] + 16 * slots.owner[slot];
     });
     return order === "address" ? keys : keys.sort((a, b) => rank(a, order) - rank(b, order));
   }
@@ -88,9 +92,9 @@ class Painter {
 
 // Where a slot of this kind and owner comes in an order; free ones are last.
 function rank(key, order) {
-  const kind = (key + 16) % 8, owner = Math.floor(key / 8);
+  const kind = (key + 32) % 16, owner = Math.floor(key / 16);
   if (kind === FREE) return Infinity;
-  return order === "request" ? 8 * owner - kind : 1e9 * (LIVE - kind) + owner;
+  return order === "kind" ? 1e9 * (LIVE - kind) + owner : 16 * owner - kind;
 }
 
 function texture(size, draw) {

@@ -30,8 +30,8 @@ class Grid {
   // The place of each block in an order, by its fullest slot.
   arrange(slots, order) {
     const size = this.painter.data.block_size, blocks = [...Array(this.numBlocks).keys()];
-    const ranks = blocks.map(block => Math.min(...Array.from(slots.kind.slice(block * size, (block + 1) * size),
-      (kind, i) => rank(kind + 8 * slots.owner[block * size + i], order))));
+    const ranks = order === "address" ? [] : blocks.map(block => Math.min(...Array.from(slots.kind.slice(block * size, (block + 1) * size),
+      (kind, i) => rank(kind + 16 * slots.owner[block * size + i], order))));
     this.blocks = order === "address" ? blocks : blocks.sort((a, b) => ranks[a] === ranks[b] ? a - b : ranks[a] - ranks[b]);
     this.places = new Map(this.blocks.map((block, place) => [block, place]));
   }
@@ -86,8 +86,8 @@ class Grid {
 
   logicalBlocks(replay, request) {
     const numbers = new Map();
-    for (const seq of replay.sequencesOf(request)) {
-      for (const row of tableOf(seq, this.painter.data.block_size)) if (!row.host) numbers.set(row.block, row.logical);
+    for (const seq of this.painter.data.pool ? [] : replay.sequencesOf(request)) {
+      for (const row of tableOf(seq, this.painter.data)) if (!row.host) numbers.set(row.block, row.logical);
     }
     return numbers;
   }
@@ -105,8 +105,9 @@ class Grid {
   }
 
   address(pen, block, y) {
-    if (!this.isList && this.cellHeight < 14 && Math.floor(this.places.get(block) / this.columns) % 4) return;
-    this.text(pen, block, GUTTER - 8, y, "right", FAINT);
+    const row = Math.floor(this.places.get(block) / this.columns);
+    if (!this.isList && row % Math.ceil(14 / this.cellHeight)) return;
+    this.text(pen, block, GUTTER - 8, Math.max(y, 7), "right", FAINT);
   }
 
   describe(pen, replay, block, x, y) {

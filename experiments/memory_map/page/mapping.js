@@ -18,7 +18,7 @@ class Mapping {
     const {grid, pen} = this, height = grid.cellHeight - 4;
     const name = app.replay.names.get(seq.id), long = `Logical blocks of ${name}`;
     grid.text(pen, pen.measureText(long).width > grid.canvas.clientWidth - x ? name : long, x, 9, "left", FAINT);
-    for (const row of tableOf(seq, this.painter.data.block_size)) {
+    for (const row of tableOf(seq, this.painter.data)) {
       const y = grid.top + row.logical * grid.cellHeight;
       this.painter.block(pen, this.slots, row.block, x, y, grid.cellWidth - 1, height);
       grid.frame(pen, x, y, grid.cellWidth - 1, height, LINE, 0.6);
@@ -27,7 +27,7 @@ class Mapping {
   }
 
   join(seq, x) {
-    for (const row of tableOf(seq, this.painter.data.block_size)) {
+    for (const row of tableOf(seq, this.painter.data)) {
       this.curve(row.block, x, this.grid.top + (row.logical + 0.5) * this.grid.cellHeight - 2);
     }
   }

@@ -6,29 +6,40 @@ class App {
   constructor(data) {
     this.data = data;
     this.replay = new Replay(data);
-    this.painter = new Painter(data);
-    this.grid = new Grid($("grid"), this.painter);
     this.chosen = {block: null, request: null};
+    this.order = "address";
     this.time = data.start;
     this.digits = Math.max(0, Math.min(6, 4 - Math.floor(Math.log10(data.end - data.start))));
     const count = Object.keys(data.requests).length;
     $("summary").textContent = `${count.toLocaleString("en")} requests, `
       + `${data.frames.length.toLocaleString("en")} of ${data.num_states.toLocaleString("en")} states of the pool`;
     Object.assign($("slider"), {min: data.start, max: data.end, step: (data.end - data.start) / 4000});
-    this.order = "address";
-    this.strip = this.painter.strip($("timeline"), this.order);
+    $("pool-choice").replaceChildren(...data.pools.map(([name], i) => element("option", {value: i}, name)));
+    $("pool-label").hidden = data.pools.length < 2;
+    if (data.parts.length < 2) $("order").remove(3);
+  }
+
+  // Show the device's pool, or that of a tier below; the choice of a block is one of that pool.
+  view(pool) {
+    if (pool === this.data.pool) return;
+    Object.assign(this.data, {pool, num_slots: this.data.pools[pool][1]});
+    this.chosen.block = null;
+    this.painter = new Painter(this.data);
+    this.grid = new Grid($("grid"), this.painter);
+    $("pool-choice").value = pool;
+    this.redraw();
   }
 
   redraw() {
     readColors();
     this.strip = this.painter.strip($("timeline"), this.order);
-    this.refresh();
+    this.show(this.time);
   }
 
   show(time) {
     this.time = Math.min(Math.max(time, this.data.start), this.data.end);
     this.replay.seek(this.replay.frameAt(this.time));
-    this.slots = paint(this.replay);
+    this.slots = paint(this.replay, this.order);
     this.refresh();
   }
 
@@ -56,7 +67,7 @@ class App {
     $("legend").replaceChildren(...this.legend());
     sayBlock(this);
     refocus(focused);
-    const parts = [`t=${this.time.toFixed(6)}`];
+    const parts = [`t=${this.time.toFixed(6)}`, ...(this.data.pool ? [`pool=${this.data.pool}`] : [])];
     for (const key of ["block", "request"]) if (this.chosen[key] !== null) parts.push(`${key}=${this.chosen[key]}`);
     history.replaceState(null, "", "#" + parts.join("&"));
   }
@@ -70,17 +81,24 @@ class App {
   }
 
   legend() {
-    const total = this.data.num_slots, counts = new Array(8).fill(0);
-    this.slots.kind.forEach((kind, slot) => counts[kind === LIVE && this.slots.holders[slot] > 1 ? 7 : kind]++);
-    for (const kind in counts) if (counts[kind]) this.painter.seen.add(+kind);
-    const kinds = [LIVE, 7, RESERVED, INTERNAL, ROUNDING, CACHED, PINNED, FREE].filter(kind => this.painter.seen.has(kind));
-    return kinds.map(kind => {
-      const swatch = element("canvas", {width: 30, height: 14, ariaHidden: "true"}), share = 100 * counts[kind] / total;
-      const percent = share && share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`;
-      this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), 0, kind === 7);
-      const text = kind === 7 ? this.data.shared_name : this.data.names[kind];
-      return element("span", {className: "kind"}, swatch, text, element("b", {}, percent));
+    const total = this.data.num_slots, counts = new Array(9).fill(0), groups = this.data.parts.map(() => 0);
+    this.slots.kind.forEach((kind, slot) => {
+      counts[kind === LIVE && this.slots.holders[slot] > 1 ? SHARED : kind]++;
+      if (this.order === "group" && this.slots.owner[slot] >= 0) groups[this.slots.owner[slot]]++;
     });
+    for (const kind in counts) if (counts[kind]) this.painter.seen.add(+kind);
+    const kinds = [LIVE, SHARED, RESERVED, INTERNAL, ROUNDING, CACHED, IN_TRANSIT, PINNED, FREE];
+    const entry = (kind, owner, text, count) => {
+      const swatch = element("canvas", {width: 30, height: 14, ariaHidden: "true"}), share = 100 * count / total;
+      const percent = share && share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`;
+      this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), owner, kind === SHARED);
+      return element("span", {className: "kind"}, swatch, text, element("b", {}, percent));
+    };
+    const names = [...this.data.names, this.data.shared_name];
+    return [
+      ...kinds.filter(kind => this.painter.seen.has(kind)).map(kind => entry(kind, 0, names[kind], counts[kind])),
+      ...(this.order === "group" ? groups.map((count, i) => entry(LIVE, i, `group ${this.data.parts[i][0]}`, count)) : []),
+    ];
   }
 
   step(direction) {
@@ -106,7 +124,8 @@ class App {
   open(hash) {
     const wanted = new URLSearchParams(hash.slice(1));
     const number = key => wanted.has(key) && Number.isFinite(+wanted.get(key)) ? +wanted.get(key) : null;
-    const block = number("block"), request = number("request");
+    const block = number("block"), request = number("request"), pool = number("pool");
+    this.view(pool in this.data.pools ? pool : 0);
     if (block !== null && block >= 0 && block < this.grid.numBlocks) this.chosen.block = Math.floor(block);
     if (request in this.data.requests) this.chosen.request = request;
     this.show(number("t") ?? this.data.fullest);
@@ -123,6 +142,7 @@ $("timeline").onclick = event => {
 };
 window.onresize = () => app.redraw();
 matchMedia("(prefers-color-scheme: dark)").onchange = () => app.redraw();
+$("pool-choice").onchange = event => app.view(+event.target.value);
 $("order").onchange = event => { app.order = event.target.value; app.redraw(); };
 document.onkeydown = event => {
   if (pressed(app, event)) event.preventDefault();

@@ -1,7 +1,7 @@
 """Paged memory of a model with several KV groups: windows give back what no later token reads, states stay."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from testbed.core.slots import (
     Granular,
     GroupTable,
     Growth,
+    NonSequenceSlots,
     Ops,
     Refusal,
     Usage,
@@ -72,6 +73,7 @@ class Grouped(MemoryPolicy):
         self.page_rule = page_rule
         options = {"window_share": window_share} if page_rule == FIXED else {}
         self.pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
+        self.page_units = self.pages.page_units
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
         self._max_len = pool.max_len
         self._watermark = watermark * self.pages.total
@@ -153,6 +155,18 @@ class Grouped(MemoryPolicy):
         live = sum(table.live(i) for table in tables for i in columns)
         return live, sum(len(table.pages[i]) * self.pages.used_units(i) for table in tables for i in columns)
 
+    def non_sequence_slots(self) -> NonSequenceSlots:
+        used = dict[Extent, list[Extent]]()  # by the whole page that it keeps from others
+        for column, page in self._held_pages():
+            used.setdefault(self.pages.whole(column, page), []).append(Extent(page, self.pages.used_units(column)))
+        cached = dict[Extent, None]()
+        for column, page in self._idle_pages():
+            part, whole = Extent(page, self.pages.used_units(column)), self.pages.whole(column, page)
+            cached[part if whole in used else whole] = None
+            used.get(whole, []).append(part)
+        rounding = (gap for whole, parts in used.items() for gap in gaps(whole, parts))
+        return NonSequenceSlots((), tuple(cached), tuple(rounding))
+
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
         return self._longest
@@ -194,6 +208,15 @@ class Grouped(MemoryPolicy):
         """Pages of a hit that no sequence holds."""
         return self.pages.nothing
 
+    def _held_pages(self) -> set[tuple[int, int]]:
+        """(column, page) of all tables."""
+        tables = self._tables.values()
+        return {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
+
+    def _idle_pages(self) -> Iterable[tuple[int, int]]:
+        """(column, page) of what no sequence holds and is findable."""
+        return ()
+
     def _hold(self, seq: Sequence, hit: Hit) -> None:
         """`seq` holds these pages too."""
 
@@ -231,3 +254,12 @@ class Grouped(MemoryPolicy):
             if unread := table.unread(i):
                 self._put(i, unread)
                 table.drop(i, len(unread))
+
+
+def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
+    """The parts of an extent that are in none of these."""
+    at = whole.start
+    for start, length in [*sorted(parts), Extent(whole.start + whole.length, 0)]:
+        if start > at:
+            yield Extent(at, start - at)
+        at = start + length

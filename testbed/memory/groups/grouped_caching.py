@@ -1,7 +1,7 @@
 """Prefix caching over several KV groups: a hit ends where all groups have what the next token reads."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import ClassVar
 
@@ -124,6 +124,9 @@ class GroupedCaching(Grouped):
         return [
             [page for page in pages if page in self._queues[self.pages.queue(i)]] for i, pages in enumerate(hit.pages)
         ]
+
+    def _idle_pages(self) -> Iterable[tuple[int, int]]:
+        return ((self._index.holder[page][1], page) for queue in self._queues for page in queue)
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
         self._counts.add(seq, self.tokens_per_page, hit.num_tokens // self.tokens_per_page)

@@ -5,7 +5,7 @@ from math import lcm
 from typing import ClassVar
 
 from testbed.core.layers import KvGroup
-from testbed.core.slots import ceil_div
+from testbed.core.slots import Extent, ceil_div
 from testbed.memory.groups.page_rules import Column, PagePool, Pages
 
 
@@ -46,6 +46,9 @@ class LargePages(PagePool):
         apart = zip(self.idle, self._idle_in_unheld, strict=True)
         in_held = sum((idle - within) * self.used_units(i) for i, (idle, within) in enumerate(apart))
         return sum(self._unheld) * self._large + in_held
+
+    def whole(self, column: int, page: int) -> Extent:
+        return Extent(page - page % self._large, self._large)
 
     def _each(self, column: int) -> int:
         return self._large // self.used_units(column)

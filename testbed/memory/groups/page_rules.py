@@ -6,11 +6,12 @@ each block of tokens; most groups are one column.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import gcd
 from typing import ClassVar, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
-from testbed.core.slots import ceil_div
+from testbed.core.slots import Extent, ceil_div
 
 Pages = list[list[int]]  # of each column, the first units of some pages
 
@@ -34,7 +35,8 @@ class PagePool(ABC):
 
     Counts are by column. free_units counts what no group has; a unit of an allocated page that its column cannot use
     is rounding. A page that was taken may be idle: no sequence holds it, and it is findable until it is put back.
-    `idle` counts these; columns with the same `queue` may replace each other's idle pages.
+    `idle` counts these; columns with the same `queue` may replace each other's idle pages. Every page begins at a
+    multiple of page_units.
     """
 
     hits_save: ClassVar[bool] = True  # a sequence never needs more pages because it holds idle ones
@@ -43,6 +45,7 @@ class PagePool(ABC):
         self.columns = tuple(columns)
         self.block_size = block_size
         self.total = 0
+        self.page_units = gcd(*(self.used_units(i) for i in range(len(self.columns))))
         self.idle = [0] * len(self.columns)
         self.nothing: Pages = [[] for _ in self.columns]
 
@@ -50,6 +53,10 @@ class PagePool(ABC):
         """Units of a page that its column uses."""
         one = self.columns[column]
         return one.state or one.width * self.block_size
+
+    def whole(self, column: int, page: int) -> Extent:
+        """What nobody else can take while this page is held or idle: the page, with what its column cannot use."""
+        return Extent(page, max(self.used_units(column), self.page_units))
 
     @property
     @abstractmethod

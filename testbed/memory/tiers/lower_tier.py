@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.prefix_index import Node, PrefixIndex
 
 
@@ -36,6 +37,11 @@ class LowerTier:
         self._index.keep(node)
         block = self.arriving[node] = self._free.pop()
         return block
+
+    def slots(self, size: int) -> NonSequenceSlots:
+        """Where the contents lie, in blocks of so many slots."""
+        found = [tuple(Extent(b * size, size) for b in held.values()) for held in (self.blocks, self.arriving)]
+        return NonSequenceSlots(cached=found[0], in_transit=found[1])
 
     def arrived(self, nodes: Sequence[Node]) -> None:
         """The blocks that were taken for these nodes, from the first on in a prompt, store their content now."""

@@ -40,8 +40,10 @@ class PinnedPool(CachingPool):
         return self.num_pinned + len(self.evicted_pinned) + len(self.arriving)
 
     def in_transit(self) -> list[int]:
-        """These blocks, by id."""
-        return sorted({*super().parked()} & self.pins.keys() | self.evicted_pinned | self.arriving)
+        """These blocks."""
+        holder = self.index.holder
+        pinned = [block for block in self.pins if (node := holder[block]) is not None and node.parked]
+        return [*pinned, *sorted(self.evicted_pinned), *sorted(self.arriving)]
 
     def pin(self, node: Node) -> None:
         """One transfer more reads the node's block."""

@@ -146,11 +146,11 @@ class TieredCaching(PrefixCaching):
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         size = self.block_size
-        return (
-            super()
-            .non_sequence_slots()
-            ._replace(in_transit=tuple(Extent(block * size, size) for block in self._device.in_transit()))
-        )
+        in_transit = tuple(Extent(block * size, size) for block in self._device.in_transit())
+        return super().non_sequence_slots()._replace(in_transit=in_transit)
+
+    def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
+        return {tier.name: tier.slots(self.block_size) for tier in self._hierarchy.tiers}
 
     def counters(self) -> Mapping[str, float]:
         return {**super().counters(), **self._hierarchy.moved}
