@@ -93,7 +93,8 @@ class Engine:
         self.records.iterated(Iteration(start_s, now_s - start_s, *split, work), plan, queues, seen)
 
     def _answer(self, outcome: Outcome, now_s: float) -> None:
-        self.records.first_tokens(outcome, now_s)
+        for group in outcome.first_tokens:
+            self.records.recorder.first_token(group.request.request_id, round(now_s * PS))
         token_buffers = self.runner.token_buffers
         for group in outcome.finished:
             request = self.outputs.removed(group.request.request_id)

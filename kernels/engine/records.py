@@ -1,12 +1,13 @@
 """The records of a run: the simulator's recorder, and for each iteration its measured times and its work."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from testbed.core.request import PS, Request
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.cost.model import Work
-from testbed.sched.plan import Outcome, Plan
+from testbed.sched.plan import Plan
 from testbed.sim.recorder import Recorder
 from testbed.sim.totals import Seen
 
@@ -23,20 +24,6 @@ class Iteration(NamedTuple):
     waited_s: float
     gpu_s: float
     work: Work
-
-
-class RequestRow(NamedTuple):
-    """One request that has ended; the columns of a simulated run's requests, times in picoseconds."""
-
-    request_id: int
-    arrival_ps: int
-    first_token_ps: int
-    finish_ps: int
-    prompt_len: int
-    output_len: int
-    num_seqs: int
-    num_swaps: int
-    num_recomputes: int
 
 
 class SwapTime(NamedTuple):
@@ -66,10 +53,11 @@ class Records:
     swaps: list[SwapTime] = field(default_factory=list)
 
     @property
-    def requests(self) -> list[RequestRow]:
-        """The requests that have ended, in order of ending."""
+    def requests(self) -> list[Any]:
+        """The requests that have ended, in order of ending, with the recorder's columns; times in picoseconds."""
         columns = self.recorder.requests.columns()
-        return [RequestRow(*row) for row in zip(*(columns[name].tolist() for name in RequestRow._fields), strict=True)]
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [SimpleNamespace(**dict(zip(columns, row, strict=True))) for row in rows]
 
     @property
     def rejections(self) -> dict[int, str]:
@@ -90,11 +78,6 @@ class Records:
             swapped = group.status is SequenceStatus.SWAPPED
             self.recorder.totals.swaps += swapped
             self.recorder.totals.recomputes += not swapped
-
-    def first_tokens(self, outcome: Outcome, now_s: float) -> None:
-        """Record the first tokens of these groups, unless recorded before a recompute."""
-        for group in outcome.first_tokens:
-            self.recorder.first_token(group.request.request_id, round(now_s * PS))
 
     def served(
         self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]], totals: list[float]

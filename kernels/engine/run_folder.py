@@ -5,12 +5,12 @@ This module needs neither Hydra nor pandas, so that it runs on the GPU's machine
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from testbed.cost.model import WORK_COLUMNS, work_cells
-from testbed.kernels.engine.records import Records, SwapTime
+from testbed.kernels.engine.records import Iteration, Records, SwapTime
 from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
 from testbed.sim.recorder import NOT_YET, request_columns, span_columns
@@ -24,8 +24,9 @@ def write_run(
 ) -> dict[str, Any]:
     """Write the tables; returns the numbers of the summary."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_csv(folder / "requests.csv", *request_table(records))
-    write_csv(folder / "iterations.csv", *iteration_table(records))
+    records.recorder.settle()
+    write_columns(folder / "requests.csv", request_columns(records.recorder))
+    write_columns(folder / "iterations.csv", span_columns(records.recorder) | measured_columns(records.iterations))
     if records.beams:
         write_csv(folder / "beams.csv", BEAMS, beam_table(records))
     if records.swaps:
@@ -35,26 +36,10 @@ def write_run(
     return summary
 
 
-def request_table(records: Records) -> tuple[list[str], Iterable[Sequence[Any]]]:
-    """Names and rows of requests.csv, in order of arrival; times of events that did not occur are empty."""
-    columns = request_columns(records.recorder)
-    return [*columns], zip(*(map(_known, column.tolist()) for column in columns.values()), strict=True)
-
-
-def _known(value: Any) -> Any:
-    """NaN, for an event that did not occur, as an empty cell."""
-    return "" if value != value else value
-
-
-def iteration_table(records: Records) -> tuple[list[str], list[list[Any]]]:
-    """Names and rows of iterations.csv: a simulated run's columns, MEASURED, WORK_COLUMNS."""
-    records.recorder.settle()
-    columns = span_columns(records.recorder)
-    rows = [
-        [*map(_known, span), *_times(one.gpu_s, one.host_s, one.waited_s), *work_cells(one.work)]
-        for *span, one in zip(*(column.tolist() for column in columns.values()), records.iterations, strict=True)
-    ]
-    return [*columns, *MEASURED, *WORK_COLUMNS], rows
+def measured_columns(iterations: Sequence[Iteration]) -> dict[str, Sequence[Any]]:
+    """MEASURED and WORK_COLUMNS of iterations.csv, which a simulated run's does not have."""
+    rows = [(*(f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)), *work_cells(one.work)) for one in iterations]
+    return {name: [row[i] for row in rows] for i, name in enumerate((*MEASURED, *WORK_COLUMNS))}
 
 
 def beam_table(records: Records) -> list[tuple[Any, ...]]:
@@ -69,6 +54,12 @@ def beam_table(records: Records) -> list[tuple[Any, ...]]:
     return sorted([*records.beams, *ends], key=lambda line: line[:2])
 
 
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns, arrays or lists; NaN, of an event that did not occur, is an empty cell."""
+    cells = [column.tolist() if hasattr(column, "tolist") else column for column in columns.values()]
+    write_csv(path, [*columns], (["" if x != x else x for x in row] for row in zip(*cells, strict=True)))
+
+
 def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table."""
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -80,7 +71,3 @@ def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -
 def write_json(path: Path, value: Any) -> None:
     """A JSON file."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def _times(*seconds: float) -> list[str]:
-    return [f"{x:.7f}" for x in seconds]
