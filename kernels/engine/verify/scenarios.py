@@ -70,12 +70,11 @@ class Scenario:
         """Ragged prompts of 1 to 200 tokens, the first `common` the same in all; outputs of 4 to 24."""
         rng = np.random.default_rng([seed, 5])
         shared = rng.integers(vocab_size, size=self.common).tolist()
-        found = []
+        found, prompts = list[Request](), list[tuple[int, ...]]()
         for i in range(self.num_requests):
             own = rng.integers(vocab_size, size=max(1, int(np.exp(rng.uniform(0, np.log(200)))))).tolist()
-            ids, output_len = tuple(shared + own), int(rng.integers(4, 25))
-            if i >= self.distinct:
-                ids = found[i % self.distinct].prompt_ids
+            prompts.append(tuple(shared + own))
+            ids, output_len = prompts[i % self.distinct], int(rng.integers(4, 25))
             found.append(Request(i, i * 10**11, len(ids), output_len, self.num_seqs, self.beam, prompt_ids=ids))
         return found
 

@@ -1,7 +1,7 @@
 """Paged memory of a model with several KV groups: windows give back what no later token reads, states stay."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ from testbed.core.slots import (
     growth_of,
 )
 from testbed.memory.groups.large_pages import LargePages
+from testbed.memory.groups.other_units import other_units
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
 from testbed.memory.groups.page_table import Hit, PageTable
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -156,16 +157,7 @@ class Grouped(MemoryPolicy):
         return live, sum(len(table.pages[i]) * self.pages.used_units(i) for table in tables for i in columns)
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        used = dict[Extent, list[Extent]]()  # by the whole page that it keeps from others
-        for column, page in self._held_pages():
-            used.setdefault(self.pages.whole(column, page), []).append(Extent(page, self.pages.used_units(column)))
-        cached = dict[Extent, None]()
-        for column, page in self._idle_pages():
-            part, whole = Extent(page, self.pages.used_units(column)), self.pages.whole(column, page)
-            cached[part if whole in used else whole] = None
-            used.get(whole, []).append(part)
-        rounding = (gap for whole, parts in used.items() for gap in gaps(whole, parts))
-        return NonSequenceSlots((), tuple(cached), tuple(rounding))
+        return other_units(self.pages, self._held_pages(), self._idle_pages())
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
@@ -254,12 +246,3 @@ class Grouped(MemoryPolicy):
             if unread := table.unread(i):
                 self._put(i, unread)
                 table.drop(i, len(unread))
-
-
-def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
-    """The parts of an extent that are in none of these."""
-    at = whole.start
-    for start, length in [*sorted(parts), Extent(whole.start + whole.length, 0)]:
-        if start > at:
-            yield Extent(at, start - at)
-        at = start + length
