@@ -28,6 +28,7 @@ def main(argv: list[str]) -> None:
     console = wide_console()
     trace = timeline(options.run, *window(options), say=console.print)
     out = options.out or options.run / NAME
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_trace(out, trace)
     events = len(trace["traceEvents"])
     console.print(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")

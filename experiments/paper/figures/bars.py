@@ -102,8 +102,8 @@ def fig15(table: pd.DataFrame) -> Figure:
     ours = table.groupby("setting")["simulated"].mean()
     for axes, (kind, (name, title, label)) in zip(figure.subplots(1, 2), SAVINGS.items(), strict=True):
         settings = [f"opt-13b alpaca {kind} {width}" for width in WIDTHS]
-        _bars(axes, published(name).set_index("setting")["published"][settings], -APART, PUBLISHED_COLOR, 5.5)
-        _bars(axes, ours[settings], APART, SYSTEMS["vllm"][1], 5.5)
+        _bars(axes, published(name).set_index("setting")["published"][settings], -APART, PUBLISHED_COLOR, 4.8)
+        _bars(axes, ours[settings], APART, SYSTEMS["vllm"][1], 4.8)
         axes.set_xticks(range(len(WIDTHS)), WIDTHS)
         axes.margins(y=0.15)
         axes.set_xlabel(f"{label}\n{title}")
