@@ -24,6 +24,7 @@ POOLS = [PoolSpec(num_slots=90, max_len=120, tiers=host(32)), PoolSpec(num_slots
 SAID = {
     planted.MovesBackwards: r"orders -8 slots from device to host: Copy\(src=\d+, dst=0, length=-8\)",
     planted.MovesToNowhere: "ops name the tier disk; there are device, host",
+    planted.CountsInATuple: r"usage\(\) answered \(\d+",
     planted.TakesTwiceThePool: r"usage\(\) counts 176 slots; 90 were given",
     planted.TakesTwiceTheHost: "ops reach slots 32 to 40 of the host; 32 were given",
     planted.WritesWhereOthersRead: r"Sequence\(\d+\) writes to a block that another one shares",

@@ -29,6 +29,7 @@ def test_engine_and_simulator_run_the_same_config(tmp_path):
     assert ours["requests"] == theirs["requests"] == {"arrived": 7, "finished": 7, "rejected": 0}
     assert ours.keys() - theirs.keys() == {"engine"}
     assert (real / "iterations.csv").exists()
+    assert not (real / "charts.png").exists()  # only with outputs=full
 
 
 def test_engine_and_simulator_are_built_alike(tmp_path):

@@ -6,7 +6,17 @@ import pytest
 from testbed.experiments.commands.reproduce import available
 from testbed.experiments.paper import causes
 from testbed.experiments.paper.margins import error, limits, margin, smallest_margin
-from testbed.experiments.paper.scorecard import JUDGED, PARTS, SHOWN, as_before, counted, key_of, reference, scorecard
+from testbed.experiments.paper.scorecard import (
+    JUDGED,
+    PARTS,
+    SHOWN,
+    as_before,
+    counted,
+    key_of,
+    reference,
+    scorecard,
+    short,
+)
 from testbed.experiments.paper.studies.block_sizes import best_sizes
 from testbed.experiments.paper.studies.curves import rising
 from testbed.experiments.paper.studies.study import Finding
@@ -124,3 +134,7 @@ def test_best_block_sizes_must_be_near_the_optimum(latencies, is_sustained):
     claim = {"setting": "s", "quantity": "q", "sizes": [16, 32], "worse_from": 64}
     found = best_sizes("fig18b", claim, pd.Series(latencies, index=SIZES))
     assert (found.margin >= 0) == is_sustained
+
+
+def test_cells_have_four_digits_or_are_whole():
+    assert [short(one) for one in (999.64, 1000.0, 0.12345, "1 / 2")] == ["999.6", "1,000", "0.1235", "1 / 2"]

@@ -182,6 +182,11 @@ class TakesTwiceThePool(Breaks, Paged, clauses={4}):
         super().__init__(replace(pool, num_slots=2 * pool.num_slots), **options)
 
 
+class CountsInATuple(Breaks, Paged, clauses={10}):
+    def usage(self):
+        return tuple(super().usage())
+
+
 class TakesTwiceTheHost(Breaks, Paged, clauses={4}):
     def __init__(self, pool, **options):
         super().__init__(replace(pool, tiers=host(2 * pool.slots_of(HOST))), **options)
