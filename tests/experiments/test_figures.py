@@ -133,7 +133,7 @@ def test_what_cannot_be_drawn_is_refused(words, reported):
 def test_means_over_time_are_those_of_the_intervals_drawn_at_their_middle():
     """Two spans, an idle second between them: four intervals of a second."""
     names = ["live", "reserved", "internal", "waiting", "swapped"]
-    spans = {"start_s": [0.0, 2.0], "duration_s": [1.0, 2.0], "running": [4, 2], **dict.fromkeys(names, [0, 0])}
+    spans = {"start_s": [0.0, 2.0], "duration_s": [1.0, 2.0], "running": [4, 2], **{key: [0, 0] for key in names}}
     found = plots.over_time(spans)
     assert found["time_s"].tolist() == [0.5, 1.5, 2.5, 3.5]
     assert found["running"].tolist() == [4, 0, 2, 2]
