@@ -175,11 +175,9 @@ def _add_attention(found: Imported, here: Path) -> None:
               "one prompt with decodes of equal lengths", includes=includes)  # fmt: skip
     seqs, length = max(row[0] for row in decodes), max(row[1] // row[0] for row in decodes)
     found.notes.append(f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; {BEYOND}")
-    if found.model.max_len > length:
-        times = found.model.max_len / length
-        found.notes.append(
-            f"outside the grid: contexts up to the model's {found.model.max_len:,}, {times:.1f} x as far"
-        )
+    longest = found.model.max_len
+    if longest > length:
+        found.notes.append(f"outside the grid: contexts up to the model's {longest:,}, {longest / length:.1f} x as far")
 
 
 def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
