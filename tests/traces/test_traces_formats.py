@@ -85,6 +85,7 @@ def test_wmt_prepends_the_prefix_to_each_source(tmp_path):
     assert rows.registered_prefix == 341
     assert len(WmtCsv(path, registered_prefix=80, year=None).rows(None, 0)) == 3
     assert WmtCsv(path, registered_prefix=80).rows(9, 0).registered_prefix == 80
+    assert pairs(WmtCsv(path, registered_prefix=0).rows(None, 0)) == [(20, 30), (7, 8)]
 
 
 def share(path):
