@@ -105,6 +105,8 @@ class CudaMoves(Moves):
         out, into = ("out", "in") if tier == HOST else ("store", "load")
         way = into if move.target == DEVICE else out
         stream.wait_stream(torch.cuda.current_stream())
+        if not pairs:
+            return Crossing(stream.record_event(), stream.record_event())
         with torch.cuda.stream(stream):
             parts = [pairs[first : first + MAX_GRID] for first in range(0, len(pairs), MAX_GRID)]
             return [self._cross_part(way, pool, below, part, move.source == DEVICE) for part in parts][-1]
