@@ -14,7 +14,7 @@ from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
-from testbed.core.slots import DEVICE
+from testbed.core.slots import DEVICE, HOST
 from testbed.cost.link_times import GATHER, INTO, OUT, LinkTimes
 from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
@@ -55,6 +55,8 @@ class TransferTotals(CostModel):
     def iteration(self, work: Work) -> int:
         for way, moves in swapped(work.moves).items():
             self.ps[way] += self._cost.swap_ps(way, moves)
+        if written := tuple(move for move in work.moves if HOST not in (move.source, move.target)):
+            self.transfer(written)  # an iteration writes evicted blocks to a tier, and reads none: loads are transfers
         return self._cost.iteration(work)
 
     def decode(self, work: Work) -> Affine:
