@@ -14,7 +14,7 @@ from testbed.description import describe
 from testbed.machine import make_cost, make_pool
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.sched.beams import BeamModel
+from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import ArrivalProcess
@@ -80,9 +80,13 @@ def build(config: RunConfig) -> Setup:
         policy.register_prefix(workload.rows.registered_prefix)
     if getattr(policy, "reads_future", False):
         policy.foresee_prompts(workload.rows.prompts())
+    beams = config.beams.make("beams")
+    if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
+        raise InputError(f"beams is {type(beams).__name__}, and no request uses beam search (give workload.beam=true "
+                         "and workload.num_seqs, or leave beams out)")  # fmt: skip
     window_ps = None if config.window_s is None else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
     return Setup(
-        config, workload, scheduler, config.beams.make("beams"), cost, config.model, pool, window_ps,
+        config, workload, scheduler, beams, cost, config.model, pool, window_ps,
         config.slo, describe(config, pool, scheduler, cost),
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from testbed.kernels.engine.run_folder import write_run
 from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
+from testbed.sched.beams import SyntheticBeams
 from testbed.sim.arrivals import SessionWorkload
 
 
@@ -108,6 +109,8 @@ def _check(setup: Setup) -> None:
                              "link (give one, without bandwidths, or simulate)")  # fmt: skip
     if isinstance(setup.workload, SessionWorkload):
         raise InputError("arrivals=sessions: the engine has no closed loop (simulate it, or replay time stamps)")
+    if not isinstance(setup.beams, SyntheticBeams):
+        raise InputError("beams: the engine's searches follow the model's scores (leave beams out, or simulate)")
     if setup.config.stop_at_latency is not None:
         raise InputError("stop_at_latency: the engine serves every request; set it to null")
 

@@ -204,6 +204,11 @@ class Workload:
     def __len__(self) -> int:
         return len(self.arrival_ps)
 
+    @property
+    def has_beams(self) -> bool:
+        """Whether any request uses beam search."""
+        return self.beam if self.rows.beam is None else bool(self.rows.beam.any())
+
     def __iter__(self) -> Iterator[Request]:
         rows = self.rows
         num_seqs = [self.num_seqs] * len(rows) if rows.num_seqs is None else rows.num_seqs.tolist()

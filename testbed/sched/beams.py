@@ -2,7 +2,7 @@
 
 import csv
 from abc import ABC, abstractmethod
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -112,9 +112,9 @@ class RecordedBeams(BeamModel):
 
     def __init__(self, path: str) -> None:
         self.path = str(path)
+        self.searches = self._read()
 
-    @cached_property
-    def searches(self) -> list[dict[int, tuple[Replacement, ...]]]:
+    def _read(self) -> list[dict[int, tuple[Replacement, ...]]]:
         """Replacements by step, a search after another."""
         searches = dict[int, dict[int, tuple[Replacement, ...]]]()
         with open(self.path, newline="") as file:

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+from pathlib import Path
 
 import pytest
 
@@ -57,11 +58,18 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
     assert {**heads[0], "id": None} == {**heads[1], "id": None}
 
 
-def test_several_gpus_are_refused(tmp_path, capsys):
-    pair = ("server=h200", "server.num_gpus=2", "~server.kv_memory_gib", "server.num_blocks=300")
-    folder = f"hydra.run.dir={tmp_path / 'x'}"
-    assert dispatch(["run", *SMALL, *ON_CPU, *pair, folder, "outputs=summary", "arrivals.duration_s=1"]) == 2
-    assert "runs on one GPU" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("server=h200 server.num_gpus=2 ~server.kv_memory_gib server.num_blocks=300", "runs on one GPU"),
+        ("beams=recorded beams.path=beams.csv workload.beam=true workload.num_seqs=2", "follow the model's scores"),
+    ],
+)
+def test_what_the_engine_does_not_serve_is_refused(tmp_path, monkeypatch, capsys, options, words):
+    monkeypatch.chdir(tmp_path)
+    Path("beams.csv").write_text("request,step,parent,child\n0,2,0,1\n")
+    assert dispatch(["run", *SMALL, *ON_CPU, *options.split(), "arrivals.duration_s=1", "hydra.run.dir=x"]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_run_without_torch_is_refused_in_one_line(tmp_path, monkeypatch, capsys):

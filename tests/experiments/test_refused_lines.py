@@ -61,6 +61,10 @@ RUN = {
     "time stamps made late by slow motion": (
         "trace=csv trace.path=timed.csv arrivals=replay arrivals.speedup=1e-6", "arrivals.speedup"),
     "beams without their record": ("beams=recorded workload.beam=true", "beams.path: has no value"),
+    "a record of beams that is not there": (
+        "beams=recorded beams.path=nowhere.csv workload.beam=true workload.num_seqs=2", "nowhere.csv: No such file"),
+    "a record of beams for requests without any": (
+        "beams=recorded beams.path=searches.csv", "no request uses beam search", "give workload.beam=true"),
     "a pool larger than its GPU": (
         "'server.kv_memory_gib={opt-13b: 500}'", "server.kv_memory_gib.opt-13b", "500 GiB", "1 a100-40gb"),
     "more blocks than a GPU holds": (

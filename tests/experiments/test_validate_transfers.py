@@ -1,4 +1,4 @@
-"""The engine's swaps, stores and loads against their simulation, on kept rows; the kept all-reduces against the model in use."""
+"""The engine's swaps, stores and loads against their simulation, on kept rows; kept all-reduces against the model."""
 
 from pathlib import Path
 

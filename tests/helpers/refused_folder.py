@@ -35,6 +35,7 @@ FILES = {
     "lengths.csv": f"{LENGTHS}3,4\n",
     "timed.csv": TIMED.format(1000),
     "late.csv": TIMED.format(10000000),
+    "searches.csv": "request,step,parent,child\n0,2,0,1\n",
     "log.csv": "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n",
     "syntax_mistake.py": "def Policy(:\n",
     "not_a_policy.py": "class Policy:\n    def __init__(self, pool): pass\n",
