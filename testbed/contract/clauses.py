@@ -1,11 +1,12 @@
 """The clauses; the numbers are used in messages and tests.
 
 1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable: refused again until
-something is released, shrunk, moved out or published, or an extend of a policy that returns_slots is granted. 3 NEVER
-means that it would not fit an empty pool, an empty pool never answers LATER, and it fits exactly the requests that end
-within max_seq_len(). 4 Conservation: allocated + cached + in transit + free = total and live <= held <= allocated, as
-the tables show; all are zero after everything is released; no tier has more slots than configured. 5 Tables are
-disjoint unless the policy shares or caches, no slot is written while shared, every sequence reads back its own tokens.
+something is released, shrunk, moved out or published, has landed, or an extend of a policy that returns_slots is
+granted. 3 NEVER means that it would not fit an empty pool, an empty pool never answers LATER, and it fits exactly the
+requests that end within max_seq_len(). 4 Conservation: allocated + cached + in transit + free = total and live <= held
+<= allocated, as the tables show; all are zero after everything is released; no tier has more slots than configured.
+5 Tables are disjoint unless the policy shares or caches, no slot is written while shared, every sequence reads back its
+own tokens.
 6 guaranteed_steps are granted for every k, without ops, from slots that were free or cached, and external fragmentation
 does not change. 7 extend(batch, n), and advance(batch, n) within the guaranteed steps, equal n times extend(batch, 1),
 growth included, block ids aside; with returns_slots only the latter does, for a chunk keeps what its first token reads.

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import broken_caches  # noqa: F401
@@ -14,6 +15,8 @@ from testbed.contract import check_policy
 from testbed.core.slots import Refusal
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.tiered_caching import TieredCaching
 
 sys.path.append(str(Path(__file__).parents[1] / "plug_ins"))
 import two_tiers
@@ -62,6 +65,45 @@ def test_a_policy_that_reads_back_before_it_writes_out_is_found():
     found = check_policy(lambda pool: ReadsFirst(pool, block_size=8), max_examples=100, shrink=False)
     assert found is not None
     assert found.clause == 8
+
+
+class Unpinned(PinnedPool):
+    """What transfers read may be taken by others."""
+
+    __slots__ = ()
+
+    def pin(self, node):
+        """Nothing."""
+
+    def unpin(self, block):
+        """Nothing."""
+
+
+class FoundTooEarly(TieredCaching):
+    """What is to be loaded is found before it has landed."""
+
+    def load(self, seq, num_tokens):
+        answer = super().load(seq, num_tokens)
+        for move_id, one in list(self._hierarchy.in_transit.items()):
+            if one.target < 0:
+                super().landed(move_id)
+        return answer
+
+    def landed(self, move_id):
+        if move_id in self._hierarchy.in_transit:
+            super().landed(move_id)
+
+
+class Overwritten(TieredCaching):
+    def _make_cache(self, num_blocks, order, hash_of):
+        return Unpinned(num_blocks, order, hash_of, self)
+
+
+@pytest.mark.parametrize(("kind", "clauses"), [(FoundTooEarly, {8, 12}), (Overwritten, {5, 8, 12})])
+def test_blocks_that_are_read_before_landing_or_reused_while_pinned_are_found_out(kind, clauses):
+    broken = check_policy(partial(kind, block_size=8), max_examples=60, shrink=False)
+    assert broken is not None
+    assert broken.clause in clauses
 
 
 def test_failing_calls_are_shrunk_to_the_shortest():

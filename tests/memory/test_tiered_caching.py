@@ -1,6 +1,5 @@
 """Prefix caching over tiers: the contract with moves in the background, what is found, and runs that wait for loads."""
 
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -11,7 +10,7 @@ from testbed.contract import check_policy
 from testbed.contract.search import POOLS
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
-from testbed.core.sequence import Sequence
+from testbed.core.sequence import Sequence, passing_batch
 from testbed.core.slots import DEVICE, Refusal
 from testbed.core.specs import TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
@@ -20,7 +19,6 @@ from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
-from testbed.memory.tiers.pinned_pool import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.chunked import ChunkedPrefill
@@ -39,7 +37,6 @@ POLICIES = {
     "by session": lambda pool: TieredCaching(pool, block_size=8, eviction=BySession(), prefetch=3),
     "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=Arc(), store=WriteBack()),
 }  # fmt: skip
-STORES = ["write through", "write back", "exclusive"]
 
 
 @pytest.mark.parametrize("num_examples", FEW_AND_MANY)
@@ -53,72 +50,40 @@ def test_fast_equals_slow_with_transfers(name):
     assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill]) is None
 
 
-class Unpinned(PinnedPool):
-    """What transfers read may be taken by others."""
-
-    __slots__ = ()
-
-    def pin(self, node):
-        """Nothing."""
-
-    def unpin(self, block):
-        """Nothing."""
-
-
-class FoundTooEarly(TieredCaching):
-    """What is to be loaded is found before it has landed."""
-
-    def load(self, seq, num_tokens):
-        answer = super().load(seq, num_tokens)
-        for move_id, one in list(self._hierarchy.in_transit.items()):
-            if one.target < 0:
-                super().landed(move_id)
-        return answer
-
-    def landed(self, move_id):
-        if move_id in self._hierarchy.in_transit:
-            super().landed(move_id)
-
-
-class Overwritten(TieredCaching):
-    def _make_cache(self, num_blocks, order, hash_of):
-        return Unpinned(num_blocks, order, hash_of, self)
-
-
-@pytest.mark.parametrize(("kind", "clauses"), [(FoundTooEarly, {8, 12}), (Overwritten, {5, 8, 12})])
-def test_blocks_that_are_read_before_landing_or_reused_while_pinned_are_found_out(kind, clauses):
-    broken = check_policy(partial(kind, block_size=8), max_examples=60, shrink=False)
-    assert broken is not None
-    assert broken.clause in clauses
-
-
 def sequence(seq_id, ids):
     return Sequence(seq_id, Request(seq_id, 0, len(ids), 8, prompt_ids=tuple(ids)).incoming)
 
 
-def served(policy, seq_id, ids):
-    """One prompt comes, is computed and leaves; all transfers land. Its grant, and what had to be loaded for it."""
+def computed(policy, seq_id, ids):
+    """One prompt, which has been computed, and its grant."""
     seq = sequence(seq_id, ids)
-    loading = policy.load(seq, len(ids)).ops
-    if loading.background:
-        assert policy.admit([seq], len(ids)) is Refusal.LOADING
-    land(policy, loading)
     (grant,) = policy.admit([seq], len(ids))
     seq.num_slots = seq.num_stored = len(ids)
     policy.publish(seq, len(ids))
+    return seq, grant
+
+
+def served(policy, seq_id, ids):
+    """One prompt comes, is computed and leaves; all transfers land. What it found, and what was loaded for it."""
+    loading = policy.load(sequence(seq_id, ids), len(ids)).ops
+    if loading.background:
+        assert policy.admit([sequence(seq_id, ids)], len(ids)) is Refusal.LOADING
+    loaded = land(policy, loading)
+    seq, grant = computed(policy, seq_id, ids)
     land(policy, policy.background())
     policy.release(seq)
     policy.check()
-    loaded = sum(copy.length for one in loading.background for copy in one.move.copies)
     return grant.num_cached, loaded
 
 
 def land(policy, ops):
+    """All transfers; how many slots they fill."""
     for move_id, _ in ops.background:
         policy.landed(move_id)
+    return sum(copy.length for one in ops.background for copy in one.move.copies)
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", ["write through", "write back", "exclusive"])
 def test_every_part_of_a_prompt_is_looked_up_below(name):
     policy = POLICIES[name](PoolSpec(64, 128, (Tier("dram", 128),)))
     story, other = list(range(56)), list(range(100, 156))
@@ -164,6 +129,25 @@ def test_what_is_on_its_way_is_pinned_and_in_transit():
     assert policy.admit([sequence(3, range(200, 264))], 64) is Refusal.LATER  # the whole pool
 
 
+def test_an_eviction_below_ends_no_refusal_of_a_load():
+    policy = POLICIES["write back"](PoolSpec(64, 128, (Tier("dram", 16),)))
+    batch, waiting = passing_batch([computed(policy, 0, range(200, 224))[0]]), sequence(3, range(48))
+    served(policy, 1, range(24))
+    served(policy, 2, range(100, 132))
+    assert policy.load(waiting, 48) is Refusal.LATER
+    policy.extend(batch, 24)  # three blocks are written back, where those were that would have been loaded
+    assert policy.load(waiting, 48) is Refusal.LATER
+
+
+def test_a_hit_on_what_a_store_reads_takes_no_other_block():
+    """Such a prompt was refused until another one, without computing anything, held what it would have found."""
+    policy = POLICIES["write through"](PoolSpec(64, 128, (Tier("dram", 128),)))
+    seq, _ = computed(policy, 0, range(24))
+    assert policy.background().background
+    policy.release(seq)
+    assert computed(policy, 1, range(64))[1].num_cached == 24
+
+
 def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
     """Sessions in turn, each of whose prompts begins with all that it said before."""
     for i in range(num_sessions * num_turns):
@@ -207,7 +191,7 @@ def test_every_request_is_served_whatever_the_tier(name, size, bandwidth):
 
 
 def test_a_tier_finds_what_the_device_has_lost_and_a_slow_one_makes_requests_wait():
-    ends = Counter()
+    ends = {}
     for bandwidth in (1e9, 1e6):
         policy, recorder = run(POLICIES["write through"], {"dram": TierSpec(gib(4000), bandwidth, 1e9)})
         assert policy.counters()["loaded_blocks"]

@@ -74,6 +74,7 @@ class TieredCaching(PrefixCaching):
         tiers = [LowerTier(tier.name, tier.num_slots // block_size, index) for tier in self._lower]
         self._hierarchy = CacheHierarchy(self._device, tiers, block_size, exclusive)
         self._to_store: dict[tuple[int, Node], None] = {}  # (tier, node), in order
+        self._refused: set[tuple[int, int]] = set()  # (seq_id, num_tokens) of loads
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         answers = super().admit(seqs, num_tokens)
@@ -87,10 +88,19 @@ class TieredCaching(PrefixCaching):
 
     def move(self, seqs: list[Seq], tier: str) -> Answer:
         answer = super().move(seqs, tier)
-        return self._after_writes(answer) if isinstance(answer, Grant) else answer
+        if isinstance(answer, Refusal):
+            return answer
+        self._refused.clear()
+        return self._after_writes(answer)
 
     def load(self, seq: Seq, num_tokens: int) -> Answer:
-        """Load the blocks below that a prompt would find, if the pool can take it with them; see MemoryPolicy."""
+        """Load the blocks below that a prompt would find, if the pool can take it with them; see MemoryPolicy.
+
+        A refusal is remembered until something is released, moved or published, or has landed: an eviction, which may
+        leave less to load, must not end it (clause 2 of the contract).
+        """
+        if (seq.seq_id, num_tokens) in self._refused:
+            return Refusal.LATER
         contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
         if contents is None:
             return GRANTED
@@ -103,6 +113,7 @@ class TieredCaching(PrefixCaching):
             return GRANTED
         stay = found + behind.on_device
         if not self._is_available(total - len(stay) - behind.num_loading, stay):
+            self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
         return self._after_writes(self._begin_loads(behind, stay))
 
@@ -118,12 +129,18 @@ class TieredCaching(PrefixCaching):
         transfers = tuple(transfer for transfer in stores if transfer is not None)
         return Ops(background=transfers) if transfers else NO_OPS
 
+    def release(self, seq: Seq) -> None:
+        self._refused.clear()
+        super().release(seq)
+
     def landed(self, move_id: int) -> None:
+        self._refused.clear()
         transfer = self._hierarchy.landed(move_id)
         if transfer.target != ON_DEVICE:
             self._choose(transfer.nodes, transfer.target + 1)
 
     def publish(self, seq: Seq, num_tokens: int) -> None:
+        self._refused.clear()
         prompt = self._prompts.get(seq.seq_id)
         before = 0 if prompt is None else prompt.published
         super().publish(seq, num_tokens)
@@ -184,6 +201,10 @@ class TieredCaching(PrefixCaching):
         """Whether so many blocks are free, or can be evicted while these nodes stay on the device."""
         parked = sum(node.parked and node.block not in self._device.pins for node in stay)
         return missing + self._reserve() <= self._available() - parked
+
+    def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
+        pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
+        return super()._within_free(found, total - pinned, requested)  # pinned blocks are not available anyway
 
     def _begin_loads(self, behind: Lookup, stay: list[Node]) -> Grant:
         """Load what is below, while the nodes that a prompt finds on the device stay there."""
