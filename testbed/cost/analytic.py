@@ -64,6 +64,7 @@ class AnalyticCost(CostModel):
         self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
         self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
         self._per_sequence_ps = round(efficiencies.overhead_per_sequence_s * PS)
+        self._per_decode_ps = self._per_sequence_ps + self._per_token_ps
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
@@ -86,8 +87,9 @@ class AnalyticCost(CostModel):
             num_tokens += new
         forward = self._linear_ps(num_tokens) if num_tokens else 0
         software = self._software_ps(work, num_tokens) if num_tokens else 0
-        read = self._effective(work.decode_context, work.decode_repeated)
-        computing = forward + read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
+        computing = forward + self._effective(work.decode_context, work.decode_repeated) * self._context_ps
+        for new, num_stored in work.prefill:
+            computing += self._prefill_ps(new, num_stored)
         if self.windows or self._state_ps:
             computing += self._window_ps * sum(one.tokens for one in work.windows)
             computing += self._state_ps * (work.decode_seqs + len(work.prefill))
@@ -96,11 +98,13 @@ class AnalyticCost(CostModel):
         return computing + software + (extra_ps(work.extra, self._eff.extra_s) if work.extra else 0)
 
     def decode(self, work: Work) -> Affine:
-        attention = self._effective(work.decode_context, work.decode_repeated) * self._context_ps
-        first = self._linear_ps(work.decode_seqs) + self._software_ps(work, work.decode_seqs) + attention
-        growth, steps = work.decode_seqs * self._context_ps, UNBOUNDED
+        num_seqs, context_ps = work.decode_seqs, self._context_ps
+        software = self._overhead_ps + work.num_requests * self._per_request_ps + num_seqs * self._per_decode_ps
+        attention = self._effective(work.decode_context, work.decode_repeated) * context_ps
+        first = self._linear_ps(num_seqs) + software + attention
+        growth, steps = num_seqs * context_ps, UNBOUNDED
         if self.windows or self._state_ps:
-            first += self._state_ps * work.decode_seqs
+            first += self._state_ps * num_seqs
             for one in work.windows:
                 first += self._window_ps * one.tokens
                 growth, steps = growth + self._window_ps * one.growing, min(steps, one.steps)

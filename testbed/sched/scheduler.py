@@ -101,7 +101,7 @@ class Scheduler(Foresight, ABC):
 
     def new_plan(self) -> Plan:
         """A plan without any work, after the queue was put in order."""
-        if self.state.waiting:
+        if not self._keeps_order and self.state.waiting:
             self.choose_order(self.state.waiting)
         return self.state.new_plan()
 
@@ -203,9 +203,7 @@ class IterationLevel(Scheduler):
         r = self.state
         if r.unloaded and not plan.preempted_any:
             r.prefetch(plan)
-        if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted_any:
-            return
-        if not plan.repeats:
+        if plan.chunks or len(r.batch.sequences) != r.num_seqs or not plan.repeats or r.beams or plan.preempted_any:
             return
         waiting, swapped = r.waiting, r.swapped
         plan.ends_on_arrival = r.policy.prefetches > 0 or not (self._keeps_order and (swapped or waiting))

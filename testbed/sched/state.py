@@ -5,8 +5,8 @@ from typing import Any
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
-from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal
-from testbed.sched.answers import one_answer, whole, wrong_answer
+from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal, record
+from testbed.sched.answers import one_answer, wrong_answer
 from testbed.sched.groups import Groups
 from testbed.sched.plan import Chunk, Plan
 
@@ -33,14 +33,14 @@ class SchedulerState(Groups):
         does not gives every sequence slots for the whole prompt, because all but the first are filled by that fork.
         Sequences of a preempted group differ from each other, and are computed one by one.
         """
-        prefill_len, policy = group.prefill_len, self.policy
         if group is self.kept:
             return self._resume(group, num_tokens, plan)
-        differ = prefill_len > group.request.prompt_len
+        policy, differ = self.policy, group.generated_offset > 0  # at rest
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
-            num_tokens = prefill_len
-        self.unloaded.discard(group)
+            num_tokens = group.prefill_len
+        if self.unloaded:
+            self.unloaded.discard(group)
         if policy.moves_in_background and not self.load(group, num_tokens, plan):
             self.refused = group
             return Refusal.LATER
@@ -64,21 +64,20 @@ class SchedulerState(Groups):
 
         The type of a grant is Any because the compiler would check it before this method does.
         """
-        policy, prefill_len = self.policy, group.prefill_len
-        differ = prefill_len > group.request.prompt_len
-        group.todo = []
+        policy, prefill_len, todo = self.policy, group.prefill_len, list[Item]()
         for seq, grant in zip(seqs, grants, strict=True):
-            if type(grant) is not Grant or not 0 <= whole(policy, "num_cached", grant.num_cached) <= prefill_len:
+            cached = grant.num_cached if type(grant) is Grant else None
+            if type(cached) is not int or not 0 <= cached <= prefill_len:
                 raise wrong_answer(policy, grant, f"{seq} has {prefill_len} tokens that could be cached")
-            cached = seq.stored_offset = grant.num_cached  # at rest
+            seq.stored_offset = cached  # at rest
             seq.slots_offset = num_tokens if num_tokens > cached else cached
-            if differ or not group.todo:
+            if not todo or group.generated_offset:
                 # The last token is computed even if it is cached: it yields the next output token.
                 past = cached if cached < prefill_len else prefill_len - 1
-                group.todo.append(Item(seq, prefill_len - past, past))
+                todo.append(record(Item, (seq, prefill_len - past, past)))
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
-        group.resident = seqs
+        group.todo, group.resident = todo, seqs
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
 
@@ -113,12 +112,13 @@ class SchedulerState(Groups):
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find them."""
-        seq, left, num_stored = group.todo.pop(0)
+        policy, todo = self.policy, group.todo
+        seq, left, num_stored = todo.pop(0)
         if new < left:
-            group.todo.insert(0, Item(seq, left - new, num_stored + new))
-        plan.chunks.append(Chunk(group, seq, new, num_stored, not group.todo))
-        self.policy.publish(seq, num_stored + new)
-        if self.policy.caches_prefixes:
+            todo.insert(0, record(Item, (seq, left - new, num_stored + new)))
+        plan.chunks.append(record(Chunk, (group, seq, new, num_stored, not todo, 0)))
+        policy.publish(seq, num_stored + new)
+        if policy.caches_prefixes:
             self.memory_released()
 
     def ensure_slots(self, seqs: list[Sequence], num_tokens: int, plan: Plan) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import simpy
 
 from testbed.core.errors import PlugInError
+from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
 
 
@@ -45,13 +46,15 @@ class Calendar:
         heapq.heappush(self._expected, at_ps)
         self.expected_ps = self._expected[0]
 
-    def happened(self, what: str) -> None:
+    def happened(self, request: Request) -> None:
         """The first expected event happens now; raises PlugInError if none was expected and it would end a span."""
-        if self.expected_ps <= self._env.now:
-            heapq.heappop(self._expected)
-            self.expected_ps = self._expected[0] if self._expected else UNBOUNDED
+        expected, now = self._expected, self._env.now
+        if self.expected_ps <= now:
+            heapq.heappop(expected)
+            self.expected_ps = expected[0] if expected else UNBOUNDED
         elif self.is_in_span:
-            raise PlugInError(f"{what} at {self._env.now} ps: would have ended a span (call expect() in advance)")
+            what = f"request {request.request_id} at {now} ps"
+            raise PlugInError(f"{what}: would have ended a span (call expect() in advance)")
 
     def take_marks(self, until_ps: int) -> list[int]:
         """The marks up to until_ps that were not taken before, in order."""

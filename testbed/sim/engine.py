@@ -69,7 +69,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """A request arrives now; one that could never run is turned away at once."""
-        self.calendar.happened(f"request {request.request_id}")
+        self.calendar.happened(request)
         self.recorder.totals.arrived += 1
         final_len, policy = request.final_len, self.scheduler.policy
         if final_len > self.max_len:
@@ -145,8 +145,10 @@ class Engine:
             if work.prefill and state.policy.drops_tokens:
                 num_stored = state.policy.num_stored
                 work = work._replace(prefill=tuple((new, num_stored(before)) for new, before in work.prefill))
-            durations = record(Affine, (cost.iteration(work), 0, 1))
-            audit.check_durations(cost, durations)
+            first_ps: object = cost.iteration(work)
+            durations = record(Affine, (first_ps, 0, 1))
+            if not (type(first_ps) is int and first_ps > 0):
+                audit.check_durations(cost, durations)
             return used, durations, 1
         durations = cost.decode(work)
         audit.check_durations(cost, durations)
@@ -157,10 +159,11 @@ class Engine:
         if used.saved:  # whatever `steps` is, for it depends on true lengths, and the policy is called
             steps = min(steps, self.meter.max_steps(used))
         if steps > 1:
-            end_ps = min(self.calendar.mark_ps, self.links.next_ps, plan.wake_ps)
-            if plan.ends_on_arrival:
-                end_ps = min(end_ps, self.calendar.expected_ps)
-            steps = min(steps, durations.steps_to_reach(end_ps - start_ps) or 1)
+            calendar, links_ps = self.calendar, self.links.next_ps
+            arrival_ps = calendar.expected_ps if plan.ends_on_arrival else UNBOUNDED
+            end_ps = min(calendar.mark_ps, links_ps, plan.wake_ps, arrival_ps)
+            if end_ps < UNBOUNDED:
+                steps = min(steps, durations.steps_to_reach(end_ps - start_ps) or 1)
         return used, durations, steps
 
     def _idle(self, plan: Plan) -> Generator[simpy.Event, Any, bool]:

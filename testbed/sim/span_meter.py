@@ -117,14 +117,18 @@ class SpanMeter(Meter):
     def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
         """What the second and later iterations see that the first did not."""
         live, live_time = span.ramp(self._growing * self._slots_per_token)
-        held, held_time = span.after(grown.growth) if grown.growth.slots else (0, 0)
+        held, held_time = (0, 0) if grown.growth is NO_GROWTH else self._taken_after(span, grown.growth)
+        evicted, evicted_time = (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
         internal, internal_time = span.at(started) if started.slots else (0, 0)
-        evicted, evicted_time = span.after(grown.evicted) if grown.evicted.slots else (0, 0)
-        if not type(held) is type(held_time) is type(evicted) is type(evicted_time) is int:
-            raise wrong_answer(self.policy, grown, "a Growth has whole numbers (int)")
         reserved, reserved_time = held - live - internal, held_time - live_time - internal_time
         changes = live, reserved, internal, -evicted, live_time, reserved_time, internal_time, -evicted_time
         return record(Changes, changes)
+
+    def _taken_after(self, span: Span, growth: Growth) -> tuple[int, int]:
+        slots, time = span.after(growth)
+        if not type(slots) is type(time) is int:
+            raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
+        return slots, time
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""
@@ -135,11 +139,11 @@ class SpanMeter(Meter):
         if footprint is None:
             name = type(self.policy).__name__
             raise PlugInError(f"{name} has no footprint for {first}: answer for all, or leave footprint() out")
-        if footprint is not self._footprint and not is_footprint(footprint):
-            raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
         if footprint is not self._footprint:
+            if not is_footprint(footprint):
+                raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
             self._slots_per_token = footprint.slots_per_token if isinstance(footprint, Granular) else 1
-        self._footprint = footprint
+            self._footprint = footprint
         num_slots = whole(self.policy, "num_slots", first.num_slots)
         tracked = Tracked(footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots)
         self._tracked[request_id] = tracked
