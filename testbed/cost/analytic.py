@@ -77,6 +77,7 @@ class AnalyticCost(CostModel):
         self._attending = [(group.window, group.num_layers) for group in model.groups if not group.state_bytes]
         latent = model.latent
         self._channels = (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
+        self._read_bytes, self._shard = model.read_bytes(0.0), model.active_params / server.num_gpus
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
         self._link = self._tiers.link
@@ -138,13 +139,12 @@ class AnalyticCost(CostModel):
 
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
-        experts, touched = self.model.experts, 0.0
+        experts, read_bytes = self.model.experts, self._read_bytes
         if experts:  # a router that prefers none: each token leaves out an expert with chance 1 - per_token / count
             touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
-        read_bytes = self.model.read_bytes(touched) / self._gpus
-        read_s = read_bytes / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
-        shard = self.model.active_params / self._gpus
-        compute_s = 2 * shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
+            read_bytes = self.model.read_bytes(touched)
+        read_s = read_bytes / self._gpus / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
+        compute_s = 2 * self._shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
         waiting_s = self.model.num_layers * self._layer_s + self._all_reduce_s(num_tokens)
         return round((max(read_s, compute_s) + waiting_s) * PS)
 

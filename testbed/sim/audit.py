@@ -66,7 +66,7 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
         for seq, table in zip(seqs, tables, strict=True):
             clauses.check_footprint(policy, seq, table)
         if not (pinned and policy.moves_tiers):  # who is on the host may have kept the prefix here
-            held = sum(extent.length for extent in chain(pinned, *tables)) - used.saved
+            held = clauses.num_slots_of(chain(pinned, *tables)) - used.saved
             clauses.require(4, held == used.held, f"usage() reports {used.held} held slots, the tables have {held}")
     except clauses.ClauseBroken as error:
         whose = f"{type(policy).__name__}: usage() does not go with its tables or footprints"

@@ -70,7 +70,8 @@ class BlockIndex(BatchIndex):
         """
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
-        rounds = [(soonest, one) for soonest, one in enumerate(self.due[now:] + self.due[:now]) if one]
+        first_round = (self.due[now:] + self.due[:now])[:num_steps]
+        rounds = [(soonest, members) for soonest, members in enumerate(first_round) if members]
         for begun in range(0, num_steps, size):
             for soonest, members in rounds:
                 step = begun + soonest

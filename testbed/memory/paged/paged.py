@@ -125,7 +125,8 @@ class Paged(MemoryPolicy):
             self._tables.give_up(seq)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        return [Extent(block * self.block_size, self.block_size) for block in self._tables.of(seq).blocks]
+        size = self.block_size
+        return [record(Extent, (block * size, size)) for block in self._tables.of(seq).blocks]
 
     def usage(self) -> Usage:
         size, pool = self.block_size, self._pool
