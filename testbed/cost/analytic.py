@@ -71,6 +71,7 @@ class AnalyticCost(CostModel):
         full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
         self._context_ps = round(self._attention_s(model.num_attention_layers - in_windows, full) * PS)
         self._window_ps = round(self._attention_s(in_windows, window) * PS)
+        self._token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
         states = sum(group.num_layers * group.state_bytes for group in model.groups)
         passes = 1 if model.states and model.states.num_tokens else 2  # an image is read, a state is written too
         self._state_ps = round(passes * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS)
@@ -165,10 +166,11 @@ class AnalyticCost(CostModel):
 
     def _with_moves(self, computing_ps: int, work: Work) -> int:
         """Block copies read and write device memory first; swaps cross the host link, K and V of every layer apart."""
-        copies = self.model.kv_copies(self._gpus)
-        token, layers = self.model.kv_bytes_per_token * copies / self._gpus, self.model.num_layers
-        copied = sum(length * count for length, count in work.copies)
-        copied_ps = round(2 * copied * token / self._gpu.memory_bandwidth * PS)
+        token, layers = self._token_bytes, self.model.num_layers
+        copied = sum([length * count for length, count in work.copies])
+        computing_ps += round(2 * copied * token / self._gpu.memory_bandwidth * PS)
+        if not work.moves:
+            return computing_ps
         counts, moved_ps = dict[int, int](), 0
         for way, moves in swapped(work.moves).items():
             for move in moves:
@@ -177,7 +179,7 @@ class AnalyticCost(CostModel):
         for length, count in counts.items() if self._link is None else ():
             piece_s = self._eff.copy_s + length * token / (2 * layers) / self._gpu.host_bandwidth
             moved_ps += round(count * piece_s * PS)
-        computing_ps = with_swaps(copied_ps + computing_ps, moved_ps, sum(counts.values()), layers)
+        computing_ps = with_swaps(computing_ps, moved_ps, sum(counts.values()), layers)
         return self._tiers.behind(computing_ps, work.moves, layers)
 
 

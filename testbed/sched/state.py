@@ -35,43 +35,28 @@ class SchedulerState(Groups):
         """
         if group is self.kept:
             return self._resume(group, num_tokens, plan)
-        policy, differ = self.policy, group.generated_offset > 0  # at rest
+        policy, prefill_len, differ = self.policy, group.prefill_len, group.generated_offset > 0  # at rest
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
-            num_tokens = group.prefill_len
+            num_tokens = prefill_len
         if self.unloaded:
             self.unloaded.discard(group)
         if policy.moves_in_background and not self.load(group, num_tokens, plan):
             self.refused = group
             return Refusal.LATER
-        grants = policy.admit(seqs, num_tokens)
-        if grants is Refusal.LATER and self.take_kept():
-            return self.admit(group, num_tokens, plan)
+        grants: Any = policy.admit(seqs, num_tokens)  # Any, for the compiler would check grants before this method
         if isinstance(grants, Refusal):
-            self.refused = None if grants is Refusal.NEVER else group
-            if grants is Refusal.NEVER:
-                plan.rejected.append(self.waiting.popleft())
-            return grants
+            return self._refused(group, num_tokens, plan, grants)
         if not isinstance(grants, list) or len(grants) != len(seqs):
             raise wrong_answer(policy, grants, "admit() gives a Refusal, or a list of a Grant for each sequence")
-        self._admitted(group, seqs, grants, num_tokens, plan)
-        return grants
-
-    def _admitted(
-        self, group: SequenceGroup, seqs: list[Sequence], grants: list[Any], num_tokens: int, plan: Plan
-    ) -> None:
-        """The sequences have slots, and the group is running; what it has to compute is in `todo`.
-
-        The type of a grant is Any because the compiler would check it before this method does.
-        """
-        policy, prefill_len, todo = self.policy, group.prefill_len, list[Item]()
+        todo: list[Item] = []
         for seq, grant in zip(seqs, grants, strict=True):
             cached = grant.num_cached if type(grant) is Grant else None
             if type(cached) is not int or not 0 <= cached <= prefill_len:
                 raise wrong_answer(policy, grant, f"{seq} has {prefill_len} tokens that could be cached")
             seq.stored_offset = cached  # at rest
             seq.slots_offset = num_tokens if num_tokens > cached else cached
-            if not todo or group.generated_offset:
+            if differ or not todo:
                 # The last token is computed even if it is cached: it yields the next output token.
                 past = cached if cached < prefill_len else prefill_len - 1
                 todo.append(record(Item, (seq, prefill_len - past, past)))
@@ -80,6 +65,16 @@ class SchedulerState(Groups):
         group.todo, group.resident = todo, seqs
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
+        return grants
+
+    def _refused(self, group: SequenceGroup, num_tokens: int, plan: Plan, refusal: Refusal) -> Answers:
+        """What another group has kept may be taken for this one; one that could never run leaves the queue."""
+        if refusal is Refusal.LATER and self.take_kept():
+            return self.admit(group, num_tokens, plan)
+        self.refused = None if refusal is Refusal.NEVER else group
+        if refusal is Refusal.NEVER:
+            plan.rejected.append(self.waiting.popleft())
+        return refusal
 
     def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
         """The slots that a group with kept ones lacks for num_tokens more tokens, or for all that it has."""

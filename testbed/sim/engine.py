@@ -71,14 +71,15 @@ class Engine:
         """A request arrives now; one that could never run is turned away at once."""
         self.calendar.happened(request)
         self.recorder.totals.arrived += 1
-        final_len, policy = request.final_len, self.scheduler.policy
+        final_len, scheduler = request.final_len, self.scheduler
+        policy = scheduler.state.policy
         if final_len > self.max_len:
             reason = f"{final_len} tokens are more than the longest sequence of {self.max_len}"
         elif final_len > whole(policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs)):
             reason = f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         else:
             self.outputs.arrived(request)
-            self.scheduler.add(request.incoming)
+            scheduler.add(request.incoming)
             self.calendar.rouse()
             return
         self.recorder.rejected(request, reason)
@@ -109,10 +110,11 @@ class Engine:
                 start_ps = self._now_ps()
                 continue
             used, durations, steps = self._begin(plan, start_ps)
-            duration_ps = durations.total_ps(steps) if steps > 1 else durations.first_ps
+            duration_ps = durations.first_ps
+            if steps > 1:
+                duration_ps, calendar.is_in_span = durations.total_ps(steps), plan.ends_on_arrival
             num_waiting, num_swapped = len(waiting), len(swapped)
             late = self._begin_transfers(plan.ops) if plan.ops else ()
-            calendar.is_in_span = steps > 1 and plan.ends_on_arrival
             yield self.env.timeout(duration_ps)
             calendar.is_in_span = False
             if late:
@@ -203,8 +205,8 @@ class Engine:
 
     def _begin_transfers(self, ordered: list[Ops]) -> tuple[Transfer, ...]:
         """Begin the transfers in the background; returns those that wait for the moves of this iteration."""
-        transfers = tuple(transfer for ops in ordered for transfer in ops.background)
-        if any(ops.moves or ops.copies for ops in ordered):
+        transfers = tuple([transfer for ops in ordered for transfer in ops.background])
+        if not transfers or any(ops.moves or ops.copies for ops in ordered):
             return transfers
         self.links.begin(transfers)
         return ()

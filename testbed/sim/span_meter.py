@@ -1,6 +1,7 @@
 """The meter of whole spans: never-used slots are counted in closed form, by the steps at which they begin."""
 
 import heapq
+from collections import Counter
 from itertools import count
 
 from testbed.core.errors import PlugInError
@@ -68,7 +69,10 @@ class SpanMeter(Meter):
         running, decoding, num_seqs = len(state.running), len(state.batch.sequences), state.num_seqs
         self._used, self._running, self._growing = used, running, decoding
         in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
-        self._copies = sum(map(self.copies, state.running.values())) if in_prompts else 0
+        self._copies = 0
+        if in_prompts:
+            unforked = [group for group in state.running.values() if len(group.resident) < len(group.sequences)]
+            self._copies = sum(map(self.copies, unforked))
         if used.saved and plan.guaranteed_steps and (size := self._block_size()):
             self._taken = taken_from_now(state.batch, size, self._slots_per_token)
 
@@ -191,6 +195,7 @@ def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[
     could reach it and, behind it, the future.
     """
     taken, extended = [0] * block_size, batch.extended
-    for seq in batch:
-        taken[-(seq.slots_offset + extended) % block_size] += block_size * slots_per_token
+    in_last_block = Counter([(seq.slots_offset + extended) % block_size for seq in batch])
+    for num_tokens, count in in_last_block.items():
+        taken[-num_tokens % block_size] = count * block_size * slots_per_token
     return taken
