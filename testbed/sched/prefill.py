@@ -46,10 +46,10 @@ class Prefills(ABC):
             if self.is_full_with(group) or not (plan.is_idle or self.goes_into(budget, group)):
                 return
             answer = state.admit(group, self.first_tokens(group, budget), plan)
-            if answer in (Refusal.LATER, Refusal.LOADING):
-                return
-            if answer is not Refusal.NEVER:
+            if isinstance(answer, list):
                 budget = self.schedule_chunks(group, plan, budget)
+            elif answer is not Refusal.NEVER:
+                return
 
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""

@@ -69,11 +69,12 @@ class SchedulerState(Groups):
 
     def _refused(self, group: SequenceGroup, num_tokens: int, plan: Plan, refusal: Refusal) -> Answers:
         """What another group has kept may be taken for this one; one that could never run leaves the queue."""
-        if refusal is Refusal.LATER and self.take_kept():
-            return self.admit(group, num_tokens, plan)
-        self.refused = None if refusal is Refusal.NEVER else group
+        self.refused = group
         if refusal is Refusal.NEVER:
+            self.refused = None
             plan.rejected.append(self.waiting.popleft())
+        elif self.kept is not None and refusal is Refusal.LATER and self.take_kept():
+            return self.admit(group, num_tokens, plan)
         return refusal
 
     def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:

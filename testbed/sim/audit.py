@@ -73,16 +73,12 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
         raise PlugInError(f"{whose}, {error}, with the tables of {seqs}; testbed check shows the calls") from error
 
 
-def check_guaranteed_steps(scheduler: Scheduler, plan: Plan) -> None:
+def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
     """A plan promises a whole number of steps; an object of another class would hear when the next output ends."""
-    guaranteed_steps: object = plan.guaranteed_steps
     if type(plan.wake_ps) is not int:
-        raise wrong_answer(scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself")
-    if type(guaranteed_steps) is not int or guaranteed_steps < 0:
-        name = type(scheduler.policy).__name__
-        raise PlugInError(
-            f"{name} promises {guaranteed_steps!r} steps by guaranteed_steps(); it is an int of at least 0"
-        )
+        return wrong_answer(scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself")
+    name = type(scheduler.policy).__name__
+    return PlugInError(f"{name} promises {plan.guaranteed_steps!r} steps by guaranteed_steps(); it is an int of at least 0")
 
 
 def check_durations(cost: CostModel, durations: Affine) -> None:
@@ -90,7 +86,8 @@ def check_durations(cost: CostModel, durations: Affine) -> None:
     if type(durations) is not Affine:
         raise PlugInError(f"{type(cost).__name__} answered {durations!r} by decode(), which gives an Affine")
     first_ps, growth_ps, steps = durations
-    if not (type(first_ps) is type(growth_ps) is type(steps) is int and first_ps > 0 <= growth_ps and steps > 0):
+    whole = type(first_ps) is int and type(growth_ps) is int and type(steps) is int
+    if not (whole and first_ps > 0 and growth_ps >= 0 and steps > 0):
         raise PlugInError(
             f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
             f"for {steps!r} iterations; costs are whole numbers above 0"

@@ -154,7 +154,9 @@ class Engine:
             return used, durations, 1
         durations = cost.decode(work)
         audit.check_durations(cost, durations)
-        audit.check_guaranteed_steps(self.scheduler, plan)
+        promised: object = plan.guaranteed_steps
+        if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
+            raise audit.wrong_promise(self.scheduler, plan)
         if self._decodes.due():
             audit.check_decode(cost, work, durations)
         steps = min(1 + plan.guaranteed_steps, durations.steps, self.max_steps, self.outputs.steps_to_end())

@@ -37,7 +37,7 @@ class Meter(ABC):
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still share count once."""
         final_len = self.outputs.requests[group.request.request_id].final_len
-        pieces = set[tuple[int, int]]()
+        pieces: set[tuple[int, int]] = set()
         for seq in group.resident:
             for _, extents, first, slots_per_token in self.policy.group_tables(seq):
                 left = (final_len - whole(self.policy, "num_stored()", first)) * slots_per_token

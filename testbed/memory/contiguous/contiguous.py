@@ -175,7 +175,7 @@ class Contiguous(MemoryPolicy):
 
     def _allocate(self, count: int, order: int) -> list[int]:
         """First blocks of `count` ranges of 2^order blocks; an empty list where not all fit."""
-        blocks = list[int]()
+        blocks: list[int] = []
         while len(blocks) < count:
             block = self._buddy.allocate(order)
             if block is None:
