@@ -88,8 +88,13 @@ class AnalyticCost(CostModel):
         for new, _ in work.prefill:
             num_tokens += new
         forward = self._linear_ps(num_tokens) if num_tokens else 0
-        software = self._software_ps(work, num_tokens) if num_tokens else 0
-        computing = forward + self._effective(work.decode_context, work.decode_repeated) * self._context_ps
+        software = 0
+        if num_tokens:
+            num_seqs = work.decode_seqs + len(work.prefill)
+            software = self._overhead_ps + work.num_requests * self._per_request_ps
+            software += num_seqs * self._per_sequence_ps + num_tokens * self._per_token_ps
+        read = self._effective(work) if work.decode_repeated else work.decode_context
+        computing = forward + read * self._context_ps
         for new, num_stored in work.prefill:
             computing += self._prefill_ps(new, num_stored)
         if self.windows or self._state_ps:
@@ -102,8 +107,8 @@ class AnalyticCost(CostModel):
     def decode(self, work: Work) -> Affine:
         num_seqs, context_ps = work.decode_seqs, self._context_ps
         software = self._overhead_ps + work.num_requests * self._per_request_ps + num_seqs * self._per_decode_ps
-        attention = self._effective(work.decode_context, work.decode_repeated) * context_ps
-        first = self._linear_ps(num_seqs) + software + attention
+        read = self._effective(work) if work.decode_repeated else work.decode_context
+        first = self._linear_ps(num_seqs) + software + read * context_ps
         growth, steps = num_seqs * context_ps, UNBOUNDED
         if self.windows or self._state_ps:
             first += self._state_ps * num_seqs
@@ -130,13 +135,10 @@ class AnalyticCost(CostModel):
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         return self._tiers(moves)
 
-    def _software_ps(self, work: Work, num_tokens: int) -> int:
-        counted = (work.decode_seqs + len(work.prefill)) * self._per_sequence_ps + num_tokens * self._per_token_ps
-        return self._overhead_ps + work.num_requests * self._per_request_ps + counted
-
-    def _effective(self, context: int, repeated: int) -> int:
+    def _effective(self, work: Work) -> int:
         """The context that would take as long if nothing were shared."""
-        return context - repeated + round(repeated * self._eff.repeated_read) if repeated else context
+        repeated = work.decode_repeated
+        return work.decode_context - repeated + round(repeated * self._eff.repeated_read)
 
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""

@@ -53,8 +53,8 @@ class Prefills(ABC):
 
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""
-        taken = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        return self.limits.max_num_batched_tokens - plan.decode_seqs - taken
+        budget = self.limits.max_num_batched_tokens - plan.decode_seqs
+        return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""

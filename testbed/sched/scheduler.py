@@ -43,7 +43,7 @@ class Scheduler(Foresight, ABC):
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
         self.state.waiting.append(group)
-        if self.policy.prefetches:
+        if self.state.policy.prefetches:
             self.state.unloaded.add(group)
         return group
 
@@ -131,9 +131,9 @@ class Scheduler(Foresight, ABC):
 
         They step with the batch at once; a group without a slot for its next token only joins.
         """
-        state, policy = self.state, self.state.policy
+        state = self.state
         while state.swapped and not plan.preempted_any and not state.swap_in_refused and state.returns_first():
-            group = state.swapped[0]
+            group, policy = state.swapped[0], state.policy
             answer = one_answer(policy, policy.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
                 if state.take_kept():

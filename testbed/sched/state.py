@@ -17,12 +17,11 @@ class SchedulerState(Groups):
     def new_plan(self) -> Plan:
         """An empty plan but for the forks that have happened, and the copies that they have left to do first."""
         plan = Plan()
-        if self.policy.moves_in_background:
-            self.order(self.policy.background(), plan)
         if self._forks:
             plan.forks, self._forks = self._forks, 0
-        if self._copies:
             plan.ops, self._copies = [ops for _, ops in self._copies], []
+        if self.policy.moves_in_background:
+            self.order(self.policy.background(), plan)
         return plan
 
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
@@ -45,10 +44,8 @@ class SchedulerState(Groups):
             self.refused = group
             return Refusal.LATER
         grants: Any = policy.admit(seqs, num_tokens)  # Any, for the compiler would check grants before this method
-        if isinstance(grants, Refusal):
-            return self._refused(group, num_tokens, plan, grants)
         if not isinstance(grants, list) or len(grants) != len(seqs):
-            raise wrong_answer(policy, grants, "admit() gives a Refusal, or a list of a Grant for each sequence")
+            return self._refused(group, num_tokens, plan, grants)
         todo: list[Item] = []
         for seq, grant in zip(seqs, grants, strict=True):
             cached = grant.num_cached if type(grant) is Grant else None
@@ -67,8 +64,11 @@ class SchedulerState(Groups):
         self.add_running(group, SequenceStatus.PREFILLING)
         return grants
 
-    def _refused(self, group: SequenceGroup, num_tokens: int, plan: Plan, refusal: Refusal) -> Answers:
+    def _refused(self, group: SequenceGroup, num_tokens: int, plan: Plan, refusal: object) -> Answers:
         """What another group has kept may be taken for this one; one that could never run leaves the queue."""
+        if not isinstance(refusal, Refusal):
+            expected = "admit() gives a Refusal, or a list of a Grant for each sequence"
+            raise wrong_answer(self.policy, refusal, expected)
         self.refused = group
         if refusal is Refusal.NEVER:
             self.refused = None

@@ -23,12 +23,15 @@ class Samples:
     """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at almost no cost."""
 
     def __init__(self) -> None:
-        self._times = 0
+        self._left = self._gap = 1
 
     def due(self) -> bool:
         """Count one time more; whether to look at this one."""
-        self._times += 1
-        return self._times & (self._times - 1) == 0
+        self._left -= 1
+        if self._left:
+            return False
+        self._left, self._gap = self._gap, 2 * self._gap
+        return True
 
 
 def check_stored(policy: MemoryPolicy, max_len: int) -> None:

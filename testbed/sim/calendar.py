@@ -32,7 +32,6 @@ class Calendar:
     """
 
     def __init__(self, env: simpy.Environment, marks_ps: Iterable[int], stop_ps: int) -> None:
-        self.expected_ps = UNBOUNDED
         self.stop_ps = stop_ps
         self.is_in_span = False
         self._env = env
@@ -44,16 +43,18 @@ class Calendar:
     def expect(self, at_ps: int) -> None:
         """Announce an event before the span begins that it could end."""
         heapq.heappush(self._expected, at_ps)
-        self.expected_ps = self._expected[0]
+
+    @property
+    def expected_ps(self) -> int:
+        """When the first expected event that has not happened is to happen."""
+        return self._expected[0] if self._expected else UNBOUNDED
 
     def happened(self, request: Request) -> None:
         """The first expected event happens now; raises PlugInError if none was expected and it would end a span."""
-        expected, now = self._expected, self._env.now
-        if self.expected_ps <= now:
-            heapq.heappop(expected)
-            self.expected_ps = expected[0] if expected else UNBOUNDED
+        if self._expected and self._expected[0] <= self._env.now:
+            heapq.heappop(self._expected)
         elif self.is_in_span:
-            what = f"request {request.request_id} at {now} ps"
+            what = f"request {request.request_id} at {self._env.now} ps"
             raise PlugInError(f"{what}: would have ended a span (call expect() in advance)")
 
     def take_marks(self, until_ps: int) -> list[int]:

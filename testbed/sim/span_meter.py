@@ -6,9 +6,9 @@ from itertools import count
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, growth_of, is_footprint, record
+from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, is_footprint, record
 from testbed.cost.model import UNBOUNDED, Affine
-from testbed.sched.answers import whole, wrong_answer
+from testbed.sched.answers import wrong_answer
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter
@@ -148,7 +148,9 @@ class SpanMeter(Meter):
                 raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
             self._slots_per_token = footprint.slots_per_token if isinstance(footprint, Granular) else 1
             self._footprint = footprint
-        num_slots = whole(self.policy, "num_slots", first.num_slots)
+        num_slots: object = first.num_slots
+        if type(num_slots) is not int:
+            raise wrong_answer(self.policy, num_slots, "num_slots is a whole number, of the type int itself")
         tracked = Tracked(footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots)
         self._tracked[request_id] = tracked
         self._internal += tracked.active
@@ -178,14 +180,16 @@ class SpanMeter(Meter):
 
     def _start(self, end: int, steps: int) -> Growth:
         """What begins to count in the `steps` steps before batch step `end`, by step of the span."""
-        starts = self._starts
-        events: list[tuple[int, int]] = []
+        starts, begin = self._starts, end - steps
+        total = slot_steps = slot_steps_squared = 0
         while starts and starts[0][0] < end:
             step, _, slots, tracked = heapq.heappop(starts)
             if tracked.alive:
                 tracked.active += slots
-                events.append((step - (end - steps), slots))
-        return growth_of(events) if events else NO_GROWTH
+                total += slots
+                slot_steps += slots * (step - begin)
+                slot_steps_squared += slots * (step - begin) ** 2
+        return record(Growth, (total, slot_steps, slot_steps_squared))
 
 
 def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[int]:

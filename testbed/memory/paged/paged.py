@@ -77,7 +77,8 @@ class Paged(MemoryPolicy):
         needed = each + more * (each - common) - len(prefix)
         if not self._ensure_free(needed, self._reserve()):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
-        self._pool.share(prefix)
+        if prefix:
+            self._pool.share(prefix)
         blocks = self._allocate_tables(seqs, each, common, prefix)
         self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
         grant = GRANTED
