@@ -20,6 +20,7 @@ no other call writes there, and what it brings is not found before.
 import itertools
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
+from operator import attrgetter
 
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
@@ -172,10 +173,10 @@ def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) ->
         require(11, not overrides(policy, "footprint"), f"footprint() says nothing of {seq}, though it does of others")
         return
     require(10, is_footprint(footprint), f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)")
-    held = sum(extent.length for extent in table)
+    held = num_slots_of(table)
     claimed = slots_at(footprint, seq.num_slots)
     if policy.returns_slots:
-        held = sum(slots.length for one in policy.group_tables(seq) if one.slots_per_token for slots in one.extents)
+        held = sum(num_slots_of(one.extents) for one in policy.group_tables(seq) if one.slots_per_token)
     reported = f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}"
     require(11, held <= claimed if policy.returns_slots else held == claimed, reported)
 
@@ -187,6 +188,11 @@ def slots_at(footprint: Footprint, num_tokens: int) -> int:
     if isinstance(footprint, Granular):
         return ceil_div(num_tokens, footprint.size) * footprint.size * footprint.slots_per_token
     return next((slots for tokens, slots in footprint.steps if num_tokens <= tokens), 0)
+
+
+def num_slots_of(table: Iterable[Extent]) -> int:
+    """The number of slots of a table."""
+    return sum(map(attrgetter("length"), table))
 
 
 def slots_of(table: Iterable[Extent]) -> list[int]:

@@ -216,8 +216,9 @@ class Workload:
         lengths = rows.prompt_len.tolist(), rows.output_len.tolist()
         session = repeat(None, len(rows)) if rows.sessions is None else rows.sessions.tolist()
         priority = repeat(0, len(rows)) if rows.priority is None else rows.priority.tolist()
-        columns = zip(self.arrival_ps.tolist(), *lengths, num_seqs, beam, session, priority, strict=True)
-        for i, (arrival_ps, prompt_len, output_len, n, is_beam, *identity) in enumerate(columns):
-            ids = None if rows.prompt_ids is None else rows.prompt_ids[i]
-            content = rows.registered_prefix, ids, rows.tokens_per_id
-            yield Request(i, arrival_ps, prompt_len, output_len, n, is_beam, *content, *identity)
+        counts = zip(self.arrival_ps.tolist(), *lengths, num_seqs, beam, strict=True)
+        prompt_ids = repeat(None, len(rows)) if rows.prompt_ids is None else rows.prompt_ids
+        columns = zip(counts, prompt_ids, zip(session, priority, strict=True), strict=True)
+        prefix, each = rows.registered_prefix, rows.tokens_per_id
+        for i, (counts, ids, identity) in enumerate(columns):
+            yield record(Request, (i, *counts, prefix, ids, each, *identity))

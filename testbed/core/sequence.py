@@ -118,12 +118,13 @@ class Batch:
 
     def add(self, seq: Sequence) -> None:
         """Add a sequence; its counts become offsets from the batch's counters."""
-        self.sequences[seq.seq_id] = seq
-        seq.slots_offset -= self.extended
-        self._slot_counts += seq.slots_offset
+        seq_id, offset = seq.seq_id, seq.slots_offset - self.extended
+        self.sequences[seq_id] = seq
+        seq.slots_offset = offset
         seq.stored_offset -= self.steps
         seq.batch = self
-        heapq.heappush(self._offsets, (-seq.slots_offset, seq.seq_id))
+        self._slot_counts += offset
+        heapq.heappush(self._offsets, (-offset, seq_id))
         for index in self.indexes.values():
             index.added(seq)
 
@@ -131,12 +132,13 @@ class Batch:
         """Remove a sequence; its counts no longer depend on the batch."""
         for index in self.indexes.values():
             index.removed(seq)
-        del self.sequences[seq.seq_id]
-        self._slot_counts -= seq.slots_offset
-        if self._offsets[0][1] == seq.seq_id:
+        seq_id, offset = seq.seq_id, seq.slots_offset
+        del self.sequences[seq_id]
+        self._slot_counts -= offset
+        if self._offsets[0][1] == seq_id:
             self._drop_lapsed()
         seq.batch = None
-        seq.slots_offset += self.extended
+        seq.slots_offset = offset + self.extended
         seq.stored_offset += self.steps
 
     def _drop_lapsed(self) -> None:
@@ -220,8 +222,8 @@ class SequenceGroup:
     @property
     def prefill_len(self) -> int:
         """Tokens of each sequence that prefill must store; after recompute these include the generated tokens."""
-        steps = 0 if self.batch is None else self.batch.steps
-        return self.request.prompt_len + self.generated_offset + steps
+        at_rest = self.request.prompt_len + self.generated_offset
+        return at_rest if self.batch is None else at_rest + self.batch.steps
 
     def generate(self) -> None:
         """Count one more output token for each sequence, from an iteration that was not a step of its batch."""

@@ -64,18 +64,21 @@ class AnalyticCost(CostModel):
         self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
         self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
         self._per_sequence_ps = round(efficiencies.overhead_per_sequence_s * PS)
+        self._per_decode_ps = self._per_sequence_ps + self._per_token_ps
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
         full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
         self._context_ps = round(self._attention_s(model.num_attention_layers - in_windows, full) * PS)
         self._window_ps = round(self._attention_s(in_windows, window) * PS)
+        self._token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
         states = sum(group.num_layers * group.state_bytes for group in model.groups)
         passes = 1 if model.states and model.states.num_tokens else 2  # an image is read, a state is written too
         self._state_ps = round(passes * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS)
         self._attending = [(group.window, group.num_layers) for group in model.groups if not group.state_bytes]
         latent = model.latent
         self._channels = (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
+        self._read_bytes, self._shard = model.read_bytes(0.0), model.active_params / server.num_gpus
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
         self._link = self._tiers.link
@@ -85,9 +88,15 @@ class AnalyticCost(CostModel):
         for new, _ in work.prefill:
             num_tokens += new
         forward = self._linear_ps(num_tokens) if num_tokens else 0
-        software = self._software_ps(work, num_tokens) if num_tokens else 0
-        read = self._effective(work.decode_context, work.decode_repeated)
-        computing = forward + read * self._context_ps + sum(self._prefill_ps(*p) for p in work.prefill)
+        software = 0
+        if num_tokens:
+            num_seqs = work.decode_seqs + len(work.prefill)
+            software = self._overhead_ps + work.num_requests * self._per_request_ps
+            software += num_seqs * self._per_sequence_ps + num_tokens * self._per_token_ps
+        read = self._effective(work) if work.decode_repeated else work.decode_context
+        computing = forward + read * self._context_ps
+        for new, num_stored in work.prefill:
+            computing += self._prefill_ps(new, num_stored)
         if self.windows or self._state_ps:
             computing += self._window_ps * sum(one.tokens for one in work.windows)
             computing += self._state_ps * (work.decode_seqs + len(work.prefill))
@@ -96,11 +105,13 @@ class AnalyticCost(CostModel):
         return computing + software + (extra_ps(work.extra, self._eff.extra_s) if work.extra else 0)
 
     def decode(self, work: Work) -> Affine:
-        attention = self._effective(work.decode_context, work.decode_repeated) * self._context_ps
-        first = self._linear_ps(work.decode_seqs) + self._software_ps(work, work.decode_seqs) + attention
-        growth, steps = work.decode_seqs * self._context_ps, UNBOUNDED
+        num_seqs, context_ps = work.decode_seqs, self._context_ps
+        software = self._overhead_ps + work.num_requests * self._per_request_ps + num_seqs * self._per_decode_ps
+        read = self._effective(work) if work.decode_repeated else work.decode_context
+        first = self._linear_ps(num_seqs) + software + read * context_ps
+        growth, steps = num_seqs * context_ps, UNBOUNDED
         if self.windows or self._state_ps:
-            first += self._state_ps * work.decode_seqs
+            first += self._state_ps * num_seqs
             for one in work.windows:
                 first += self._window_ps * one.tokens
                 growth, steps = growth + self._window_ps * one.growing, min(steps, one.steps)
@@ -124,23 +135,19 @@ class AnalyticCost(CostModel):
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         return self._tiers(moves)
 
-    def _software_ps(self, work: Work, num_tokens: int) -> int:
-        counted = (work.decode_seqs + len(work.prefill)) * self._per_sequence_ps + num_tokens * self._per_token_ps
-        return self._overhead_ps + work.num_requests * self._per_request_ps + counted
-
-    def _effective(self, context: int, repeated: int) -> int:
+    def _effective(self, work: Work) -> int:
         """The context that would take as long if nothing were shared."""
-        return context - repeated + round(repeated * self._eff.repeated_read) if repeated else context
+        repeated = work.decode_repeated
+        return work.decode_context - repeated + round(repeated * self._eff.repeated_read)
 
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
-        experts, touched = self.model.experts, 0.0
+        experts, read_bytes = self.model.experts, self._read_bytes
         if experts:  # a router that prefers none: each token leaves out an expert with chance 1 - per_token / count
             touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
-        read_bytes = self.model.read_bytes(touched) / self._gpus
-        read_s = read_bytes / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
-        shard = self.model.active_params / self._gpus
-        compute_s = 2 * shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
+            read_bytes = self.model.read_bytes(touched)
+        read_s = read_bytes / self._gpus / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
+        compute_s = 2 * self._shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
         waiting_s = self.model.num_layers * self._layer_s + self._all_reduce_s(num_tokens)
         return round((max(read_s, compute_s) + waiting_s) * PS)
 
@@ -161,10 +168,11 @@ class AnalyticCost(CostModel):
 
     def _with_moves(self, computing_ps: int, work: Work) -> int:
         """Block copies read and write device memory first; swaps cross the host link, K and V of every layer apart."""
-        copies = self.model.kv_copies(self._gpus)
-        token, layers = self.model.kv_bytes_per_token * copies / self._gpus, self.model.num_layers
-        copied = sum(length * count for length, count in work.copies)
-        copied_ps = round(2 * copied * token / self._gpu.memory_bandwidth * PS)
+        token, layers = self._token_bytes, self.model.num_layers
+        copied = sum([length * count for length, count in work.copies])
+        computing_ps += round(2 * copied * token / self._gpu.memory_bandwidth * PS)
+        if not work.moves:
+            return computing_ps
         counts, moved_ps = dict[int, int](), 0
         for way, moves in swapped(work.moves).items():
             for move in moves:
@@ -173,7 +181,7 @@ class AnalyticCost(CostModel):
         for length, count in counts.items() if self._link is None else ():
             piece_s = self._eff.copy_s + length * token / (2 * layers) / self._gpu.host_bandwidth
             moved_ps += round(count * piece_s * PS)
-        computing_ps = with_swaps(copied_ps + computing_ps, moved_ps, sum(counts.values()), layers)
+        computing_ps = with_swaps(computing_ps, moved_ps, sum(counts.values()), layers)
         return self._tiers.behind(computing_ps, work.moves, layers)
 
 

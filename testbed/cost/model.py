@@ -31,7 +31,7 @@ class Moved(NamedTuple):
 
 def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
     """Moves by tiers and length, in order. A copy whose slots below the device follow the last copy's begins no run."""
-    counts = dict[tuple[str, str, int], tuple[int, int]]()
+    counts: dict[tuple[str, str, int], tuple[int, int]] = {}
     for source, target, copies in moves:
         end = -1
         for src, dst, length in copies:

@@ -74,7 +74,8 @@ class Groups:
         del self.running[group.request.request_id]
         self.num_seqs -= len(group.sequences)
         self._release_slots(group)
-        self._copies = [kept for kept in self._copies if kept[0] is not group]
+        if self._copies:
+            self._copies = [kept for kept in self._copies if kept[0] is not group]
         self.memory_released()
 
     def _release_slots(self, group: SequenceGroup) -> None:

@@ -121,7 +121,8 @@ def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[Window
 
 def summed(ops: list[Ops]) -> Summed:
     """Copies by length, moves by tiers and length, and what policies count by name; each kind in order."""
-    copies, extra = dict[int, int](), dict[str, int]()
+    copies: dict[int, int] = {}
+    extra: dict[str, int] = {}
     moves = counted(move for one in ops for move in one.moves)
     for one in ops:
         for copy in one.copies:

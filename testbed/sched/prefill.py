@@ -34,7 +34,7 @@ class Prefills(ABC):
         A plan that preempts admits no request, and none is admitted while a swapped group returns first.
         """
         state, waiting = self.state, self.state.waiting
-        if (self.partial is None and not waiting) or plan.preempted_any:
+        if self.partial is None and (not waiting or waiting[0] is state.refused) or plan.preempted_any:
             return
         budget = self.budget_left(plan)
         if self.partial is not None:
@@ -46,15 +46,15 @@ class Prefills(ABC):
             if self.is_full_with(group) or not (plan.is_idle or self.goes_into(budget, group)):
                 return
             answer = state.admit(group, self.first_tokens(group, budget), plan)
-            if answer in (Refusal.LATER, Refusal.LOADING):
-                return
-            if answer is not Refusal.NEVER:
+            if isinstance(answer, list):
                 budget = self.schedule_chunks(group, plan, budget)
+            elif answer is not Refusal.NEVER:
+                return
 
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""
-        taken = sum([chunk.new for chunk in plan.chunks]) if plan.chunks else 0
-        return self.limits.max_num_batched_tokens - plan.decode_seqs - taken
+        budget = self.limits.max_num_batched_tokens - plan.decode_seqs
+        return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""

@@ -43,7 +43,7 @@ class Scheduler(Foresight, ABC):
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
         self.state.waiting.append(group)
-        if self.policy.prefetches:
+        if self.state.policy.prefetches:
             self.state.unloaded.add(group)
         return group
 
@@ -101,7 +101,7 @@ class Scheduler(Foresight, ABC):
 
     def new_plan(self) -> Plan:
         """A plan without any work, after the queue was put in order."""
-        if self.state.waiting:
+        if not self._keeps_order and self.state.waiting:
             self.choose_order(self.state.waiting)
         return self.state.new_plan()
 
@@ -131,9 +131,9 @@ class Scheduler(Foresight, ABC):
 
         They step with the batch at once; a group without a slot for its next token only joins.
         """
-        state, policy = self.state, self.state.policy
+        state = self.state
         while state.swapped and not plan.preempted_any and not state.swap_in_refused and state.returns_first():
-            group = state.swapped[0]
+            group, policy = state.swapped[0], state.policy
             answer = one_answer(policy, policy.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
                 if state.take_kept():
@@ -203,9 +203,7 @@ class IterationLevel(Scheduler):
         r = self.state
         if r.unloaded and not plan.preempted_any:
             r.prefetch(plan)
-        if plan.chunks or len(r.batch.sequences) != r.num_seqs or r.beams or plan.preempted_any:
-            return
-        if not plan.repeats:
+        if plan.chunks or len(r.batch.sequences) != r.num_seqs or not plan.repeats or r.beams or plan.preempted_any:
             return
         waiting, swapped = r.waiting, r.swapped
         plan.ends_on_arrival = r.policy.prefetches > 0 or not (self._keeps_order and (swapped or waiting))

@@ -5,8 +5,8 @@ from typing import Any
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
-from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal
-from testbed.sched.answers import one_answer, whole, wrong_answer
+from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal, record
+from testbed.sched.answers import one_answer, wrong_answer
 from testbed.sched.groups import Groups
 from testbed.sched.plan import Chunk, Plan
 
@@ -17,12 +17,11 @@ class SchedulerState(Groups):
     def new_plan(self) -> Plan:
         """An empty plan but for the forks that have happened, and the copies that they have left to do first."""
         plan = Plan()
-        if self.policy.moves_in_background:
-            self.order(self.policy.background(), plan)
         if self._forks:
             plan.forks, self._forks = self._forks, 0
-        if self._copies:
             plan.ops, self._copies = [ops for _, ops in self._copies], []
+        if self.policy.moves_in_background:
+            self.order(self.policy.background(), plan)
         return plan
 
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
@@ -33,54 +32,50 @@ class SchedulerState(Groups):
         does not gives every sequence slots for the whole prompt, because all but the first are filled by that fork.
         Sequences of a preempted group differ from each other, and are computed one by one.
         """
-        prefill_len, policy = group.prefill_len, self.policy
         if group is self.kept:
             return self._resume(group, num_tokens, plan)
-        differ = prefill_len > group.request.prompt_len
+        policy, prefill_len, differ = self.policy, group.prefill_len, group.generated_offset > 0  # at rest
         seqs = list(group.sequences) if differ or not policy.shares else group.sequences[:1]
         if len(seqs) > 1:
             num_tokens = prefill_len
-        self.unloaded.discard(group)
+        if self.unloaded:
+            self.unloaded.discard(group)
         if policy.moves_in_background and not self.load(group, num_tokens, plan):
             self.refused = group
             return Refusal.LATER
-        grants = policy.admit(seqs, num_tokens)
-        if grants is Refusal.LATER and self.take_kept():
-            return self.admit(group, num_tokens, plan)
-        if isinstance(grants, Refusal):
-            self.refused = None if grants is Refusal.NEVER else group
-            if grants is Refusal.NEVER:
-                plan.rejected.append(self.waiting.popleft())
-            return grants
+        grants: Any = policy.admit(seqs, num_tokens)  # Any, for the compiler would check grants before this method
         if not isinstance(grants, list) or len(grants) != len(seqs):
-            raise wrong_answer(policy, grants, "admit() gives a Refusal, or a list of a Grant for each sequence")
-        self._admitted(group, seqs, grants, num_tokens, plan)
-        return grants
-
-    def _admitted(
-        self, group: SequenceGroup, seqs: list[Sequence], grants: list[Any], num_tokens: int, plan: Plan
-    ) -> None:
-        """The sequences have slots, and the group is running; what it has to compute is in `todo`.
-
-        The type of a grant is Any because the compiler would check it before this method does.
-        """
-        policy, prefill_len = self.policy, group.prefill_len
-        differ = prefill_len > group.request.prompt_len
-        group.todo = []
+            return self._refused(group, num_tokens, plan, grants)
+        todo: list[Item] = []
         for seq, grant in zip(seqs, grants, strict=True):
-            if type(grant) is not Grant or not 0 <= whole(policy, "num_cached", grant.num_cached) <= prefill_len:
+            cached = grant.num_cached if type(grant) is Grant else None
+            if type(cached) is not int or not 0 <= cached <= prefill_len:
                 raise wrong_answer(policy, grant, f"{seq} has {prefill_len} tokens that could be cached")
-            cached = seq.stored_offset = grant.num_cached  # at rest
+            seq.stored_offset = cached  # at rest
             seq.slots_offset = num_tokens if num_tokens > cached else cached
-            if differ or not group.todo:
+            if differ or not todo:
                 # The last token is computed even if it is cached: it yields the next output token.
                 past = cached if cached < prefill_len else prefill_len - 1
-                group.todo.append(Item(seq, prefill_len - past, past))
+                todo.append(record(Item, (seq, prefill_len - past, past)))
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
-        group.resident = seqs
+        group.todo, group.resident = todo, seqs
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
+        return grants
+
+    def _refused(self, group: SequenceGroup, num_tokens: int, plan: Plan, refusal: object) -> Answers:
+        """What another group has kept may be taken for this one; one that could never run leaves the queue."""
+        if not isinstance(refusal, Refusal):
+            expected = "admit() gives a Refusal, or a list of a Grant for each sequence"
+            raise wrong_answer(self.policy, refusal, expected)
+        self.refused = group
+        if refusal is Refusal.NEVER:
+            self.refused = None
+            plan.rejected.append(self.waiting.popleft())
+        elif self.kept is not None and refusal is Refusal.LATER and self.take_kept():
+            return self.admit(group, num_tokens, plan)
+        return refusal
 
     def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
         """The slots that a group with kept ones lacks for num_tokens more tokens, or for all that it has."""
@@ -113,12 +108,13 @@ class SchedulerState(Groups):
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find them."""
-        seq, left, num_stored = group.todo.pop(0)
+        policy, todo = self.policy, group.todo
+        seq, left, num_stored = todo.pop(0)
         if new < left:
-            group.todo.insert(0, Item(seq, left - new, num_stored + new))
-        plan.chunks.append(Chunk(group, seq, new, num_stored, not group.todo))
-        self.policy.publish(seq, num_stored + new)
-        if self.policy.caches_prefixes:
+            todo.insert(0, record(Item, (seq, left - new, num_stored + new)))
+        plan.chunks.append(record(Chunk, (group, seq, new, num_stored, not todo, 0)))
+        policy.publish(seq, num_stored + new)
+        if policy.caches_prefixes:
             self.memory_released()
 
     def ensure_slots(self, seqs: list[Sequence], num_tokens: int, plan: Plan) -> bool:

@@ -23,12 +23,15 @@ class Samples:
     """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at almost no cost."""
 
     def __init__(self) -> None:
-        self._times = 0
+        self._left = self._gap = 1
 
     def due(self) -> bool:
         """Count one time more; whether to look at this one."""
-        self._times += 1
-        return self._times & (self._times - 1) == 0
+        self._left -= 1
+        if self._left:
+            return False
+        self._left, self._gap = self._gap, 2 * self._gap
+        return True
 
 
 def check_stored(policy: MemoryPolicy, max_len: int) -> None:
@@ -66,23 +69,19 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
         for seq, table in zip(seqs, tables, strict=True):
             clauses.check_footprint(policy, seq, table)
         if not (pinned and policy.moves_tiers):  # who is on the host may have kept the prefix here
-            held = sum(extent.length for extent in chain(pinned, *tables)) - used.saved
+            held = clauses.num_slots_of(chain(pinned, *tables)) - used.saved
             clauses.require(4, held == used.held, f"usage() reports {used.held} held slots, the tables have {held}")
     except clauses.ClauseBroken as error:
         whose = f"{type(policy).__name__}: usage() does not go with its tables or footprints"
         raise PlugInError(f"{whose}, {error}, with the tables of {seqs}; testbed check shows the calls") from error
 
 
-def check_guaranteed_steps(scheduler: Scheduler, plan: Plan) -> None:
+def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
     """A plan promises a whole number of steps; an object of another class would hear when the next output ends."""
-    guaranteed_steps: object = plan.guaranteed_steps
     if type(plan.wake_ps) is not int:
-        raise wrong_answer(scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself")
-    if type(guaranteed_steps) is not int or guaranteed_steps < 0:
-        name = type(scheduler.policy).__name__
-        raise PlugInError(
-            f"{name} promises {guaranteed_steps!r} steps by guaranteed_steps(); it is an int of at least 0"
-        )
+        return wrong_answer(scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself")
+    name = type(scheduler.policy).__name__
+    return PlugInError(f"{name} promises {plan.guaranteed_steps!r} steps by guaranteed_steps(); it is an int of at least 0")
 
 
 def check_durations(cost: CostModel, durations: Affine) -> None:
@@ -90,7 +89,8 @@ def check_durations(cost: CostModel, durations: Affine) -> None:
     if type(durations) is not Affine:
         raise PlugInError(f"{type(cost).__name__} answered {durations!r} by decode(), which gives an Affine")
     first_ps, growth_ps, steps = durations
-    if not (type(first_ps) is type(growth_ps) is type(steps) is int and first_ps > 0 <= growth_ps and steps > 0):
+    whole = type(first_ps) is int and type(growth_ps) is int and type(steps) is int
+    if not (whole and first_ps > 0 and growth_ps >= 0 and steps > 0):
         raise PlugInError(
             f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
             f"for {steps!r} iterations; costs are whole numbers above 0"

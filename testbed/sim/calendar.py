@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import simpy
 
 from testbed.core.errors import PlugInError
+from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
 
 
@@ -31,7 +32,6 @@ class Calendar:
     """
 
     def __init__(self, env: simpy.Environment, marks_ps: Iterable[int], stop_ps: int) -> None:
-        self.expected_ps = UNBOUNDED
         self.stop_ps = stop_ps
         self.is_in_span = False
         self._env = env
@@ -43,15 +43,19 @@ class Calendar:
     def expect(self, at_ps: int) -> None:
         """Announce an event before the span begins that it could end."""
         heapq.heappush(self._expected, at_ps)
-        self.expected_ps = self._expected[0]
 
-    def happened(self, what: str) -> None:
+    @property
+    def expected_ps(self) -> int:
+        """When the first expected event that has not happened is to happen."""
+        return self._expected[0] if self._expected else UNBOUNDED
+
+    def happened(self, request: Request) -> None:
         """The first expected event happens now; raises PlugInError if none was expected and it would end a span."""
-        if self.expected_ps <= self._env.now:
+        if self._expected and self._expected[0] <= self._env.now:
             heapq.heappop(self._expected)
-            self.expected_ps = self._expected[0] if self._expected else UNBOUNDED
         elif self.is_in_span:
-            raise PlugInError(f"{what} at {self._env.now} ps: would have ended a span (call expect() in advance)")
+            what = f"request {request.request_id} at {self._env.now} ps"
+            raise PlugInError(f"{what}: would have ended a span (call expect() in advance)")
 
     def take_marks(self, until_ps: int) -> list[int]:
         """The marks up to until_ps that were not taken before, in order."""

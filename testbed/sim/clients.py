@@ -13,10 +13,10 @@ from testbed.sim.engine import Engine, ProcessGenerator
 def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
     """Submit requests at their own times, whatever the engine does."""
     for request in requests:
-        delay = max(request.arrival_ps - int(env.now), 0)
-        engine.expect(int(env.now) + delay)
-        if delay:
-            yield Urgent(env, delay)
+        now_ps, arrival_ps = int(env.now), request.arrival_ps
+        engine.expect(max(arrival_ps, now_ps))
+        if arrival_ps > now_ps:
+            yield Urgent(env, arrival_ps - now_ps)
         engine.submit(request)
     engine.close()
 

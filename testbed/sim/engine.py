@@ -69,16 +69,17 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """A request arrives now; one that could never run is turned away at once."""
-        self.calendar.happened(f"request {request.request_id}")
+        self.calendar.happened(request)
         self.recorder.totals.arrived += 1
-        final_len, policy = request.final_len, self.scheduler.policy
+        final_len, scheduler = request.final_len, self.scheduler
+        policy = scheduler.state.policy
         if final_len > self.max_len:
             reason = f"{final_len} tokens are more than the longest sequence of {self.max_len}"
         elif final_len > whole(policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs)):
             reason = f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         else:
             self.outputs.arrived(request)
-            self.scheduler.add(request.incoming)
+            scheduler.add(request.incoming)
             self.calendar.rouse()
             return
         self.recorder.rejected(request, reason)
@@ -109,10 +110,11 @@ class Engine:
                 start_ps = self._now_ps()
                 continue
             used, durations, steps = self._begin(plan, start_ps)
-            duration_ps = durations.total_ps(steps) if steps > 1 else durations.first_ps
+            duration_ps = durations.first_ps
+            if steps > 1:
+                duration_ps, calendar.is_in_span = durations.total_ps(steps), plan.ends_on_arrival
             num_waiting, num_swapped = len(waiting), len(swapped)
             late = self._begin_transfers(plan.ops) if plan.ops else ()
-            calendar.is_in_span = steps > 1 and plan.ends_on_arrival
             yield self.env.timeout(duration_ps)
             calendar.is_in_span = False
             if late:
@@ -145,22 +147,27 @@ class Engine:
             if work.prefill and state.policy.drops_tokens:
                 num_stored = state.policy.num_stored
                 work = work._replace(prefill=tuple((new, num_stored(before)) for new, before in work.prefill))
-            durations = record(Affine, (cost.iteration(work), 0, 1))
-            audit.check_durations(cost, durations)
+            first_ps: object = cost.iteration(work)
+            durations = record(Affine, (first_ps, 0, 1))
+            if not (type(first_ps) is int and first_ps > 0):
+                audit.check_durations(cost, durations)
             return used, durations, 1
         durations = cost.decode(work)
         audit.check_durations(cost, durations)
-        audit.check_guaranteed_steps(self.scheduler, plan)
+        promised: object = plan.guaranteed_steps
+        if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
+            raise audit.wrong_promise(self.scheduler, plan)
         if self._decodes.due():
             audit.check_decode(cost, work, durations)
         steps = min(1 + plan.guaranteed_steps, durations.steps, self.max_steps, self.outputs.steps_to_end())
         if used.saved:  # whatever `steps` is, for it depends on true lengths, and the policy is called
             steps = min(steps, self.meter.max_steps(used))
         if steps > 1:
-            end_ps = min(self.calendar.mark_ps, self.links.next_ps, plan.wake_ps)
-            if plan.ends_on_arrival:
-                end_ps = min(end_ps, self.calendar.expected_ps)
-            steps = min(steps, durations.steps_to_reach(end_ps - start_ps) or 1)
+            calendar, links_ps = self.calendar, self.links.next_ps
+            arrival_ps = calendar.expected_ps if plan.ends_on_arrival else UNBOUNDED
+            end_ps = min(calendar.mark_ps, links_ps, plan.wake_ps, arrival_ps)
+            if end_ps < UNBOUNDED:
+                steps = min(steps, durations.steps_to_reach(end_ps - start_ps) or 1)
         return used, durations, steps
 
     def _idle(self, plan: Plan) -> Generator[simpy.Event, Any, bool]:
@@ -200,8 +207,8 @@ class Engine:
 
     def _begin_transfers(self, ordered: list[Ops]) -> tuple[Transfer, ...]:
         """Begin the transfers in the background; returns those that wait for the moves of this iteration."""
-        transfers = tuple(transfer for ops in ordered for transfer in ops.background)
-        if any(ops.moves or ops.copies for ops in ordered):
+        transfers = tuple([transfer for ops in ordered for transfer in ops.background])
+        if not transfers or any(ops.moves or ops.copies for ops in ordered):
             return transfers
         self.links.begin(transfers)
         return ()

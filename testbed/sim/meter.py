@@ -1,11 +1,11 @@
 """Splits the pool as section 3.1 does. A meter knows the true lengths; a policy need not."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.core.slots import Extent, Usage
+from testbed.core.slots import Usage
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.answers import whole, wrong_answer
 from testbed.sched.plan import Outcome, Plan
@@ -37,11 +37,11 @@ class Meter(ABC):
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still share count once."""
         final_len = self.outputs.requests[group.request.request_id].final_len
-        pieces = set[tuple[int, int]]()
+        pieces: set[tuple[int, int]] = set()
         for seq in group.resident:
             for _, extents, first, slots_per_token in self.policy.group_tables(seq):
                 left = (final_len - whole(self.policy, "num_stored()", first)) * slots_per_token
-                for start, length in self._whole(seq, extents if slots_per_token else ()):
+                for start, length in self._whole(seq, extents) if slots_per_token else ():
                     if length > left:
                         pieces.add((start + left, length - left))
                     left = max(left - length, 0)
@@ -53,12 +53,11 @@ class Meter(ABC):
         first = group.sequences[0]
         return unforked * sum(length for _, length in self._whole(first, self.policy.table(first))) if unforked else 0
 
-    def _whole(self, seq: Sequence, extents: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    def _whole(self, seq: Sequence, extents: list[Any]) -> list[Any]:
         """The extents, whose type is Any because the compiler would make a plain int of every other number."""
-        for start, length in extents:
-            if not type(start) is type(length) is int:
-                raise wrong_answer(self.policy, Extent(start, length), f"the table of {seq} has whole numbers (int)")
-            yield start, length
+        if [kind for kind in map(type, chain.from_iterable(extents)) if kind is not int]:
+            raise wrong_answer(self.policy, extents, f"the table of {seq} has whole numbers (int)")
+        return extents
 
 
 class PlainMeter(Meter):

@@ -59,8 +59,10 @@ class Outputs:
                 ended = self._pop_ended(step)
         if not (plan.chunks or plan.swapped_in or state.beams):
             return Results(tuple(ended)) if ended else NOTHING
-        stepping = [group for group in plan.swapped_in if group.sequences[0].num_slots > group.sequences[0].num_stored]
-        for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
+        prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.swapped_in
+        if stepping:
+            stepping = [one for one in stepping if one.sequences[0].num_slots > one.sequences[0].num_stored]
+        for group in prefilled + stepping:
             if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
         if not state.beams and not stepping:

@@ -118,8 +118,10 @@ class Recorder:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         prefill = 0
         if plan.chunks:
-            prefill = sum([chunk.new for chunk in plan.chunks])
-            self.totals.recomputed += sum([chunk.new for chunk in plan.chunks if chunk.group.num_recomputes])
+            for group, _, new, _, _, _ in plan.chunks:
+                prefill += new
+                if group.num_recomputes:
+                    self.totals.recomputed += new
         shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), waiting, swapped
         shapes = self._shapes
         shapes.append(shape)

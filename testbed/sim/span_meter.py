@@ -1,13 +1,14 @@
 """The meter of whole spans: never-used slots are counted in closed form, by the steps at which they begin."""
 
 import heapq
+from collections import Counter
 from itertools import count
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, growth_of, is_footprint, record
+from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, is_footprint, record
 from testbed.cost.model import UNBOUNDED, Affine
-from testbed.sched.answers import whole, wrong_answer
+from testbed.sched.answers import wrong_answer
 from testbed.sched.plan import Outcome, Plan
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter
@@ -68,7 +69,10 @@ class SpanMeter(Meter):
         running, decoding, num_seqs = len(state.running), len(state.batch.sequences), state.num_seqs
         self._used, self._running, self._growing = used, running, decoding
         in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
-        self._copies = sum(map(self.copies, state.running.values())) if in_prompts else 0
+        self._copies = 0
+        if in_prompts:
+            unforked = [group for group in state.running.values() if len(group.resident) < len(group.sequences)]
+            self._copies = sum(map(self.copies, unforked))
         if used.saved and plan.guaranteed_steps and (size := self._block_size()):
             self._taken = taken_from_now(state.batch, size, self._slots_per_token)
 
@@ -117,14 +121,18 @@ class SpanMeter(Meter):
     def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
         """What the second and later iterations see that the first did not."""
         live, live_time = span.ramp(self._growing * self._slots_per_token)
-        held, held_time = span.after(grown.growth) if grown.growth.slots else (0, 0)
+        held, held_time = (0, 0) if grown.growth is NO_GROWTH else self._taken_after(span, grown.growth)
+        evicted, evicted_time = (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
         internal, internal_time = span.at(started) if started.slots else (0, 0)
-        evicted, evicted_time = span.after(grown.evicted) if grown.evicted.slots else (0, 0)
-        if not type(held) is type(held_time) is type(evicted) is type(evicted_time) is int:
-            raise wrong_answer(self.policy, grown, "a Growth has whole numbers (int)")
         reserved, reserved_time = held - live - internal, held_time - live_time - internal_time
         changes = live, reserved, internal, -evicted, live_time, reserved_time, internal_time, -evicted_time
         return record(Changes, changes)
+
+    def _taken_after(self, span: Span, growth: Growth) -> tuple[int, int]:
+        slots, time = span.after(growth)
+        if not type(slots) is type(time) is int:
+            raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
+        return slots, time
 
     def _track(self, group: SequenceGroup) -> Tracked:
         """Count what the group holds now and will never use."""
@@ -135,12 +143,14 @@ class SpanMeter(Meter):
         if footprint is None:
             name = type(self.policy).__name__
             raise PlugInError(f"{name} has no footprint for {first}: answer for all, or leave footprint() out")
-        if footprint is not self._footprint and not is_footprint(footprint):
-            raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
         if footprint is not self._footprint:
+            if not is_footprint(footprint):
+                raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
             self._slots_per_token = footprint.slots_per_token if isinstance(footprint, Granular) else 1
-        self._footprint = footprint
-        num_slots = whole(self.policy, "num_slots", first.num_slots)
+            self._footprint = footprint
+        num_slots: object = first.num_slots
+        if type(num_slots) is not int:
+            raise wrong_answer(self.policy, num_slots, "num_slots is a whole number, of the type int itself")
         tracked = Tracked(footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots)
         self._tracked[request_id] = tracked
         self._internal += tracked.active
@@ -170,14 +180,16 @@ class SpanMeter(Meter):
 
     def _start(self, end: int, steps: int) -> Growth:
         """What begins to count in the `steps` steps before batch step `end`, by step of the span."""
-        starts = self._starts
-        events: list[tuple[int, int]] = []
+        starts, begin = self._starts, end - steps
+        total = slot_steps = slot_steps_squared = 0
         while starts and starts[0][0] < end:
             step, _, slots, tracked = heapq.heappop(starts)
             if tracked.alive:
                 tracked.active += slots
-                events.append((step - (end - steps), slots))
-        return growth_of(events) if events else NO_GROWTH
+                total += slots
+                slot_steps += slots * (step - begin)
+                slot_steps_squared += slots * (step - begin) ** 2
+        return record(Growth, (total, slot_steps, slot_steps_squared))
 
 
 def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[int]:
@@ -187,6 +199,7 @@ def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[
     could reach it and, behind it, the future.
     """
     taken, extended = [0] * block_size, batch.extended
-    for seq in batch:
-        taken[-(seq.slots_offset + extended) % block_size] += block_size * slots_per_token
+    in_last_block = Counter([(seq.slots_offset + extended) % block_size for seq in batch])
+    for num_tokens, count in in_last_block.items():
+        taken[-num_tokens % block_size] = count * block_size * slots_per_token
     return taken

@@ -46,7 +46,10 @@ class BuddyAllocator:
 
     def largest_free(self) -> int:
         """Units in the largest free range."""
-        return next((1 << order for order in range(self.max_order, -1, -1) if self._free[order]), 0)
+        order = self.max_order
+        while order and not self._free[order]:
+            order -= 1
+        return 1 << order if self._free[order] else 0
 
     def free_ranges(self) -> list[tuple[int, int]]:
         """Every free range as (start, units), in address order."""

@@ -21,6 +21,7 @@ from testbed.core.slots import (
     Refusal,
     Usage,
     ceil_div,
+    record,
 )
 from testbed.memory.contiguous.buddy import BuddyAllocator
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -41,26 +42,25 @@ class FullAt(BatchIndex):
     def __init__(self, batch: Batch, reservations: dict[int, Reservation]) -> None:
         self.batch = batch
         self.reservations = reservations
-        self._full: list[tuple[int, int]] = []
+        self._full_at: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
 
     def added(self, seq: Sequence) -> None:
-        heapq.heappush(self._full, (self._step(seq), seq.seq_id))
+        step = self._full_at[seq.seq_id] = self.reservations[seq.seq_id].slots - seq.slots_offset
+        heapq.heappush(self._heap, (step, seq.seq_id))
 
     def removed(self, seq: Sequence) -> None:
-        """Does nothing: the entry has become stale."""
+        del self._full_at[seq.seq_id]
 
     def steps(self) -> int | None:
         """Steps until a member's reservation is full; None for an empty batch."""
-        while self._full:
-            step, seq_id = self._full[0]
-            seq = self.batch.sequences.get(seq_id)
-            if seq is not None and self._step(seq) == step:
+        heap, full_at = self._heap, self._full_at
+        while heap:
+            step, seq_id = heap[0]
+            if full_at.get(seq_id) == step:
                 return step - self.batch.extended
-            heapq.heappop(self._full)
+            heapq.heappop(heap)
         return None
-
-    def _step(self, seq: Sequence) -> int:
-        return self.reservations[seq.seq_id].slots - seq.slots_offset
 
 
 class Contiguous(MemoryPolicy):
@@ -95,16 +95,17 @@ class Contiguous(MemoryPolicy):
         if not blocks:
             return Refusal.LATER
         for seq, block in zip(seqs, blocks, strict=True):
-            self._reservations[seq.seq_id] = Reservation(seq, block, order, slots)
+            self._reservations[seq.seq_id] = record(Reservation, (seq, block, order, slots))
         self._live += num_tokens * len(seqs)
         self._held += slots * len(seqs)
         return [GRANTED] * len(seqs)
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        steps = batch.index(self, self._index).steps()
+        index: FullAt = batch.indexes.get(self) or batch.index(self, self._index)
+        steps = index.steps()
         if steps is not None and steps < num_tokens:
             return Refusal.NEVER
-        self._live += num_tokens * len(batch)
+        self._live += num_tokens * len(batch.sequences)
         return GRANTED
 
     def release(self, seq: Sequence) -> None:
@@ -131,10 +132,11 @@ class Contiguous(MemoryPolicy):
         size, buddy = self.block_size, self._buddy
         free = buddy.num_free * size
         total = buddy.num_units * size
-        return Usage(total, self._live, self._held, total - free, 0, free, buddy.largest_free() * size)
+        return record(Usage, (total, self._live, self._held, total - free, 0, free, buddy.largest_free() * size, 0, 0))
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        return batch.index(self, self._index).steps() or 0
+        index: FullAt = batch.indexes.get(self) or batch.index(self, self._index)
+        return index.steps() or 0
 
     def footprint(self, seq: Sequence) -> Footprint | None:
         return Fixed(self._reservations[seq.seq_id].slots)
@@ -158,19 +160,22 @@ class Contiguous(MemoryPolicy):
             assert r.seq.num_slots <= r.slots <= self.block_size << r.order, f"{r.seq} overran its reservation"
 
     def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
-        """See `max_seq_len`; reservations do not shrink as outputs grow, so bisection finds the last that fits."""
+        """See `max_seq_len`; reservations do not shrink as outputs grow, so bisection finds the last that fits.
+
+        In a large pool that is the longest, which is looked at first.
+        """
         units = self._buddy.num_units
 
         def is_too_long(output_len: int) -> bool:
             return num_seqs > units >> self._order(self.reservation(prompt_len, output_len))
 
         outputs = range(1, max(self.max_len - prompt_len, 1) + 1)
-        fitting = bisect_right(outputs, False, key=is_too_long)
+        fitting = bisect_right(outputs, False, key=is_too_long) if is_too_long(outputs[-1]) else len(outputs)
         return prompt_len + outputs[fitting - 1] if fitting else 0
 
     def _allocate(self, count: int, order: int) -> list[int]:
         """First blocks of `count` ranges of 2^order blocks; an empty list where not all fit."""
-        blocks = list[int]()
+        blocks: list[int] = []
         while len(blocks) < count:
             block = self._buddy.allocate(order)
             if block is None:

@@ -70,18 +70,16 @@ class BlockIndex(BatchIndex):
         """
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
-        rounds = [(soonest, one) for soonest, one in enumerate(self.due[now:] + self.due[:now]) if one]
+        in_turn = self.due[now:] + self.due[:now]
         for begun in range(0, num_steps, size):
-            for soonest, members in rounds:
-                step = begun + soonest
-                if step >= num_steps:
-                    break
-                for blocks in members.values():
-                    blocks.append(take())
-                weight = len(members) * size * step
-                first += weight
-                second += weight * step
-        return record(Growth, ((num_free - len(free)) * size, first, second))
+            for step, members in enumerate(in_turn[: num_steps - begun], begun):
+                if members:
+                    for blocks in members.values():
+                        blocks.append(take())
+                    weight = len(members) * step
+                    first += weight
+                    second += weight * step
+        return record(Growth, ((num_free - len(free)) * size, first * size, second * size))
 
     def beyond(self, num_steps: int, num_blocks: int) -> Growth:
         """When num_steps more steps will take blocks, without the first num_blocks of them."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import NoReturn
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import NO_OPS, Copy, Ops, ceil_div
+from testbed.core.slots import NO_OPS, Copy, Ops, ceil_div, record
 from testbed.memory.paged.block_pool import BlockPool
 
 
@@ -65,10 +65,12 @@ class Tables:
 
         The first writers of a shared block copy it; the last one writes in place.
         """
-        writers, counts = [], dict[int, int]()
+        writers: list[BlockTable] = []
+        counts: dict[int, int] = {}
+        sharers = self.pool.sharers
         for table in tails:
             tail = table.blocks[-1]
-            count = counts.get(tail, self.pool.ref_count(tail))
+            count = counts.get(tail) or sharers.get(tail, 1)
             if count > 1:
                 writers.append(table)
                 counts[tail] = count - 1
@@ -78,12 +80,13 @@ class Tables:
         """Replace each writer's last block by a free one; the copies are of whole blocks, as in the 2023 system."""
         if not writers:
             return NO_OPS
-        size, copies = self.block_size, list[Copy]()
+        size, pool = self.block_size, self.pool
+        copies: list[Copy] = []
         for table in writers:
-            source, target = table.blocks[-1], self.pool.free.pop()
-            self.pool.drop(source)
+            source, target = table.blocks[-1], pool.free.pop()
+            pool.drop(source)
             table.blocks[-1] = target
-            copies.append(Copy(source * size, target * size, size))
+            copies.append(record(Copy, (source * size, target * size, size)))
             self.live += table.seq.num_slots % size
         return Ops(tuple(copies))
 

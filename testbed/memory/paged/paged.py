@@ -77,7 +77,8 @@ class Paged(MemoryPolicy):
         needed = each + more * (each - common) - len(prefix)
         if not self._ensure_free(needed, self._reserve()):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
-        self._pool.share(prefix)
+        if prefix:
+            self._pool.share(prefix)
         blocks = self._allocate_tables(seqs, each, common, prefix)
         self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
         grant = GRANTED
@@ -125,7 +126,8 @@ class Paged(MemoryPolicy):
             self._tables.give_up(seq)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        return [Extent(block * self.block_size, self.block_size) for block in self._tables.of(seq).blocks]
+        size = self.block_size
+        return [record(Extent, (block * size, size)) for block in self._tables.of(seq).blocks]
 
     def usage(self) -> Usage:
         size, pool = self.block_size, self._pool

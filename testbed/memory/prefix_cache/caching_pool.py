@@ -52,17 +52,16 @@ class CachingPool(BlockPool):
     def put(self, blocks: list[int]) -> int:
         if self.sharers:
             blocks = [block for block in blocks if not self.drop(block)]
-        parked: list[Node] = []
-        free, holder = self.free, self.index.holder
-        for block in reversed(blocks):
-            node = holder[block]
-            if node is None:
-                free.append(block)
-            else:
+        backwards = blocks[::-1]
+        nodes = list(map(self.index.holder.__getitem__, backwards))
+        parked = [node for node in nodes if node is not None]
+        if parked:
+            for node in parked:
                 node.parked = True
-                parked.append(node)
-        self.num_parked += len(parked)
-        self.order.park(parked)
+            self.num_parked += len(parked)
+            self.order.park(parked)
+            backwards = [block for block, node in zip(backwards, nodes, strict=True) if node is None]
+        self.free.extend(backwards)
         return len(blocks)
 
     def evict(self, count: int) -> None:
@@ -77,7 +76,7 @@ class CachingPool(BlockPool):
 
     def parked(self) -> list[int]:
         """The parked blocks, by id."""
-        return [block for block, node in enumerate(self.index.holder) if node is not None and node.parked]
+        return [node.block for node in filter(None, self.index.holder) if node.parked]
 
     def check(self, tables: Iterable[list[int]]) -> None:
         parked = self.parked()

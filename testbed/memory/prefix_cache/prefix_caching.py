@@ -186,7 +186,8 @@ class PrefixCaching(Paged):
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         size = self.block_size
-        return super().non_sequence_slots()._replace(cached=tuple(Extent(b * size, size) for b in self._cache.parked()))
+        cached = tuple([record(Extent, (block * size, size)) for block in self._cache.parked()])
+        return super().non_sequence_slots()._replace(cached=cached)
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
         """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
