@@ -1,10 +1,11 @@
 // Painting: the colours and textures of slots, the grid of blocks, the strip of the whole time.
 
-let INK, FAINT, LINE, PAGE;
+let INK, FAINT, LINE, PAGE, RAISED;
 
 function readColors() {
   const style = getComputedStyle(document.documentElement);
-  [INK, FAINT, LINE, PAGE] = ["--ink", "--faint", "--line", "--page"].map(name => hex(style.getPropertyValue(name)));
+  const names = ["--ink", "--faint", "--line", "--page", "--raised"];
+  [INK, FAINT, LINE, PAGE, RAISED] = names.map(name => hex(style.getPropertyValue(name)));
 }
 
 function hex(color) {
@@ -30,7 +31,7 @@ class Painter {
   }
 
   color(kind, owner) {
-    if (kind === FREE || kind === ROUNDING) return kind === FREE ? PAGE : LINE;
+    if (kind === FREE || kind === ROUNDING) return kind === FREE ? RAISED : LINE;
     return this.data.plain[kind] || mix(this.base(owner), this.data.tints[kind]);
   }
 

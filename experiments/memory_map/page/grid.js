@@ -8,7 +8,7 @@ class Grid {
     this.painter = painter;
     this.numBlocks = Math.ceil(painter.data.num_slots / painter.data.block_size);
     this.isList = this.numBlocks <= FEW;
-    this.top = this.isList ? CAPTION : 0;
+    this.top = this.isList ? CAPTION : 7; // half of an address is above the first row
   }
 
   // Columns as few, and so cells as large, as the height allows; a multiple of 8 makes addresses easy to find.
@@ -107,7 +107,7 @@ class Grid {
   address(pen, block, y) {
     const row = Math.floor(this.places.get(block) / this.columns);
     if (!this.isList && row % Math.ceil(14 / this.cellHeight)) return;
-    this.text(pen, block, GUTTER - 8, Math.max(y, 7), "right", FAINT);
+    this.text(pen, block, GUTTER - 8, y, "right", FAINT);
   }
 
   describe(pen, replay, block, x, y) {
