@@ -12,6 +12,7 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_columns
 from testbed.description import RUN
+from testbed.experiments.runs.one_line import short_names
 from testbed.experiments.runs.summary_table import described
 from testbed.overload import overload
 
@@ -64,7 +65,7 @@ class FinishedRun:
 def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
     """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two are equal."""
     named = [_named(text) for text in arguments]
-    tails = _short_names([folder for _, folder in named])
+    tails = short_names([folder for _, folder in named])
     names = [name or tail for (name, _), tail in zip(named, tails, strict=True)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -85,16 +86,6 @@ def read_run(name: str, folder: Path) -> FinishedRun:
 def _named(text: str) -> tuple[str, Path]:
     name, sign, rest = text.partition("=")
     return (name, Path(rest)) if sign and not Path(text).is_dir() else ("", Path(text))
-
-
-def _short_names(folders: Sequence[Path]) -> list[str]:
-    """The shortest end of each path that distinguishes it from the others."""
-    parts = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(one[-depth:]) for one in parts]
-        if len(set(names)) == len(names):
-            return names
-    return names
 
 
 def _mapping(path: Path, load: Any, otherwise: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The page that `testbed report` writes: the parts of each folder, by the command that wrote the folder."""
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +103,14 @@ def described(stem: str, rows: pd.DataFrame) -> str:
 def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
     """The rows of one figure, the words that all settings begin with in its caption, and what is known about some."""
     words = [str(setting).split() for setting in card["setting"]]
-    shared = os.path.commonprefix(words)
+    shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))]
     rows = card.assign(setting=[" ".join(one[len(shared) :]) for one in words]).to_dict("records")
     names = ["verdict", "published", "simulated", "error", "tolerance", *(name for name in card if name.startswith(ON))]
     head = [str(name) for name in names if any(row.get(name) for row in rows)]
     cells = [[what_of(row), *(_text(row[name]) for name in head)] for row in rows]
     stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
-    caption = title(stem).replace(":", f"{figure.removeprefix(stem)}:", 1) + f" ({' '.join(shared).rstrip(',')})" * bool(shared)
+    caption = title(stem).replace(":", f"{figure.removeprefix(stem)}:", 1)
+    caption += f" ({' '.join(shared).rstrip(',')})" * bool(shared)
     looks = ["", *({"verdict": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
     table = Table(caption, ["quantity", *head], cells, looks, list(card["verdict"]))
     return table, [f"{what_of(row)}: {row[name]}" for row in rows for name in ("note", "cause") if row.get(name)]

@@ -18,8 +18,9 @@ def groups(table: pd.DataFrame) -> Figure:
         for (model, rule), row in rows.iterrows():
             place, bottom = models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1), 0.0
             for (part, label), kind in zip(PARTS.items(), ("token_states", "internal"), strict=True):
-                height, look = 100 * row[part] / row["pool_gib"], {"color": KIND_COLORS[kind], "hatch": KIND_HATCHES[kind]}
-                axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, edgecolor=HATCH_COLOR, linewidth=0, label=label, **look)
+                height = 100 * row[part] / row["pool_gib"]
+                axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, label=label, facecolor=KIND_COLORS[kind],
+                         hatch=KIND_HATCHES[kind], edgecolor=HATCH_COLOR, linewidth=0)  # fmt: skip
                 bottom += height
             axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=6, color="white")
         axes.set_xticks(range(len(models)), models)
@@ -30,7 +31,7 @@ def groups(table: pd.DataFrame) -> Figure:
 
 
 def hit_units(table: pd.DataFrame) -> Figure:
-    """Hit units: tokens found by prompt length, a staircase for each number of dropped units; a panel for each model."""
+    """Hit units: tokens found by prompt length, a staircase for each number of dropped units; a panel a model."""
     figure = new_figure(6.0, 2.4)
     models = table.groupby("model", sort=False)
     for axes, (model, rows) in zip(
