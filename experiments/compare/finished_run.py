@@ -1,7 +1,7 @@
 """A finished run, read from its folder; numbers that an older version did not write are None."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,17 @@ def _named(text: str) -> tuple[str, Path]:
     return (name, Path(rest)) if sign and not Path(text).is_dir() else ("", Path(text))
 
 
-def _mapping(path: Path, load: Any, otherwise: str) -> dict[str, Any]:
+def _read(path: Path, load: Callable[[Path], Any]) -> Any:
     try:
-        value = load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path.parent}: has no {path.name}; {otherwise}") from None
+        return load(path)
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _mapping(path: Path, load: Callable[[str], Any], otherwise: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path.parent}: has no {path.name}; {otherwise}")
+    value = _read(path, lambda path: load(path.read_text(encoding="utf-8")))
     if not isinstance(value, dict):
         raise InputError(f"{path}: contains no names and values; {otherwise}")
     return value
@@ -106,10 +110,7 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return None
-    try:
-        table = pd.read_csv(path)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    table: pd.DataFrame = _read(path, pd.read_csv)
     check_columns(path, table.columns)
     absent = [name for name in needed if name not in table]
     if absent:
