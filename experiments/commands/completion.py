@@ -1,9 +1,12 @@
-"""`testbed completion`: tab completion for bash and zsh, of commands, groups, options, their keys and figures.
+"""`testbed completion`: tab completion for bash and zsh, of commands, flags, groups, options, their keys and figures.
 
 The printed script calls `testbed completion --of LINE`, which reads the config's folders without importing Hydra.
 """
 
+import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout, suppress
 
 from testbed.experiments.commands.parser import Parser
 from testbed.experiments.runs.choice_names import CONF, CUSTOM, GROUPS, KEYS, files_of, names_of, plug_ins_of
@@ -15,6 +18,7 @@ _testbed() {
     [[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null
 }
 complete -o default -F _testbed testbed"""
+FLAG = re.compile(r"^  (?:-\w[^,]*, )?(--[\w-]+)", re.MULTILINE)
 OVERRIDES = ("run", "capacity", "validate", "fit-software")  # commands that take overrides
 
 
@@ -34,9 +38,11 @@ def candidates(line: str) -> list[str]:
         from testbed.experiments.commands.cli import COMMANDS
 
         return _beginning(last, COMMANDS)
+    if last.startswith("-"):
+        return _beginning(last, _flags(words[1]))
     if words[1] == "list":
         return _beginning(last, GROUPS)
-    if words[1] == "reproduce":
+    if words[1] in ("reproduce", "plot"):
         return _beginning(last, sorted(path.stem for path in (CONF / "figure").glob("*.yaml")))
     key, equals, value = last.partition("=")
     if words[1] not in OVERRIDES:
@@ -48,6 +54,17 @@ def candidates(line: str) -> list[str]:
         return []
     names = {*names_of(group), *(point.name for point in plug_ins_of(group))}
     return _beginning(value.rpartition(",")[2], names - {CUSTOM})
+
+
+def _flags(command: str) -> list[str]:
+    """The flags that a command's help lists."""
+    from testbed.experiments.commands import cli, run
+
+    if command == "run":  # its own help composes a run
+        return FLAG.findall(run.parser().format_help())
+    with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
+        cli.dispatch([command, "--help"])
+    return FLAG.findall(said.getvalue())
 
 
 def _keys(words: Sequence[str]) -> Iterator[str]:

@@ -50,11 +50,13 @@ def main(argv: list[str]) -> int:
     options = parser().parse_intermixed_args(argv)
     logs, servers, _ = replayed_logs(options, "validate")
     from testbed.experiments.commands.console import plain_table, wide_console
+    from testbed.experiments.runs.one_line import short_names
     from testbed.experiments.validation.conclusion import conclude
     from testbed.experiments.validation.deviations import compare, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 
     console = wide_console()
+    names = dict(zip((log.path for log in logs), short_names([Path(log.path) for log in logs]), strict=True))
     rows: list[Compared] = []
     runs = []
     for log, (config, described) in zip(logs, servers, strict=True):
@@ -62,15 +64,15 @@ def main(argv: list[str]) -> int:
         runs.append((log, config, replayed))
         rows += compare(log.path, log.times, replayed.times)
         for line in (*described, *notes(log, config, replayed)):
-            console.print(f"{log.path}: {line}")
-    console.print(plain_table(HEAD, _cells(rows)))
+            console.print(f"{names[log.path]}: {line}")
+    console.print(plain_table(HEAD, _cells(rows, names)))
     for log, _, replayed in runs:
-        console.print(f"\n{log.path}, over time: errors of the means of its requests, a quarter of them at a time")
+        console.print(f"\n{names[log.path]}, over time: errors of the means of a quarter of its requests at a time")
         console.print(plain_table(("arrived", "TTFT", "TPOT", "latency"), over_time(log.times, replayed.times)))
     effects = [one for text in options.what_if for one in _what_if(options, text, logs, [run[2] for run in runs])]
     if effects:
         console.print("\nwhat if, compared with the simulation of the unchanged server: without the model's error")
-        console.print(plain_table(EFFECT, _cells(effects)))
+        console.print(plain_table(EFFECT, _cells(effects, names)))
     for log, config, replayed in runs:
         for line in conclude(log, config, replayed):
             console.print(line)
@@ -79,7 +81,7 @@ def main(argv: list[str]) -> int:
     if options.figure:
         from testbed.experiments.validation.figure import draw  # matplotlib takes a second to import
 
-        draw([(log.path, log.times, replayed.times) for log, _, replayed in runs], options.figure)
+        draw([(names[log.path], log.times, replayed.times) for log, _, replayed in runs], options.figure)
         console.print(f"figure: {options.figure}")
     return verdict(rows, options.within)
 
@@ -120,9 +122,11 @@ def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequenc
         yield from compare(log.path, baseline.times, other.times, f"{log.path}, {text}")
 
 
-def _cells(rows: "Sequence[Compared]") -> Iterator[tuple[str, ...]]:
+def _cells(rows: "Sequence[Compared]", names: dict[str, str]) -> Iterator[tuple[str, ...]]:
     for row in rows:
-        yield row.log, row.metric, f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%"
+        path = next(path for path in names if f"{row.log}, ".startswith(f"{path}, "))
+        name = names[path] + row.log.removeprefix(path)
+        yield name, row.metric, f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%"
 
 
 def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]") -> None:

@@ -89,17 +89,15 @@ def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 def tidy(comparison: Comparison) -> pd.DataFrame:
     """One row per number and run: group, quantity, unit, run, value, change, change_unit, reference."""
-    first, *others = (run.name for run in comparison.runs)
-    rows: list[dict[str, Any]] = []
+    names, rows = [run.name for run in comparison.runs], []
     for one in comparison.numbers:
-        group, name, unit, *_ = one.quantity
-        base = {"group": group, "quantity": name, "unit": unit}
-        rows.append({**base, "run": first, "value": one.values[0]})
-        unit = "points" if one.quantity.is_share else "%"
-        for name, value, change, reference in zip(others, one.values[1:], one.changes, one.references, strict=True):
-            changed = {"change": change, "change_unit": unit, "reference": comparison.runs[reference].name}
-            rows.append({**base, "run": name, "value": value, **changed})
-    return pd.DataFrame(rows)
+        group, quantity, unit, *_ = one.quantity
+        points = "points" if one.quantity.is_share else "%"
+        changed = zip(one.changes, [points] * len(names), (names[i] for i in one.references), strict=False)
+        pairs = zip(names, one.values, [(None, None, None), *changed], strict=True)
+        rows += [(group, quantity, unit, name, value, *change) for name, value, change in pairs]
+    columns = ["group", "quantity", "unit", "run", "value", "change", "change_unit", "reference"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """A finished run, read from its folder; numbers that an older version did not write are None."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_columns
 from testbed.description import RUN
+from testbed.experiments.runs.one_line import short_names
 from testbed.experiments.runs.summary_table import described
 from testbed.overload import overload
 
@@ -64,7 +65,7 @@ class FinishedRun:
 def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
     """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two are equal."""
     named = [_named(text) for text in arguments]
-    tails = _short_names([folder for _, folder in named])
+    tails = short_names([folder for _, folder in named])
     names = [name or tail for (name, _), tail in zip(named, tails, strict=True)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -87,23 +88,17 @@ def _named(text: str) -> tuple[str, Path]:
     return (name, Path(rest)) if sign and not Path(text).is_dir() else ("", Path(text))
 
 
-def _short_names(folders: Sequence[Path]) -> list[str]:
-    """The shortest end of each path that distinguishes it from the others."""
-    parts = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(one[-depth:]) for one in parts]
-        if len(set(names)) == len(names):
-            return names
-    return names
-
-
-def _mapping(path: Path, load: Any, otherwise: str) -> dict[str, Any]:
+def _read(path: Path, load: Callable[[Path], Any]) -> Any:
     try:
-        value = load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path.parent}: has no {path.name}; {otherwise}") from None
+        return load(path)
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _mapping(path: Path, load: Callable[[str], Any], otherwise: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path.parent}: has no {path.name}; {otherwise}")
+    value = _read(path, lambda path: load(path.read_text(encoding="utf-8")))
     if not isinstance(value, dict):
         raise InputError(f"{path}: contains no names and values; {otherwise}")
     return value
@@ -115,10 +110,7 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return None
-    try:
-        table = pd.read_csv(path)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    table: pd.DataFrame = _read(path, pd.read_csv)
     check_columns(path, table.columns)
     absent = [name for name in needed if name not in table]
     if absent:

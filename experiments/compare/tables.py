@@ -27,7 +27,7 @@ def compare_page(comparison: Comparison, blamed: Blamed) -> str:
 def texts(comparison: Comparison, blamed: Blamed) -> Iterator[str | rich.table.Table]:
     """Descriptions and remarks, then the tables, for the terminal."""
     found = _tables(comparison, blamed)
-    yield from found["notes"]
+    yield from (*found["runs"], *comparison.remarks)
     differences = found["differences"]
     yield text_table(differences) if differences else "The configs are the same."
     yield from map(text_table, (found["main"], found["numbers"], *found["terms"]))
@@ -48,22 +48,24 @@ def text_table(table: Table) -> rich.table.Table:
 def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
     found = {one.quantity: one for one in comparison.numbers}
+    main = {title: found[one] for title, one in MAIN.items() if one in found}
     return {
-        "notes": [*(f"{run.name}: {run.what_it_was}" for run in comparison.runs), *comparison.remarks],
-        "main": _numbers(comparison, "Main numbers", [found[one] for one in MAIN.values() if one in found], "large"),
+        "runs": [f"{run.name}: {run.what_it_was}" for run in comparison.runs],
+        "remarks": comparison.remarks,
+        "main": _numbers(comparison, "Main numbers", main, "large"),
         "differences": None if comparison.differences.empty else _differences(comparison),
-        "numbers": _numbers(comparison, "All numbers", comparison.numbers),
+        "numbers": _numbers(comparison, "All numbers", {one.label: row for one, row in found.items()}),
         "terms": [_terms(*names, terms) for names, terms in blamed.items()],
     }
 
 
-def _numbers(comparison: Comparison, caption: str, numbers: Sequence[Compared], look: str = "") -> Table:
+def _numbers(comparison: Comparison, caption: str, numbers: Mapping[str, Compared], look: str = "") -> Table:
     """A row for each number: the first run's, and each other's with its change or error."""
     first, *others = (run.name for run in comparison.runs)
     head = ["quantity", first, *(text for pair in zip(others, comparison.words, strict=True) for text in pair)]
-    groups = ["" if look else one.quantity.group for one in numbers]
+    groups = ["" if look else one.quantity.group for one in numbers.values()]
     starts = ["" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)]
-    rows = [[one.quantity.label, *_cells(one)] for one in numbers]
+    rows = [[label, *_cells(one)] for label, one in numbers.items()]
     return Table(caption, head, rows, ["", *[NUMBER] * (len(head) - 1)], starts, look)
 
 

@@ -64,12 +64,11 @@ class Axis(NamedTuple):
 
 def svg(chart: Chart) -> dict[str, Any]:
     """What the template needs: two axes, a path for each series, and whether log axes and stacks are read back."""
-    tops = list(np.cumsum([np.asarray(one.y, float) for one in chart.series], axis=0)) if chart.stacked else None
-    ys = [np.asarray(one.y, float) for one in chart.series] if tops is None else tops
+    xs = [np.asarray(one.x, float) for one in chart.series]
+    ys = [np.asarray(one.y, float) for one in chart.series]
+    ys = list(np.cumsum(ys, axis=0)) if chart.stacked else ys
     limits = [] if chart.limit is None else [chart.limit]
-    x = _axis(
-        [np.asarray(one.x, float) for one in chart.series], chart.log_x, LEFT, RIGHT, zero="Time" in chart.x_label
-    )
+    x = _axis(xs, chart.log_x, LEFT, RIGHT, zero="Time" in chart.x_label)
     y = _axis([*ys, np.array(limits)], chart.log_y, BOTTOM, TOP, top=chart.top)
     paths = [_path(x.place(one.x), y.place(values)) for one, values in zip(chart.series, ys, strict=True)]
     places = [[point.split(",") for point in path[1:].split("L")] if chart.markers and path else [] for path in paths]

@@ -29,7 +29,11 @@ class Picture(NamedTuple):
 
     png: bytes
     alt: str
-    caption: str = ""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it was drawn for more than one column: it has 1,000 pixels a row."""
+        return int.from_bytes(self.png[16:20]) >= 1000
 
 
 def render(template: str, **values: Any) -> Markup:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def title(stem: str) -> str:
     """A figure's title: the first docstring line of its drawing."""
     path = CONF / "figure" / f"{stem}.yaml"
     if not path.is_file():
-        return stem
+        return stem.replace("sec", "Section ")
     drawing = yaml.safe_load(path.read_text(encoding="utf-8"))["drawing"]
     return str(hydra.utils.get_method(drawing).__doc__).partition("\n")[0].rstrip(".")
 
@@ -100,20 +101,24 @@ def described(stem: str, rows: pd.DataFrame) -> str:
 
 
 def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
-    """The rows of one figure, and what is known about some of them."""
-    rows, others = card.to_dict("records"), [str(name) for name in card if name.startswith(ON)]
-    head = ["verdict", "published", "simulated", "error", "tolerance", *others]
-    cells = [[what_of(row), *(_text(row.get(name, "")) for name in head)] for row in rows]
+    """The rows of one figure, the words that all settings begin with in its caption, and what is known about some."""
+    words = [str(setting).split() for setting in card["setting"]]
+    shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))]
+    rows = card.assign(setting=[" ".join(one[len(shared) :]) for one in words]).to_dict("records")
+    names = ["verdict", "published", "simulated", "error", "tolerance", *(name for name in card if name.startswith(ON))]
+    head = [str(name) for name in names if any(row.get(name) for row in rows)]
+    cells = [[what_of(row), *(_text(row[name]) for name in head)] for row in rows]
     stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
-    looks = ["", VERDICT, *[NUMBER] * 3, "", *[NUMBER] * len(others)]
-    caption = title(stem) if stem == figure else f"{figure}: {title(stem)}"
+    caption = title(stem).replace(":", f"{figure.removeprefix(stem)}:", 1)
+    caption += f" ({' '.join(shared).rstrip(',')})" * bool(shared)
+    looks = ["", *({"verdict": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
     table = Table(caption, ["quantity", *head], cells, looks, list(card["verdict"]))
     return table, [f"{what_of(row)}: {row[name]}" for row in rows for name in ("note", "cause") if row.get(name)]
 
 
 def _text(text: str) -> str:
     try:
-        return short(float(text)) if "." in text else text
+        return short(float(text))
     except ValueError:
         return text
 

@@ -35,7 +35,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
         main={name: number(value) for name, value in main_numbers(run.summary).items()},
-        numbers=Table(f"all numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
+        numbers=Table(f"All numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
 
 
@@ -99,4 +99,4 @@ def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
         for run, row, values in zip(runs, found, different.to_numpy().tolist(), strict=True)
     ]
     head = [*map(str, different.columns), *known, "run"]
-    return Table("all runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)])
+    return Table("All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)])

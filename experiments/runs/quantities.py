@@ -78,18 +78,18 @@ QUANTITIES = (
 )  # fmt: skip
 BY_NAME = {(one.group, one.name): one for one in QUANTITIES}
 MAIN = {  # what decides between servers, the most important first
-    "req/s": BY_NAME["throughput", "requests"],
-    "in SLO, %": BY_NAME["service level", "requests inside"],
-    "goodput, req/s": BY_NAME["service level", "goodput"],
     "TTFT p99, s": BY_NAME["TTFT", "p99"],
     "TPOT p99, s": BY_NAME["TPOT", "p99"],
-    "latency, s/token": BY_NAME["normalized latency", "mean"],
+    "goodput, req/s": BY_NAME["service level", "goodput"],
+    "in SLO, %": BY_NAME["service level", "requests inside"],
     "swaps": BY_NAME["preemptions", "swap"],
     "recomputes": BY_NAME["preemptions", "recompute"],
-    "batch": BY_NAME["batched requests", "mean per iteration"],
-    "token states, %": BY_NAME["memory per iteration", "token states"],
+    "req/s": BY_NAME["throughput", "requests"],
     "TTFT p50, s": BY_NAME["TTFT", "p50"],
     "TPOT p50, s": BY_NAME["TPOT", "p50"],
+    "latency, s/token": BY_NAME["normalized latency", "mean"],
+    "batch": BY_NAME["batched requests", "mean per iteration"],
+    "token states, %": BY_NAME["memory per iteration", "token states"],
 }
 
 

@@ -86,7 +86,7 @@ def test_compare_prints_and_writes_csv_html_and_figure(pair, testbed):
     assert set(table["run"]) == {"paged", "max"}
     page = (pair / "c.html").read_text()
     assert 'name="viewport"' in page
-    assert page.index(">TTFT, p99 (s)<") < page.index('<svg class="chart"') < page.index("All numbers")
+    assert page.index(">TTFT p99, s<") < page.index('<svg class="chart"') < page.index("All numbers")
     assert "change" in page
     assert "error" not in re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
     assert (pair / "c.png").read_bytes().startswith(b"\x89PNG")

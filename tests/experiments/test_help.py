@@ -101,6 +101,9 @@ def test_printed_bash_script_completes_commands_and_options(testbed, command, tm
         "testbed run model=opt-13b +system=orca-m": ["orca-max"],
         "testbed run eviction@policy.eviction=co": ["cost_aware"],
         "testbed reproduce moo": ["mooncake"],
+        "testbed compare --h": ["--help", "--html"],
+        "testbed run --f": ["--from-vllm"],
+        "testbed bench-kernels --r": ["--rounds"],
         "testbed run arrivals.rate=": [],
     }
     (tmp_path / "testbed").write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')

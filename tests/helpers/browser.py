@@ -56,13 +56,14 @@ class Browser:
         if self._target:
             self._session = None
             self._call("Target.closeTarget", targetId=self._target)
-        self._target = self._call("Target.createTarget", url=url)["targetId"]
+        self._target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
         self._call("Emulation.setFocusEmulationEnabled", enabled=True)
         self._call("Page.bringToFront")
         scheme, deficiency = self._look
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self._call("Emulation.setEmulatedVisionDeficiency", type=deficiency)
+        self._call("Page.navigate", url=url)
         deadline = time.monotonic() + PATIENCE_S
         # One question: between two, the page may take the place of the blank one that was complete.
         while not self.value("document.readyState == 'complete' && location.href != 'about:blank'"):

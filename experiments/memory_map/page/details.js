@@ -6,13 +6,13 @@ function element(tag, options = {}, ...children) {
   return node;
 }
 
-function chip(app, request, text) {
+function chip(app, place, request, text) {
   const mark = element("i");
   mark.style.background = app.painter.base(request);
   const chosen = app.chosen.request === request;
-  const node = element("button", {className: chosen ? "chip chosen" : "chip", ariaPressed: chosen}, mark, text);
+  const options = {id: `${place} ${text}`, className: chosen ? "chip chosen" : "chip", ariaPressed: chosen};
+  const node = element("button", options, mark, text);
   node.dataset.request = request;
-  node.dataset.key = text;
   node.onclick = () => app.choose({request: chosen ? null : request});
   return node;
 }
@@ -25,7 +25,7 @@ function blockDetails(app) {
   const filled = kinds.filter(kind => kind === LIVE).length;
   const state = count ? `${filled} of ${kinds.length} slots filled` : replay.data.names[Math.max(...kinds)];
   const owners = ownersOf(replay, block).map(owner => element("li", {},
-    chip(app, owner.seq.request, replay.names.get(owner.seq.id)),
+    chip(app, "owner", owner.seq.request, replay.names.get(owner.seq.id)),
     ` logical block ${owner.logical}, ${owner.filled} filled`));
   if (isPinned(replay, block)) owners.push(element("li", {}, "a registered prefix"));
   return [
@@ -43,7 +43,7 @@ function requestDetails(app) {
   const tables = seqs.map(seq => blockTable(app, seq));
   const absent = element("p", {className: "hint"}, "It holds nothing at this time.");
   return [
-    element("p", {className: "facts"}, chip(app, request, `request ${request}`), facts),
+    element("p", {className: "facts"}, chip(app, "chosen", request, `request ${request}`), facts),
     seqs.length ? element("div", {className: "tables"}, ...tables) : absent,
   ];
 }
@@ -52,7 +52,7 @@ function blockTable(app, seq) {
   const {replay, slots} = app, where = seq.host.length ? "on the host" : "on the device";
   const head = ["Logical block", "Physical block", "# filled", "Refs"].map(text => element("th", {scope: "col"}, text));
   const rows = tableOf(seq, replay.data).map(row => {
-    const cells = [row.logical, row.host ? `host ${row.block}` : blockButton(app, row.block), row.filled,
+    const cells = [row.logical, row.host ? `host ${row.block}` : blockButton(app, seq, row.block), row.filled,
                    row.host || replay.data.pool ? "" : referenceCount(replay, slots, row.block)];
     const node = element("tr", {}, ...cells.map(cell => element("td", {}, cell instanceof Node ? cell : String(cell))));
     if (!row.host) node.onclick = () => { app.view(0); app.choose({block: row.block}); };
@@ -63,11 +63,9 @@ function blockTable(app, seq) {
   return element("table", {}, caption, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows));
 }
 
-function blockButton(app, block) {
-  const chosen = block === app.chosen.block;
-  const node = element("button", {className: "cell", ariaPressed: chosen, ariaLabel: `Block ${block}`}, String(block));
-  node.dataset.key = `block ${block}`;
-  return node;
+function blockButton(app, seq, block) {
+  const options = {id: `sequence ${seq.id} block ${block}`, className: "cell", ariaPressed: block === app.chosen.block};
+  return element("button", {...options, ariaLabel: `Block ${block}`}, String(block));
 }
 
 function hostDetails(app) {
@@ -76,7 +74,7 @@ function hostDetails(app) {
     if (seq.host.length && !blocks.has(seq.request)) blocks.set(seq.request, new Set());
     for (const row of tableOf(seq, replay.data)) if (row.host) blocks.get(seq.request).add(row.block);
   }
-  const items = [...blocks].map(([request, held]) => element("li", {}, chip(app, request, `request ${request}`),
+  const items = [...blocks].map(([request, held]) => element("li", {}, chip(app, "host", request, `request ${request}`),
     ` host ${held.size === 1 ? "block" : "blocks"} ${ranges([...held].sort((a, b) => a - b))}`));
   return items.length ? [element("ul", {}, ...items)] : [element("p", {className: "hint"}, "No request.")];
 }

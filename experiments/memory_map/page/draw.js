@@ -1,14 +1,10 @@
 // Painting: the colours and textures of slots, the grid of blocks, the strip of the whole time.
 
-let INK, FAINT, LINE, PAGE;
+let INK, FAINT, LINE, PAGE, RAISED;
 
 function readColors() {
-  const style = getComputedStyle(document.documentElement);
-  [INK, FAINT, LINE, PAGE] = ["--ink", "--faint", "--line", "--page"].map(name => hex(style.getPropertyValue(name)));
-}
-
-function hex(color) {
-  return color.length > 4 ? color : color.replace(/[0-9a-f]/g, "$&$&");
+  const style = getComputedStyle(document.documentElement), names = ["--ink", "--faint", "--line", "--page", "--raised"];
+  [INK, FAINT, LINE, PAGE, RAISED] = names.map(name => style.getPropertyValue(name));
 }
 
 class Painter {
@@ -17,10 +13,9 @@ class Painter {
     this.seen = new Set([FREE]); // kinds of slots at any time, which the legend keeps
     readColors();
     this.textures = {
-      [INTERNAL]: texture(7, pen => stroke(pen, data.lines[INTERNAL], 0, 7, 7, 0)),
-      [ROUNDING]: texture(7, pen => stroke(pen, data.lines[ROUNDING], 0, 0, 7, 7)),
-      [CACHED]: texture(6, pen => dot(pen, "#ffffff", 1.2)),
-      shared: texture(6, pen => dot(pen, "#ffffff", 1.1)),
+      [INTERNAL]: texture(7, data.lines[INTERNAL], 0.9, "M-1 8L8-1M-1 1L1-1M6 8L8 6"),
+      [ROUNDING]: texture(7, data.lines[ROUNDING], 0.9, "M-1-1L8 8M-1 6L1 8M6-1L8 1"),
+      [CACHED]: texture(6, "#ffffff", 2.3, "M2 2h0.01"),
     };
   }
 
@@ -30,14 +25,14 @@ class Painter {
   }
 
   color(kind, owner) {
-    if (kind === FREE || kind === ROUNDING) return kind === FREE ? PAGE : LINE;
-    return this.data.plain[kind] || mix(this.base(owner), this.data.tints[kind]);
+    if (kind === FREE || kind === ROUNDING) return kind === FREE ? RAISED : LINE;
+    return this.data.plain[kind] || `color-mix(in srgb, ${PAGE} ${100 * this.data.tints[kind]}%, ${this.base(owner)})`;
   }
 
   fill(pen, x, y, width, height, kind, owner, shared) {
     pen.fillStyle = this.color(kind, owner);
     pen.fillRect(x, y, width, height);
-    const pattern = shared && kind === LIVE ? this.textures.shared : this.textures[kind];
+    const pattern = shared && kind === LIVE ? this.textures[CACHED] : this.textures[kind];
     if (!pattern || height < 6) return;
     pen.fillStyle = pattern;
     pen.fillRect(x, y, width, height);
@@ -59,23 +54,25 @@ class Painter {
 
   // The whole time as an image: a column a frame's share of time, the first slots at the bottom.
   strip(canvas, order) {
-    const pen = fitted(canvas), {width, height} = canvas, {start, end} = this.data;
-    const image = pen.createImageData(width, height), replay = new Replay(this.data), colors = new Map();
+    const pen = fitted(canvas), {width, height} = canvas, {start, end} = this.data, replay = new Replay(this.data);
     const step = Math.max(1, Math.floor(this.data.num_slots / height / 8));
     let column = null;
+    pen.save();
+    pen.resetTransform();
     for (let x = 0; x < width; x++) {
       const index = replay.frameAt(start + (x + 0.5) * (end - start) / width);
       if (index !== replay.index || !column) {
         replay.seek(index);
         column = this.column(paint(replay, order, step), height, order);
       }
-      for (let y = 0; y < height; y++) {
-        const key = column[height - 1 - y];
-        if (!colors.has(key)) colors.set(key, channels(this.color((key + 32) % 16, Math.floor(key / 16))));
-        image.data.set(colors.get(key), 4 * (y * width + x));
+      for (let low = 0, high = 1; low < height; low = high++) {
+        while (high < height && column[high] === column[low]) high++;
+        pen.fillStyle = this.color((column[low] + 32) % 16, Math.floor(column[low] / 16));
+        pen.fillRect(x, height - high, 1, high - low);
       }
     }
-    return image;
+    pen.restore();
+    return pen.getImageData(0, 0, width, height);
   }
 
   // Kind and owner of as many slots as a column has pixels, in an order.
@@ -97,40 +94,11 @@ function rank(key, order) {
   return order === "kind" ? 1e9 * (LIVE - kind) + owner : 16 * owner - kind;
 }
 
-function texture(size, draw) {
-  const canvas = document.createElement("canvas");
-  canvas.width = canvas.height = size;
-  const pen = canvas.getContext("2d");
-  draw(pen);
+function texture(size, strokeStyle, lineWidth, path) {
+  const canvas = Object.assign(document.createElement("canvas"), {width: size, height: size});
+  const pen = Object.assign(canvas.getContext("2d"), {strokeStyle, lineWidth, lineCap: "round"});
+  pen.stroke(new Path2D(path));
   return pen.createPattern(canvas, "repeat");
-}
-
-function stroke(pen, color, x0, y0, x1, y1) {
-  pen.strokeStyle = color;
-  pen.lineWidth = 0.9;
-  for (const shift of [-7, 0, 7]) {
-    pen.beginPath();
-    pen.moveTo(x0 + shift, y0);
-    pen.lineTo(x1 + shift, y1);
-    pen.stroke();
-  }
-}
-
-function dot(pen, color, radius) {
-  pen.fillStyle = color;
-  pen.beginPath();
-  pen.arc(2, 2, radius, 0, 7);
-  pen.fill();
-}
-
-function channels(color) {
-  return [...[1, 3, 5].map(i => parseInt(color.slice(i, i + 2), 16)), 255];
-}
-
-function mix(color, white) {
-  const page = channels(PAGE);
-  const parts = channels(color).slice(0, 3).map((value, i) => Math.round(value * (1 - white) + page[i] * white));
-  return "#" + parts.map(value => value.toString(16).padStart(2, "0")).join("");
 }
 
 // A canvas with as many pixels as the screen has there; its pen draws in CSS pixels.

@@ -8,7 +8,7 @@ class Grid {
     this.painter = painter;
     this.numBlocks = Math.ceil(painter.data.num_slots / painter.data.block_size);
     this.isList = this.numBlocks <= FEW;
-    this.top = this.isList ? CAPTION : 0;
+    this.top = this.isList ? CAPTION : 7; // half of an address is above the first row
   }
 
   // Columns as few, and so cells as large, as the height allows; a multiple of 8 makes addresses easy to find.
@@ -93,21 +93,14 @@ class Grid {
   }
 
   number(pen, text, x, y) {
-    if (this.cellWidth < 15) return;
-    pen.font = `600 ${Math.min(12, this.cellWidth * 0.45)}px system-ui, sans-serif`;
-    pen.textAlign = "center";
-    pen.textBaseline = "middle";
-    pen.lineWidth = 2.5;
-    pen.strokeStyle = PAGE;
-    pen.strokeText(text, x, y);
-    pen.fillStyle = INK;
-    pen.fillText(text, x, y);
+    const size = Math.min(12, this.cellWidth * 0.45);
+    if (this.cellWidth >= 15) this.text(pen, text, x, y, "center", INK, `600 ${size}px`);
   }
 
   address(pen, block, y) {
     const row = Math.floor(this.places.get(block) / this.columns);
     if (!this.isList && row % Math.ceil(14 / this.cellHeight)) return;
-    this.text(pen, block, GUTTER - 8, Math.max(y, 7), "right", FAINT);
+    this.text(pen, block, GUTTER - 8, y, "right", FAINT);
   }
 
   describe(pen, replay, block, x, y) {
@@ -117,11 +110,10 @@ class Grid {
     this.text(pen, owners.length > 2 ? `${owners.length} sequences: ${text[0]}` : text.join("; "), x, y, "left", INK);
   }
 
-  text(pen, text, x, y, align, color) {
-    pen.font = "12px system-ui, 'DejaVu Sans', sans-serif";
-    pen.textAlign = align;
-    pen.textBaseline = "middle";
-    pen.fillStyle = color;
+  text(pen, text, x, y, textAlign, fillStyle, size = "12px") {
+    const font = `${size} system-ui, "DejaVu Sans", sans-serif`;
+    Object.assign(pen, {font, textAlign, fillStyle, textBaseline: "middle", strokeStyle: PAGE, lineWidth: 2.5});
+    pen.strokeText(text, x, y);
     pen.fillText(text, x, y);
   }
 }

@@ -25,28 +25,8 @@ function toBlock(app, key) {
 
 // What the grid says of itself: the block that is chosen, who holds it, and how full it is.
 function sayBlock(app) {
-  const {block} = app.chosen, said = block === null ? "no block chosen" : [$("block").innerText, owners()].join(" ");
-  const values = {valuemin: 0, valuemax: app.grid.numBlocks - 1, valuenow: block ?? 0, valuetext: said.trim()};
+  const {block} = app.chosen, owned = block === null || $("owners").children.length;
+  const text = block === null ? "no block chosen" : $("block").innerText + (owned ? "" : " no owner");
+  const values = {valuemin: 0, valuemax: app.grid.numBlocks - 1, valuenow: block ?? 0, valuetext: text.trim()};
   for (const name in values) $("grid").setAttribute(`aria-${name}`, values[name]);
-}
-
-function owners() {
-  return $("owners").children.length ? "" : "no owner";
-}
-
-// A button is made anew at each redrawing; it is found again by where it lies and what it names.
-function focusKey() {
-  const {activeElement: active} = document;
-  return active && active.tagName === "BUTTON" && active.dataset.key ? [holder(active), active.dataset.key] : null;
-}
-
-function refocus(focused) {
-  if (!focused) return;
-  const [place, key] = focused;
-  const found = [...$(place).querySelectorAll("button")].find(button => button.dataset.key === key);
-  (found || $("grid")).focus({preventScroll: true});
-}
-
-function holder(node) {
-  return node.closest("div[id], section[id]").id;
 }

@@ -49,7 +49,7 @@ class App {
   }
 
   refresh() {
-    const focused = focusKey();
+    const focused = document.activeElement.id; // a button is made anew
     $("slider").value = this.time;
     $("time").textContent = `${this.time.toFixed(this.digits)} s`;
     $("slider").setAttribute("aria-valuetext", $("time").textContent);
@@ -60,13 +60,13 @@ class App {
     $("request").replaceChildren(...requestDetails(this));
     const all = [...this.replay.seqs.values()], here = all.filter(seq => !seq.host.length);
     const requests = [...new Set(here.map(seq => seq.request))];
-    $("device").replaceChildren(...requests.map(request => chip(this, request, `request ${request}`)));
+    $("device").replaceChildren(...requests.map(request => chip(this, "device", request, `request ${request}`)));
     $("host").replaceChildren(...hostDetails(this));
     $("device-count").textContent = requests.length || "";
     $("host-count").textContent = new Set(all.map(seq => seq.request)).size - requests.length || "";
     $("legend").replaceChildren(...this.legend());
     sayBlock(this);
-    refocus(focused);
+    if (focused) ($(focused) || $("grid")).focus({preventScroll: true});
     const parts = [`t=${this.time.toFixed(6)}`, ...(this.data.pool ? [`pool=${this.data.pool}`] : [])];
     for (const key of ["block", "request"]) if (this.chosen[key] !== null) parts.push(`${key}=${this.chosen[key]}`);
     history.replaceState(null, "", "#" + parts.join("&"));

@@ -3,13 +3,13 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from testbed.experiments.runs.figure_style import new_figure
+from testbed.experiments.runs.figure_style import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
 
 PARTS = {"useful_gib": "read by later tokens", "wasted_gib": "held and not read"}
 
 
 def groups(table: pd.DataFrame) -> Figure:
-    """A panel for each trace: a bar for each model and rule in percent of the pool, the rest is free."""
+    """KV groups: what a full pool holds, by model and page rule; the rest is free; a panel for each trace."""
     traces, rules = (list(dict.fromkeys(table[name])) for name in ("trace", "rule"))
     figure = new_figure(6.5, 2.4 * len(traces))
     for trace, axes in zip(traces, figure.subplots(len(traces), 1, squeeze=False)[:, 0], strict=True):
@@ -17,11 +17,12 @@ def groups(table: pd.DataFrame) -> Figure:
         models = list(dict.fromkeys(rows.index.get_level_values("model")))
         for (model, rule), row in rows.iterrows():
             place, bottom = models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1), 0.0
-            for (part, label), color in zip(PARTS.items(), ("C0", "C3"), strict=True):
+            for (part, label), kind in zip(PARTS.items(), ("token_states", "internal"), strict=True):
                 height = 100 * row[part] / row["pool_gib"]
-                axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, color=color, label=label)
+                axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, label=label, facecolor=KIND_COLORS[kind],
+                         hatch=KIND_HATCHES[kind], edgecolor=HATCH_COLOR, linewidth=0)  # fmt: skip
                 bottom += height
-            axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=5, color="white")
+            axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=6, color="white")
         axes.set_xticks(range(len(models)), models)
         axes.set(ylabel="Pool (%)", ylim=(0, 100), title=trace)
     handles, labels = axes.get_legend_handles_labels()
@@ -30,7 +31,7 @@ def groups(table: pd.DataFrame) -> Figure:
 
 
 def hit_units(table: pd.DataFrame) -> Figure:
-    """A panel for each model: tokens found by prompt length, a staircase for each number of dropped units."""
+    """Hit units: tokens found by prompt length, a staircase for each number of dropped units; a panel a model."""
     figure = new_figure(6.0, 2.4)
     models = table.groupby("model", sort=False)
     for axes, (model, rows) in zip(

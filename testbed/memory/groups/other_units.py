@@ -12,7 +12,9 @@ def other_units(pages: PagePool, held: Iterable[PageOf], idle: Iterable[PageOf])
     """Idle pages are cached; what a whole page has besides held and idle ones is rounding, if one of it is held."""
     used = dict[Extent, list[Extent]]()
     for column, page in held:
-        used.setdefault(pages.whole(column, page), []).append(Extent(page, pages.used_units(column)))
+        part, whole = Extent(page, pages.used_units(column)), pages.whole(column, page)
+        if part != whole:  # else it leaves nothing unused
+            used.setdefault(whole, []).append(part)
     cached = dict[Extent, None]()
     for column, page in idle:
         part, whole = Extent(page, pages.used_units(column)), pages.whole(column, page)
