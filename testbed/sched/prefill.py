@@ -34,7 +34,7 @@ class Prefills(ABC):
         A plan that preempts admits no request, and none is admitted while a swapped group returns first.
         """
         state, waiting = self.state, self.state.waiting
-        if self.partial is None and (not waiting or waiting[0] is state.refused) or plan.preempted_any:
+        if (self.partial is None and (not waiting or waiting[0] is state.refused)) or plan.preempted_any:
             return
         budget = self.budget_left(plan)
         if self.partial is not None:

@@ -80,8 +80,8 @@ def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
     """A plan promises a whole number of steps; an object of another class would hear when the next output ends."""
     if type(plan.wake_ps) is not int:
         return wrong_answer(scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself")
-    name = type(scheduler.policy).__name__
-    return PlugInError(f"{name} promises {plan.guaranteed_steps!r} steps by guaranteed_steps(); it is an int of at least 0")
+    promise = f"{type(scheduler.policy).__name__} promises {plan.guaranteed_steps!r} steps"
+    return PlugInError(f"{promise} by guaranteed_steps(); it is an int of at least 0")
 
 
 def check_durations(cost: CostModel, durations: Affine) -> None:

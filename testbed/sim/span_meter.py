@@ -200,6 +200,6 @@ def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[
     """
     taken, extended = [0] * block_size, batch.extended
     in_last_block = Counter([(seq.slots_offset + extended) % block_size for seq in batch])
-    for num_tokens, count in in_last_block.items():
-        taken[-num_tokens % block_size] = count * block_size * slots_per_token
+    for num_tokens, num_seqs in in_last_block.items():
+        taken[-num_tokens % block_size] = num_seqs * block_size * slots_per_token
     return taken

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from browser import CHROMIUM, Browser
 from refused_folder import refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
@@ -68,3 +69,13 @@ def run(testbed, tmp_path):
 def command():
     """The words that start `testbed` in a process of its own."""
     return [sys.executable, "-m", "testbed.experiments.commands.cli"]
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    browser = Browser()
+    yield browser
+    browser.close()

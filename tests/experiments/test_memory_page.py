@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from browser import CHROMIUM, Browser
 from ticks import OneMillisecond
 from tiny import analytic, server
 from tiny_run import tiny_run
@@ -23,17 +22,9 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 from testbed.sim.memory_trace import trace_memory
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 FREE, ROUNDING, CACHED, IN_TRANSIT, PINNED, INTERNAL, RESERVED, LIVE = range(8)
 NO_OWNER, SEVERAL = -1, -2
 SHARED = ("workload.num_seqs=3", "preemption=swap")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 def shown(browser, folder, trace, at=""):
@@ -59,9 +50,7 @@ def slots_of(trace, frame, pool=0):
     """Kind, owner and number of holders of each slot; of several kinds, a slot is the last."""
     size = [trace.num_slots, *trace.tiers.values()][pool]
     kind, owner, holders = [FREE] * size, [NO_OWNER] * size, [0] * size
-    others = frame.pools[pool]
-    listed = (others.rounding, others.cached, others.in_transit, others.pinned)
-    for code, extents in enumerate(listed, ROUNDING):
+    for code, extents in sorted(zip((PINNED, CACHED, ROUNDING, IN_TRANSIT), frame.pools[pool], strict=True)):
         for start, length in extents:
             kind[start : start + length] = [code] * length
     for seq_id, held in () if pool else frame.held.items():
@@ -91,11 +80,9 @@ def assert_replayed(browser, trace, pool=0):
       return [forth, places.reverse().every(i => i % 9 > 0 || same(i))];
     })()""")
     assert backwards
-    assert len(replayed) == len(trace.frames)
     for state, frame in zip(replayed, trace.frames, strict=True):
-        seqs = [[seq_id, *held] for seq_id, held in sorted(frame.held.items())]
-        assert state["seqs"] == json.loads(json.dumps(seqs))
-        assert {**state, "seqs": None} == {**slots_of(trace, frame, pool), "seqs": None}
+        seqs = json.loads(json.dumps([[seq_id, *held] for seq_id, held in sorted(frame.held.items())]))
+        assert state == {"seqs": seqs, **slots_of(trace, frame, pool)}
     return replayed
 
 
@@ -104,8 +91,8 @@ def assert_replayed(browser, trace, pool=0):
 )
 def test_page_replays_every_state_and_opens_at_the_fullest(opened, browser, options, blocks):
     trace = opened(*options, blocks=blocks)
-    held = [sum(map(bool, slots_of(trace, frame)["holders"])) for frame in trace.frames]
-    assert browser.value("app.time") == trace.frames[held.index(max(held))].start_ps / PS
+    fullest = max(trace.frames, key=lambda frame: sum(map(bool, slots_of(trace, frame)["holders"])))
+    assert browser.value("app.time") == fullest.start_ps / PS
     replayed = assert_replayed(browser, trace)
     assert any(NO_OWNER not in state["owner"] for state in replayed) or blocks > 9
 
@@ -144,9 +131,8 @@ def test_page_replays_kv_groups(traced, browser, rule):
     groups = (KvGroup("full", 2, 64), KvGroup("window", 3, 64, 8))
     policy = GroupedCaching(PoolSpec(96, 64, layer_bytes=64, num_layers=5, groups=groups), 4, rule)
     trace = traced(policy, policy.pool)
-    assert [(name[:6], each) for name, each in trace.parts] == {
-        "one_page_size": [("full", 2), ("window", 2), ("window", 1)]
-    }.get(rule, [("full", 2), ("window", 3)])
+    window = [("window", 2), ("window", 1)] if rule == "one_page_size" else [("window", 3)]
+    assert [(name[:6], each) for name, each in trace.parts] == [("full", 2), *window]
     replayed = assert_replayed(browser, trace)
     assert any(seq[5] for state in replayed for seq in state["seqs"]), "a window has given blocks back"
     assert (ROUNDING in {kind for state in replayed for kind in state["kind"]}) == (rule != "fixed_split")
@@ -163,9 +149,8 @@ def test_page_replays_tiers(traced, browser):
     on = replace(server(), tiers={"dram": TierSpec(1.0, 1e7, 1e7)})
     trace = traced(TieredCaching(pool, block_size=4), pool, analytic(on))
     assert trace.tiers == {"dram": 200}
-    on_device = assert_replayed(browser, trace)
-    below = assert_replayed(browser, trace, pool=1)
-    for states in (on_device, below):
+    for place in (0, 1):
+        states = assert_replayed(browser, trace, place)
         assert {CACHED, IN_TRANSIT} <= {kind for state in states for kind in state["kind"]}
     browser.value("app.show(app.data.end)")
     assert browser.value("document.querySelector('#pool-choice').selectedOptions[0].text") == "dram"
@@ -173,15 +158,11 @@ def test_page_replays_tiers(traced, browser):
     assert browser.value("app.data.pool") == 1, "the address keeps the pool"
 
 
-def click_block(browser, block):
-    x, y = browser.value(f"app.grid.place({block})")
-    browser.click("#grid", x=x + 5, y=y + 5)
-
-
 def test_clicks_choose_blocks_and_requests(opened, browser):
     trace = opened(at="#t=0.3")
     assert browser.text("h1") == "<b>& odd</b>"
-    click_block(browser, 3)
+    x, y = browser.value("app.grid.place(3)")
+    browser.click("#grid", x=x + 5, y=y + 5)
     assert "Block 3: reference count 1; " in browser.text("#block")
     browser.press("Escape")
     assert [browser.text(name)[:7] for name in ("#block", "#request")] == ["Click a"] * 2
@@ -218,57 +199,44 @@ def test_sorted_blocks_keep_their_numbers(opened, browser):
         assert order != "request" or held == sorted(held)
     assert ordered[0] == list(range(200))
     assert all(sorted(blocks) == ordered[0] for blocks in ordered)
-    click_block(browser, 199)
+    assert browser.value("app.grid.blockAt(...app.grid.place(199).map(place => place + 5))") == 199
+    browser.value("app.choose({block: 199})")
     assert "Block 199: reference count 0; free" in browser.text("#block")
-
-
-def tab_to(browser, selector):
-    """Press Tab until an element has the focus."""
-    for _ in range(60):
-        if browser.value(f"document.activeElement.matches({json.dumps(selector)})"):
-            return
-        browser.press("Tab")
-    raise AssertionError(f"Tab never comes to {selector}")
 
 
 def test_keyboard_selects_blocks_and_requests(opened, browser):
     opened(*SHARED, at="#t=0.3")
-    tab_to(browser, "#grid")
+    browser.tab_to("#grid")
     for key, block in (("ArrowDown", 0), ("ArrowDown", 1), ("End", 17), ("ArrowUp", 16), ("Home", 0)):
         browser.press(key)
         assert browser.value("app.chosen.block") == block, key
     assert "Block 0: reference count 3; 4 of 4 slots filled" in browser.text("#block")
-    owners = [f"request 0.{i} logical block 0, 4 filled" for i in range(3)]
+    owners = (f"request 0.{i} logical block 0, 4 filled" for i in range(3))
     assert " ".join(browser.text("#owners").split()) == " ".join(owners)
-    assert browser.value("['now', 'text'].map(name => $('grid').getAttribute(`aria-value${name}`).slice(0, 7))") == [
-        "0", "Block 0"
-    ]  # fmt: skip
-    tab_to(browser, "#owners button")
+    assert browser.value("[$('grid').ariaValueNow, $('grid').ariaValueText.slice(0, 7)]") == ["0", "Block 0"]
+    browser.tab_to("#owners button")
     browser.press("Enter")
     assert browser.value("app.chosen.request") == 0
     assert browser.value("document.activeElement.matches('#owners button')"), "the focus stays where it was"
-    tab_to(browser, "#request tbody tr:nth-child(2) button")
+    browser.tab_to("#request tbody tr:nth-child(2) button")
     browser.press("Enter")
-    held = browser.text("#request tbody tr:nth-child(2) button")
-    assert browser.text("#block").startswith(f"Block {held}:")
+    assert browser.text("#block").startswith(f"Block {browser.text('#request tbody tr:nth-child(2) button')}:")
     browser.press("Escape")
     assert browser.value("[app.chosen.block, app.chosen.request]") == [None, None]
 
 
 def test_keyboard_moves_time_and_plays(opened, browser):
     trace = opened(at="#t=0")
-    for key, index in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
-        browser.press(key)
-        assert browser.value("app.time") == pytest.approx(trace.frames[index].start_ps / 1e12)
-    tab_to(browser, "#play")
+    browser.tab_to("#play")
     browser.press(" ")
-    assert browser.value("[app.playing, document.querySelector('#play').ariaLabel]") == [True, "Pause"]
+    assert browser.value("[app.playing, $('play').ariaLabel]") == [True, "Pause"]
     browser.press("Enter")
     assert not browser.value("app.playing")
-    tab_to(browser, "#slider")
     browser.value("app.show(0)")
-    browser.press("ArrowRight")
-    assert browser.value("app.time") == pytest.approx(trace.frames[1].start_ps / 1e12)
+    for key, index, place in (("ArrowRight", 1, "#play"), ("ArrowRight", 2, "#slider"), ("ArrowLeft", 1, "#slider")):
+        browser.tab_to(place)
+        browser.press(key)
+        assert browser.value("app.time") == pytest.approx(trace.frames[index].start_ps / 1e12)
     assert browser.value("$('slider').getAttribute('aria-valuetext')") == browser.text("#time")
 
 

@@ -5,7 +5,6 @@ import re
 import sys
 
 import pytest
-from browser import CHROMIUM, Browser
 
 from testbed.experiments.commands.cli import dispatch
 
@@ -61,15 +60,11 @@ def test_report_of_a_sweep_starts_with_figures(sweep):
     assert sweep.count('<div class="scroll" role="region" tabindex="0" aria-label=') == sweep.count("<table>")
 
 
-@pytest.fixture(scope="module")
-def opened(page_path):
+@pytest.fixture
+def opened(browser, page_path):
     """A browser that shows it."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    browser = Browser()
     browser.open(page_path.as_uri())
-    yield browser
-    browser.close()
+    return browser
 
 
 def test_a_chart_shows_the_values_under_the_pointer(opened, page_path):

@@ -98,6 +98,14 @@ class Browser:
         for kind in (down, {"type": "keyUp"}):
             self._call("Input.dispatchKeyEvent", key=key, code=key, windowsVirtualKeyCode=code, **kind)
 
+    def tab_to(self, selector):
+        """Press Tab until an element has the focus."""
+        for _ in range(60):
+            if self.value(f"document.activeElement.matches({json.dumps(selector)})"):
+                return
+            self.press("Tab")
+        raise AssertionError(f"Tab never comes to {selector}")
+
     def resize(self, width, height=900):
         """Show the page as a screen of this size does; narrow ones are phones."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
