@@ -220,5 +220,5 @@ class Workload:
         prompt_ids = repeat(None, len(rows)) if rows.prompt_ids is None else rows.prompt_ids
         columns = zip(counts, prompt_ids, zip(session, priority, strict=True), strict=True)
         prefix, each = rows.registered_prefix, rows.tokens_per_id
-        for i, (counts, ids, identity) in enumerate(columns):
-            yield record(Request, (i, *counts, prefix, ids, each, *identity))
+        for i, (numbers, ids, identity) in enumerate(columns):
+            yield record(Request, (i, *numbers, prefix, ids, each, *identity))

@@ -73,7 +73,7 @@ class SchedulerState(Groups):
         if refusal is Refusal.NEVER:
             self.refused = None
             plan.rejected.append(self.waiting.popleft())
-        elif self.kept is not None and refusal is Refusal.LATER and self.take_kept():
+        elif refusal is Refusal.LATER and self.take_kept():
             return self.admit(group, num_tokens, plan)
         return refusal
 
