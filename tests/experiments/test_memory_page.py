@@ -117,10 +117,9 @@ def alike(num_requests, prefixes):
 
 
 def test_page_replays_a_prefix_cache(traced, browser):
-    pool = PoolSpec(96, 64)
-    policy = PrefixCaching(pool, block_size=4)
+    policy = PrefixCaching(PoolSpec(96, 64), block_size=4)
     policy.register_prefix(8)
-    replayed = assert_replayed(browser, traced(policy, pool, prefixes=(0,)))
+    replayed = assert_replayed(browser, traced(policy, PoolSpec(96, 64), prefixes=(0,)))
     assert {kind for state in replayed for kind in state["kind"]} >= {FREE, CACHED, PINNED, RESERVED, LIVE}
     assert any(SEVERAL in state["owner"] for state in replayed)
 
