@@ -43,7 +43,6 @@ def _is_pair(item: object) -> bool:
 
 
 def _length(path: str, tokens: object) -> int:
-    """A number of tokens, or the number of these token ids."""
     if type(tokens) is int:
         return tokens
     if isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens):

@@ -63,7 +63,6 @@ class CsvLengths(FileTrace):
         )  # fmt: skip
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
-        """The content of every prompt; raises InputError for the first line whose content contradicts its length."""
         found = []
         for number, (text, prompt_len) in enumerate(zip(texts, prompts.tolist(), strict=True), start=2):
             where = f"{self.path}, line {number}, column {self.prompt_ids_column}"

@@ -83,7 +83,6 @@ def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any
 
 
 def _base(options: Any) -> dict[str, Any]:
-    """The profile to scale."""
     from testbed.cost.profile import read_profile
     from testbed.experiments.importers.known_shapes import gpu_named, model_named
     from testbed.experiments.validation.profile_fit import carried, nearest
@@ -98,7 +97,6 @@ def _base(options: Any) -> dict[str, Any]:
 
 
 def _origin(base: dict[str, Any]) -> str:
-    """Which profile was scaled."""
     print_ = base["fingerprint"]
     source = print_.get("from", print_)
     carried = f", carried to the data sheet of {print_['device']}" if "from" in print_ else ""
@@ -106,7 +104,6 @@ def _origin(base: dict[str, Any]) -> str:
 
 
 def _report(fitted: "Fitted") -> Iterator[str]:
-    """The factors."""
     ((path, factor),) = fitted.slowness.items()
     yield f"all kernels: {factor:.3f} times as long, standard error {fitted.standard_errors[path]:.3f}"
     for name, seconds in fitted.times_s.items():

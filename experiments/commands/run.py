@@ -60,7 +60,6 @@ def print_help(words: Sequence[str]) -> None:
 
 
 def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
-    """The composed config as YAML, with the comments of the keys from their source files."""
     from omegaconf import OmegaConf
 
     from testbed.experiments.runs.compose import hydra_config, key_errors_explained, register_models
@@ -86,7 +85,6 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _comments(group: str, name: str, folders: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    """The comments of an option's file, after those of its base options."""
     path = files_of(group, folders).get(name)
     if path is not None:
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -110,7 +110,6 @@ def split(options: Namespace, verb: str) -> tuple[list[str], list[str]]:
 
 
 def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequence[Any]) -> "Iterator[Compared]":
-    """The simulated server of each log compared with one with other values."""
     from testbed.experiments.validation.deviations import compare
     from testbed.experiments.validation.log_replay import replay, slowness_of
 
@@ -126,7 +125,6 @@ def _cells(rows: "Sequence[Compared]") -> Iterator[tuple[str, ...]]:
 
 
 def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]") -> None:
-    """Each metric, real and simulated; of a what-if the columns are simulated and what if."""
     from testbed.experiments.runs.whole_files import write_cells
 
     whole = [*rows, *effects]

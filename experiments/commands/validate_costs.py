@@ -51,7 +51,6 @@ def main(argv: list[str]) -> None:
 
 
 def _held_back(folders: list[Path], every: int) -> None:
-    """Print the errors of held-back rows by kind and section."""
     import pandas as pd
 
     from testbed.core.errors import InputError

@@ -60,7 +60,6 @@ def read(folder: Path, requested: Requested) -> Imported:
 
 
 def _degrees(folder: Path) -> dict[int, Path]:
-    """The folders of measured degrees, `folder` itself or those in it, by the number at the end of their names."""
     found = {}
     for place in (folder, *sorted(folder.glob("*tp*"))):
         number = re.search(r"tp(\d+)$", place.name)
@@ -77,7 +76,6 @@ def _csv(folder: Path, name: str) -> Path:
 
 
 def _meta(folder: Path) -> Mapping[str, Any]:
-    """What the profiler says of itself, in the folder or above it; nothing where it is not there."""
     for place in (folder, folder.parent):
         for name in ("meta.yaml", "profile_meta.yaml"):
             if (place / name).is_file():
@@ -106,7 +104,6 @@ def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
 
 
 def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int]:
-    """A column of whole numbers, at least 0."""
     values = numbers(columns[name])
     sound = (values >= 0) & (values <= MAX_LEN) & (values == np.floor(values))
     require(str(path), name, columns[name], sound, "a whole number of at least 0")
@@ -114,7 +111,6 @@ def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int
 
 
 def _times(path: Path, columns: Mapping[str, list[str]]) -> list[float]:
-    """Microseconds."""
     values = numbers(columns["time_us"])
     require(str(path), "time_us", columns["time_us"], (values >= 0) & np.isfinite(values), "a time of at least 0")
     return [float(value) for value in values]

@@ -16,7 +16,6 @@ def one_line(error: BaseException) -> str:
 
 
 def _flat(message: str) -> str:
-    """The lines of a message on one."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = " ".join(line if line.endswith((".", ":", ";")) else f"{line};" for line in lines)
     return text.rstrip("; ") or "unknown error"

@@ -48,7 +48,6 @@ class RunStore:
         return Measured(measure(config, self.folder), run_id(config))
 
     def _replayed(self, config: RunConfig) -> RunConfig:
-        """The config with a length file in place of an embedded model of the same name."""
         files, embedded = dict(self.lengths), str(config.trace.parameters.get("model"))
         if embedded not in files:
             return config

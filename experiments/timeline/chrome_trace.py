@@ -44,7 +44,6 @@ def _overlaps(life: Life, start_ps: int, stop_ps: int) -> bool:
 
 
 def _names(num_lanes: int) -> Iterator[Event]:
-    """Names for processes and lanes."""
     for pid, name in PROCESSES.items():
         yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}}
@@ -68,7 +67,6 @@ def _lanes(lives: Sequence[Life]) -> list[int]:
 
 
 def _nested(life: Life, lane: int) -> Iterator[Event]:
-    """One request's events, in order."""
     place = {"pid": REQUESTS, "tid": lane}
     r = life.request
     arguments = {"prompt_tokens": r.prompt_len, "num_seqs": r.num_seqs}
@@ -83,7 +81,6 @@ def _nested(life: Life, lane: int) -> Iterator[Event]:
 
 
 def _rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[Event]:
-    """An instant event for each rejected request."""
     for life in lives:
         if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
             name, arguments = f"request {life.request.request_id} rejected", {"reason": life.rejected}
@@ -92,7 +89,6 @@ def _rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[
 
 
 def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
-    """For each span of identical iterations one event, and the counters of the pool and of the queues."""
     seen = (spans["start_ps"] >= start_ps) & (spans["start_ps"] < stop_ps)
     before = start_ps
     for values in zip(*(spans[name][seen].tolist() for name in COLUMNS), strict=True):
@@ -112,7 +108,6 @@ def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> 
 
 
 def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator[Event]:
-    """The pool in slots by kind, and the requests by state; slots that are not held are the rest."""
     slots = {name: round(row[name], 3) for name in SLOTS}
     slots["rest"] = round(num_slots - sum(slots.values()), 3)
     for name, values in (("slots", slots), ("requests", {name: row[name] for name in QUEUES})):

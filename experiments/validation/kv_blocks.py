@@ -38,7 +38,6 @@ def recorded_blocks(meta: Mapping[str, Any]) -> tuple[int, int | None] | None:
 
 
 def _places(meta: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Where the engine's cache may be described."""
     resolved = meta.get("resolved_config") or {}
     for place in (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config")):
         if isinstance(place, Mapping):

@@ -44,7 +44,6 @@ def described(
 
 
 def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
-    """The pool that meta.json has."""
     recorded = recorded_blocks(meta_of(log))
     if recorded is None:
         return None
@@ -57,7 +56,6 @@ def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
 
 
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
-    """The pool that the logs' requests filled, or what the GPU's memory leaves."""
     size, server = config.policy.parameters.get("block_size", 1), config.server
     rest = server.kv_slots(config.model, size) // size
     left = f"{rest:,} of {size} tokens, what {server.memory_utilization:g} of {server.name} leaves"
@@ -75,7 +73,6 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
 
 
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
-    """The config with that pool, which takes the place of what would compute it."""
     computing = {name: config.server.default(name) for name in ("memory_utilization", "workspace_gib")}
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 

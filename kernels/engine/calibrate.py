@@ -52,7 +52,6 @@ class NoAttention(Attention):
         """See Attention."""
 
     def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
-        """See Attention."""
         out.copy_(self.output)
         return lambda layer: None
 

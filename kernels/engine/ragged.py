@@ -105,7 +105,6 @@ class Ahead:
 
 
 def _decoded(part: Part, token_buffers: TokenBuffers) -> int:
-    """The newest token of a sequence; for padding, one that it has stored."""
     if part.wanted:
         return token_buffers.newest(part.seq, part.num_stored)
     return token_buffers.read(part.seq, part.num_stored, part.written)[0]

@@ -102,7 +102,6 @@ class Sampler:
         return survivors
 
     def _go_on(self, group: SequenceGroup, survivors: Survivors) -> None:
-        """Set the candidates' tokens after a step."""
         tokens, seqs = self.token_buffers.tokens, group.sequences
         before = [tokens[seq.seq_id] for seq in seqs]
         for parent, child in survivors.parents:

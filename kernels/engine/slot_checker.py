@@ -120,11 +120,9 @@ class SlotChecker(NoSlotChecker):
         self._owned = owned
 
     def _ids(self, seq_id: int) -> list[int]:
-        """An id for every token of a sequence together with all tokens before it."""
         return [*accumulate(self.token_buffers.tokens[seq_id], lambda *chain: hash(chain), initial=0)][1:]
 
     def _slots(self, seq_id: int, table: list[Extent]) -> Ints:
-        """The slots of a table in order, which must be in the pool."""
         slots = np.concatenate([np.empty(0, np.int64), *(np.arange(first, first + n) for first, n in table)])
         if len(slots) and not 0 <= slots.min() <= slots.max() < len(self._owned):
             raise SlotError(f"{self._who(seq_id)} has slots {slots.min()} to {slots.max()} of {len(self._owned)}")

@@ -106,7 +106,6 @@ class Transfer:
             launch(stream)
 
     def _bound(self) -> Iterator[Launch]:
-        """The launches that gather the blocks in staging, or scatter them."""
         shape = (1, self.block // 256, 128)
         pool, staged = self.memory.near.view(1, -1, *shape), self.memory.staging.view(-1, 1, *shape)
         for first in range(0, len(self.ids), MAX_GRID):
@@ -173,7 +172,6 @@ class DecodeLoad:
         raise InputError("the decodes ended before the transfers; nothing was kept")
 
     def _times_us(self, call: Call, times: int, replays: int, stream: torch.cuda.Stream) -> list[float]:
-        """When the transfers begin and end, and when each decode does, in microseconds from the first."""
         begin, end, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(replays + 3))
         torch.cuda.synchronize()
         marks[0].record()

@@ -34,7 +34,6 @@ def mooncake(table: pd.DataFrame) -> Figure:
 
 
 def _curves(axes: Axes, table: pd.DataFrame, quantity: str, scale: float, marker: str = "") -> None:
-    """One curve an order, by `num_blocks`."""
     sizes = sorted(set(table["num_blocks"]))
     for order, (label, color, line) in ORDERS.items():
         curve = table[table["order"] == order].groupby("num_blocks")[quantity].mean().reindex(sizes)

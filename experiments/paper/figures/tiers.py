@@ -73,6 +73,5 @@ def transfer_sizes(table: pd.DataFrame) -> Figure:
 
 
 def _curves(axes: Axes, table: pd.DataFrame, x: str, y: str, by: str, lines: dict[str, str] | None = None) -> None:
-    """One curve for each value of the column `by`."""
     for name, curve in table.groupby(by, sort=False):
         axes.plot(curve[x], curve[y], (lines or {}).get(str(name), "-"), marker="o", markersize=3, label=name)

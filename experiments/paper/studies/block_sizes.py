@@ -196,7 +196,6 @@ class Recovery(BlockSizes):
         return [row for machine in self.machines for size in self.block_sizes for row in self._ms(store, machine, size)]
 
     def _ms(self, store: RunStore, machine: str, size: int) -> list[Row]:
-        """By each way, and of a recompute also what the published figure would show."""
         config = store.config((*self.machines[machine], f"policy.block_size={size}"))
         cost = make_cost(config.cost, config.model, config.server)
         blocks = ceil_div(self.num_tokens, size)

@@ -78,7 +78,6 @@ class Groups(Study):
                  "useful_percent": 100 * useful / (used.total * unit)}]  # fmt: skip
 
     def _stored(self, policy: MemoryPolicy, seq: Stream, length: int) -> bool:
-        """Whether the policy takes a sequence of so many tokens, chunk by chunk."""
         prefilled = max(length - 1, 1)
         if isinstance(policy.admit([seq], min(prefilled, self.chunk)), Refusal):
             return False
