@@ -116,7 +116,8 @@ def _times(path: Path, columns: Mapping[str, list[str]]) -> list[float]:
     return [float(value) for value in values]
 
 
-def _sum(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
+def summed(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
+    """(count, microseconds) of these layers together, each so many times, at the counts that all have."""
     absent = [name for name in times if name not in layers]
     if absent:
         raise InputError(f"{path}: no times of {', '.join(absent)}; it has {', '.join(layers)}")
@@ -129,11 +130,11 @@ def _add_layers(found: Imported, here: Path) -> None:
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
     times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
     note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())
-    linear = _sum(dense, layers, times)
+    linear = summed(dense, layers, times)
     found.add("linear", PER_LAYER, ["num_tokens"], linear, note, **_between(linear, "linear", found))
-    once = _sum(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
+    once = summed(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
     found.add("once_per_iteration", ONCE, ["num_tokens"], once, " + ".join(ONCE_BY_TOKENS))
-    head = _sum(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
+    head = summed(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
     more = _between(head, "output_head", found)
     found.add("output_head", ONCE, ["num_rows"], head, " + ".join(ONCE_BY_ROWS), **more)
     known = {*times, *ONCE_BY_TOKENS, *ONCE_BY_ROWS}

@@ -63,16 +63,13 @@ class SlotChecker(NoSlotChecker):
         pools.device.fill_(pools.nan)
 
     def planned(self, plan: Plan) -> None:
-        """Begin a step."""
         self.step += 1
         self.tables.forget_all()
 
     def moved(self, ops: Ops) -> None:
-        """Move the ids as the bytes were moved."""
         self.memory.perform(ops)
 
     def landed(self, move_id: int) -> None:
-        """Move the ids that it moved; raises ClauseError where they were written meanwhile."""
         self.memory.land(move_id)
 
     def before(self, batch: Ragged) -> None:

@@ -60,11 +60,6 @@ def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batc
         measured = measure_iteration(layers, pools, num_gpus, lens, seed)
         predicted = cost.iteration(Work(len(lens), sum(lens), max(lens))) / 1e6
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
-    return {"axes": AXES, **errors_of(rows), "points": rows}
-
-
-def errors_of(rows: list[list[Any]]) -> dict[str, Any]:
-    """Number of batches, median and 95th percentile of the relative error."""
     errors = np.array([abs(predicted / measured - 1) for *_, measured, predicted in rows])
-    median, p95 = float(np.median(errors)), float(np.percentile(errors, 95))
-    return {"num_batches": len(rows), "median_error": round(median, 5), "p95_error": round(p95, 5)}
+    median, p95 = (round(float(np.percentile(errors, percent)), 5) for percent in (50, 95))
+    return {"axes": AXES, "num_batches": len(rows), "median_error": median, "p95_error": p95, "points": rows}

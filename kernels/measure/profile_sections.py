@@ -22,7 +22,6 @@ from testbed.kernels.measure.fingerprint import file_name, fingerprint
 from testbed.kernels.measure.holdout import evaluate_fit
 from testbed.kernels.measure.layers import Layers, shard_shape
 from testbed.kernels.measure.timing import warm_up
-from testbed.kernels.verify.random_batches import Shape
 from testbed.kernels.verify.verify_attention import variants, verify
 
 POOL_BYTES = 24 << 30
@@ -62,15 +61,11 @@ def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
                                         "one extent per sequence; block size without meaning"),
         "prefill_attention": section(PER_LAYER, ("num_seqs", "new_tokens", "past_tokens"),
                                      sweeps.prefill_attention(pools, shapes[16], longest), "block size 16"),
-        "mixed_attention": mixed_section(pools, shapes[16], longest),
+        "mixed_attention": section(PER_LAYER, sweeps.MIXED_AXES,
+                                   sweeps.mixed_attention(Pools(PROMPT_BYTES), pools, shapes[16], longest),
+                                   "block size 16, ragged lengths; both kernels in one stream"),
         "cache_write": section(PER_LAYER, ("num_tokens",), sweeps.cache_write(pools, shapes[16]), "block size 16"),
     }  # fmt: skip
-
-
-def mixed_section(pools: Pools, shape: Shape, longest: int) -> dict[str, Any]:
-    """The section of prompts and decodes in one iteration."""
-    points = sweeps.mixed_attention(Pools(PROMPT_BYTES), pools, shape, longest)
-    return section(PER_LAYER, sweeps.MIXED_AXES, points, "block size 16, ragged lengths; both kernels in one stream")
 
 
 def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any]:

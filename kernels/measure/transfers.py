@@ -11,7 +11,7 @@ alone and while decode attention of Llama-3-8B's shape runs, whose slowdown is t
 import ctypes
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -217,19 +217,15 @@ def rows(options: Namespace) -> Iterator[Point]:
     """A row for each case; then the file is written."""
     if "peer" in options.ways and torch.cuda.device_count() < 2:
         raise InputError("--ways peer: needs two GPUs, this machine has one")
-    return _measured(options.ways, options.methods, options.out)
-
-
-def _measured(ways: Sequence[str], methods: Sequence[str], out: Path) -> Iterator[Point]:
     load, stream, points = DecodeLoad(), torch.cuda.Stream(), list[Point]()
-    for way in ways:
+    for way in options.ways:
         memory = Memory(way)
         for case in cases(way):
-            if case.method in methods:
+            if case.method in options.methods:
                 points.append(measure(case, memory, load, stream))
                 yield points[-1]
         del memory
-    out.write_text(dump(hardware_file(points, out)), encoding="utf-8")
+    options.out.write_text(dump(hardware_file(points, options.out)), encoding="utf-8")
 
 
 def add_arguments(parser: Parser) -> None:

@@ -80,10 +80,7 @@ def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Findi
     """
     low, high = claim["sizes"]
     claimed, others = curve.loc[low:high], curve.drop(curve.loc[low:high].index)
-    margins = [
-        1 - (claimed.max() / curve.min() - 1) / NEAR,
-        1 - (claimed.min() / others.min() - 1) / SLACK,
-    ]
+    margins = [1 - (claimed.max() / curve.min() - 1) / NEAR, 1 - (claimed.min() / others.min() - 1) / SLACK]
     if "worse_from" in claim:
         margins.append((curve.loc[claim["worse_from"] :].min() / claimed.max() - 1) / NEAR)
     text = ", ".join(f"{size}: {value:.2f}" for size, value in (curve / curve.min()).items())

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
 from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.study import Finding, Row, Study
 from testbed.experiments.runs.compose import configured
@@ -41,18 +40,8 @@ class OpenSessions(Study):
         return int(config.arrivals.parameters["at_once"]) * mean * config.model.kv_bytes_per_token / GIB
 
     def _configured(self, store: RunStore, words: Sequence[str], values: Mapping[str, Any]) -> RunConfig:
-        return configured((*self.common, *words), {"trace.path": sessions_file(self.name, store), **values})
-
-
-def sessions_file(study: str, store: RunStore) -> str:
-    """The file of recorded sessions that the user gave."""
-    path = dict(store.lengths).get(SESSIONS)
-    if path is None:
-        raise InputError(
-            f"{study}: replays recorded sessions (give --lengths {SESSIONS}=FILE, in the format of "
-            "github.com/callanjfox/kv-cache-tester, one session a line)"
-        )
-    return path
+        path = self.given_files(store, [SESSIONS])[SESSIONS]
+        return configured((*self.common, *words), {"trace.path": path, **values})
 
 
 def reported(
