@@ -23,8 +23,8 @@ DESCRIPTION = (
 )
 
 
-def parser() -> Parser:
-    """The arguments; logs and KEY=VALUE as in validate, without a cost."""
+def main(argv: list[str]) -> None:
+    """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
     this = Parser("fit-profile", DESCRIPTION)
     add_logs(this)
     this.add_argument("--from", dest="source", metavar="PROFILE", help="the profile to scale, a file or a name that "
@@ -33,12 +33,7 @@ def parser() -> Parser:
     this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)")
     this.add_argument("--tensor-parallel", type=at_least_one, default=1, metavar="N", help="GPUs (default: 1)")
     this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
-    options = parser().parse_intermixed_args(argv)
+    options = this.parse_intermixed_args(argv)
     from testbed.cost.sections import dump
     from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.validation.profile_fit import table

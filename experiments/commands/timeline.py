@@ -9,19 +9,15 @@ from testbed.experiments.commands.parser import Parser, add_window, window
 NAME = "timeline.json"
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Simulate the run of a folder again, and write its trace."""
     this = Parser(
         "timeline", "Simulates the run of a folder again, and exports requests, iterations and the pool as a trace."
     )
     this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
     add_window(this)
     this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{NAME}; a name in .gz is packed")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Simulate the run of a folder again, and write its trace."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.timeline.trace_file import write_trace
 
