@@ -18,8 +18,7 @@ def main(argv: list[str]) -> None:
         "rows", type=Path, nargs="?", help="output of testbed measure sampler (default: the kept rows)"
     )
     options = this.parse_args(argv)
-    from testbed.experiments.paper.fits import fit_2023, fit_beams  # imported late: help does not need it
-    from testbed.experiments.paper.sampler_fit import report
+    from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # imported late: help does not need it
     from testbed.experiments.runs.run_store import RunStore
 
     if options.kind == "sampler":

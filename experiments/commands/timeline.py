@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
     this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{NAME}; a name in .gz is packed")
     options = this.parse_args(argv)
     from testbed.experiments.commands.console import wide_console
-    from testbed.experiments.timeline.trace_file import write_trace
+    from testbed.experiments.timeline.chrome_trace import write_trace
 
     console = wide_console()
     trace = timeline(options.run, *window(options), say=console.print)
@@ -35,7 +35,7 @@ def timeline(
 ) -> dict[str, Any]:
     """The trace of a run folder's config, from start_s to stop_s or the end, in seconds; `say` receives remarks."""
     from testbed.experiments.runs.run_folder import changed_since, complete, read_config
-    from testbed.experiments.timeline.trace_file import trace_of
+    from testbed.experiments.timeline.chrome_trace import trace_of
 
     config = read_config(folder)
     trace, end_s = trace_of(config, start_s, stop_s)

@@ -50,8 +50,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_intermixed_args(argv)
     logs, servers, _ = replayed_logs(options, "validate")
     from testbed.experiments.commands.console import plain_table, wide_console
-    from testbed.experiments.validation.conclusion import conclude
-    from testbed.experiments.validation.deviations import compare, over_time
+    from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 
     console = wide_console()

@@ -4,13 +4,21 @@ Requests are nested B and E events on lanes, iterations X events, the pool and t
 in microseconds of simulated time, six decimals of which are whole picoseconds.
 """
 
+import gzip
 import heapq
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from testbed.core.request import Request
-from testbed.experiments.timeline.phases import Life
+from testbed.build import build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Request
+from testbed.experiments.runs.whole_files import write_text, write_with
+from testbed.experiments.timeline.phases import Life, PhaseRecorder
 from testbed.sim.recorder import Columns
+from testbed.sim.simulation import simulate
 
 REQUESTS, ITERATIONS, POOL = 1, 2, 3
 PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
@@ -117,3 +125,27 @@ def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator
 def us(time_ps: int) -> float:
     """Microseconds."""
     return time_ps / PS_PER_US
+
+
+def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = None) -> tuple[dict[str, Any], float]:
+    """The trace from start_s to stop_s or the end of the run (s), and when the simulation ended (s)."""
+    setup, recorder = build(config), PhaseRecorder()
+    start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
+    simulate(
+        setup.workload, setup.scheduler, setup.cost, setup.model.max_len, stop_ps=end_ps,
+        recorder=recorder, fast_forward=setup.config.fast_forward, beams=setup.beams,
+    )  # fmt: skip
+    if start_ps >= recorder.end_ps:
+        raise InputError(f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to show")
+    lives, spans = recorder.lives(setup.workload), recorder.spans.columns()
+    what = (setup.pool.num_slots, setup.description, start_ps, stop_ps)
+    return chrome_trace(lives, spans, *what), recorder.end_ps / PS
+
+
+def write_trace(path: Path, trace: dict[str, Any]) -> None:
+    """Write a trace; a name that ends in .gz is packed, which Perfetto opens too."""
+    text = json.dumps(trace, separators=(",", ":")) + "\n"
+    if path.suffix == ".gz":
+        write_with(path, lambda temporary: temporary.write_bytes(gzip.compress(text.encode(), mtime=0)))
+    else:
+        write_text(path, text)

@@ -10,8 +10,7 @@ from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
 from testbed.experiments.importers.all_reduces import bench_link
-from testbed.experiments.validation.kv_blocks import high_water, meta_of, recorded_blocks
-from testbed.experiments.validation.log_doubts import doubts
+from testbed.experiments.validation.kv_blocks import doubts, high_water, meta_of, recorded_blocks
 from testbed.experiments.validation.log_replay import PROFILE_COST
 from testbed.traces.vllm_log import VllmLog
 
