@@ -128,7 +128,6 @@ def _is_open(node: ast.ClassDef) -> bool:
 
 
 def _answer_anything(lines: list[str], node: ast.ClassDef) -> None:
-    """Change the return types of the class's methods to Any."""
     for hint in (one.returns for one in node.body if isinstance(one, ast.FunctionDef)):
         if hint is not None and ast.unparse(hint) != "None":
             line = lines[hint.lineno - 1]

@@ -28,8 +28,6 @@ class Turn(NamedTuple):
 
 
 class _Chain(NamedTuple):
-    """A sub-agent: its recorded end in s, and its last turn."""
-
     end_s: float
     last: int
 
@@ -66,7 +64,6 @@ class SessionTurns:
             answered_s = request["t"] + request.get("api_time", 0.0)
 
     def _chain(self, session: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int | None:
-        """Add a sub-agent's requests in sequence; returns the last one's turn."""
         last = None
         for request in session["requests"]:
             if request.get("type") == "subagent" or self._is_long(request):

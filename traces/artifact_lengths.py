@@ -14,7 +14,7 @@ from testbed.traces.reader import columns
 
 # SHA-256 of the rows, as lines "prompt,output": it does not depend on the file that they are read from.
 PUBLISHED = {
-    "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": "ShareGPT, all 84,226 rows of the artifact",
+    "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": "ShareGPT, all 84,226 rows of the artifact"
 }
 
 
@@ -43,7 +43,6 @@ def _is_pair(item: object) -> bool:
 
 
 def _length(path: str, tokens: object) -> int:
-    """A number of tokens, or the number of these token ids."""
     if type(tokens) is int:
         return tokens
     if isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens):

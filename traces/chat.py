@@ -12,8 +12,8 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
-from testbed.traces.conversation_model import ConversationModel
 from testbed.traces.files import lengths, read_table
+from testbed.traces.length_model import ConversationModel
 from testbed.traces.reader import Trace, checked_count, stream
 
 HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"

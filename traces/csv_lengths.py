@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.core.errors import InputError
@@ -14,6 +15,7 @@ IDENTITY = ("session", "priority")
 DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", *IDENTITY)
 
 
+@dataclass(eq=False, repr=False)
 class CsvLengths(FileTrace):
     """Prompt and output lengths in tokens, from a CSV with a header; with arrival times in seconds, with the content of
     prompts, with how requests sample (number of sequences; whether a beam), with the name of their session and with
@@ -23,26 +25,21 @@ class CsvLengths(FileTrace):
     A number identifies its tokens and, as in Mooncake's traces, all before them; with tokens_per_id 1 it is a token id.
     """
 
-    def __init__(
-        self,
-        path: str,
-        input_column: str = "input_tokens",
-        output_column: str = "output_tokens",
-        arrival_column: str = DEFAULTS[0],
-        prompt_ids_column: str = DEFAULTS[1],
-        tokens_per_id: int = 16,
-        num_seqs_column: str = DEFAULTS[2],
-        beam_column: str = DEFAULTS[3],
-        session_column: str = DEFAULTS[4],
-        priority_column: str = DEFAULTS[5],
-    ) -> None:
-        super().__init__(path)
-        self.input_column, self.output_column, self.arrival_column = input_column, output_column, arrival_column
-        self.prompt_ids_column, self.tokens_per_id = prompt_ids_column, tokens_per_id
-        self.num_seqs_column, self.beam_column = num_seqs_column, beam_column
-        self.session_column, self.priority_column = session_column, priority_column
-        if tokens_per_id < 1:
-            raise InputError(f"trace.tokens_per_id={tokens_per_id}: must be at least 1")
+    path: str
+    input_column: str = "input_tokens"
+    output_column: str = "output_tokens"
+    arrival_column: str = DEFAULTS[0]
+    prompt_ids_column: str = DEFAULTS[1]
+    tokens_per_id: int = 16
+    num_seqs_column: str = DEFAULTS[2]
+    beam_column: str = DEFAULTS[3]
+    session_column: str = DEFAULTS[4]
+    priority_column: str = DEFAULTS[5]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.path)
+        if self.tokens_per_id < 1:
+            raise InputError(f"trace.tokens_per_id={self.tokens_per_id}: must be at least 1")
 
     def read(self) -> Rows:
         """All rows in file order; what only some files have is set where this one has the columns."""
@@ -63,7 +60,6 @@ class CsvLengths(FileTrace):
         )  # fmt: skip
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
-        """The content of every prompt; raises InputError for the first line whose content contradicts its length."""
         found = []
         for number, (text, prompt_len) in enumerate(zip(texts, prompts.tolist(), strict=True), start=2):
             where = f"{self.path}, line {number}, column {self.prompt_ids_column}"

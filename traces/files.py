@@ -141,7 +141,6 @@ def read_json(path: str) -> Any:
 
 
 def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
-    """JSON that begins at a line of a file."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

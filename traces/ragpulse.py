@@ -52,7 +52,6 @@ class RagPulseJsonl(FileTrace):
         return Rows(prompts, outputs, np.array(times), ids, TOKENS_PER_ID)
 
     def _parts(self) -> Iterator[tuple[int, Part]]:
-        """Every hash id and its part; a line has an id and its token_length."""
         numbers = count()
         for path in map(str, self.companions(self.path)):
             for number, item in json_lines(path):

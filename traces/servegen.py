@@ -66,7 +66,6 @@ class ServeGenFolder(Trace):
         return whole if max_len is None else whole.at_most(max_len)
 
     def _client(self, path: Path, rng: np.random.Generator) -> Iterator[tuple[Floats, Column, Column]]:
-        """Times, prompts and outputs of one client's windows."""
         lengths = self._lengths(path.with_name(path.name.replace("-trace.csv", "-dataset.json")))
         for window in self._windows(path):
             times = arrivals(window, rng)
@@ -117,7 +116,6 @@ def arrivals(window: Window, rng: np.random.Generator) -> Floats:
 
 
 def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str, float]:
-    """Start, rate, distribution and shape of one line."""
     try:
         start, rate, _, pattern, shape, _ = line
         values = float(start), float(rate), pattern, float(shape)
@@ -134,7 +132,6 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
 
 
 def _table(field: Any) -> Mapping[int, float]:
-    """A table {tokens: share}, which is text in the published files."""
     table = ast.literal_eval(field) if isinstance(field, str) else field
     return {int(key): float(share) for key, share in table.items()}
 

@@ -1,5 +1,7 @@
 """WMT translation (CSV of sentence lengths): a shared k-shot prefix and one sentence to translate (section 6.4)."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from testbed.core.errors import InputError
@@ -8,6 +10,7 @@ from testbed.traces.files import lengths, read_table
 from testbed.traces.reader import FileTrace
 
 
+@dataclass(eq=False, repr=False)
 class WmtCsv(FileTrace):
     """Prompt = prefix + source sentence, output = its translation, in tokens.
 
@@ -15,19 +18,16 @@ class WmtCsv(FileTrace):
     for 5-shot). year selects the test set's year (the paper's is 2016); None keeps every row.
     """
 
-    def __init__(
-        self,
-        path: str,
-        registered_prefix: int,
-        year: int | None = 2016,
-        source_column: str = "src_tokens_llama",
-        target_column: str = "tgt_tokens_llama",
-    ) -> None:
-        super().__init__(path)
-        if registered_prefix < 0:
-            raise InputError(f"trace {path}: registered_prefix={registered_prefix}: must be 0 or more tokens")
-        self.registered_prefix, self.year = registered_prefix, year
-        self.source_column, self.target_column = source_column, target_column
+    path: str
+    registered_prefix: int
+    year: int | None = 2016
+    source_column: str = "src_tokens_llama"
+    target_column: str = "tgt_tokens_llama"
+
+    def __post_init__(self) -> None:
+        super().__init__(self.path)
+        if self.registered_prefix < 0:
+            raise InputError(f"trace {self.path}: registered_prefix={self.registered_prefix}: must be 0 or more tokens")
 
     def read(self) -> Rows:
         """The rows of that year in file order, with the prefix before each and its length in Rows."""

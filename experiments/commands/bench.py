@@ -36,17 +36,13 @@ class Speed(NamedTuple):
         return f"{self.operations:,}", f"{self.seconds:.3f}", f"{rate:,.0f}", f"{self.batch:.1f}", f"{self.peak_gb:.2f}"
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Measure, each in a new process, one at a time; print a table."""
     this = Parser("bench", "Measures the simulator's speed on one core, with all records in memory.")
     this.add_argument("--lengths", metavar="FILE", help="ShareGPT length file; default: the embedded model")
     this.add_argument("--repeats", type=at_least_one, default=3, metavar="N", help="keep the fastest of N (default 3)")
     this.add_argument("--requests", type=at_least_one, default=1_000_000, metavar="N", help="requests of the long run")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Measure, each in a new process, one at a time; print a table."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.runs.choice_names import length_file
 

@@ -18,7 +18,8 @@ NUMBERS = (
 )
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Print every tried rate, then the answer."""
     this = Parser(
         "capacity",
         "Finds the highest rate (requests/s) at which a share of the requests meets slo.ttft_s and slo.tpot_s, "
@@ -31,12 +32,7 @@ def parser() -> Parser:
         this.add_argument(flag, type=float, default=default, metavar=unit, help=text)
     this.add_argument("--runs", type=Path, default=PROBES, metavar="DIR",
                       help=f"folders of the simulated rates (default: {PROBES})")  # fmt: skip
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Print every tried rate, then the answer."""
-    options = parser().parse_intermixed_args(argv)
+    options = this.parse_intermixed_args(argv)
     from testbed.api import capacity
     from testbed.experiments.runs.vllm_words import expand
 

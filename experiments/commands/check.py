@@ -6,7 +6,8 @@ from testbed.core.errors import InputError
 from testbed.experiments.commands.parser import Parser
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> int:
+    """Print the result; returns 1 where a clause is violated."""
     this = Parser(
         "check",
         "Checks a memory policy against every clause of the contract, in pools of several sizes; prints the first "
@@ -19,12 +20,7 @@ def parser() -> Parser:
     this.add_argument("--max-len", type=int, help="the longest sequence in tokens")
     this.add_argument("--host-slots", type=int, help="slots of the host pool")
     this.add_argument("--examples", type=int, default=200, help="random histories in each pool (default: 200)")
-    return this
-
-
-def main(argv: list[str]) -> int:
-    """Print the result; returns 1 where a clause is violated."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     parameters = dict(map(parameter, options.parameters))
     from testbed.checking import check
     from testbed.experiments.runs.progress import spoken

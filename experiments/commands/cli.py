@@ -112,7 +112,6 @@ def version_text() -> str:
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:
-    """The function of a command."""
     if name not in COMMANDS:
         from testbed.core.errors import InputError
         from testbed.schema import did_you_mean

@@ -8,18 +8,14 @@ from testbed.experiments.commands.parser import Parser
 from testbed.experiments.runs.whole_files import write_text
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Print the tables; write the requested files."""
     this = Parser("compare", "Compares finished runs, simulated or on a GPU.")
     this.add_argument("runs", nargs="+", metavar="[NAME=]RUN", help="run folders; changes are from the first")
     this.add_argument("--csv", type=Path, metavar="OUT", help="write a row per number and run")
     this.add_argument("--html", type=Path, metavar="OUT", help="write one page with curves and tables")
     this.add_argument("--figure", type=Path, metavar="OUT", help="draw the curves of all runs: .png, .pdf or .svg")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Print the tables; write the requested files."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.compare import curves
     from testbed.experiments.compare.comparison import compare, tidy

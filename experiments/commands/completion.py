@@ -68,7 +68,6 @@ def _flags(command: str) -> list[str]:
 
 
 def _keys(words: Sequence[str]) -> Iterator[str]:
-    """The keys of a run with the options that a line has selected, read from the config's files."""
     import yaml
 
     run = yaml.safe_load((CONF / "run.yaml").read_text(encoding="utf-8"))

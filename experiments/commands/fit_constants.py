@@ -6,7 +6,8 @@ from tempfile import TemporaryDirectory
 from testbed.experiments.commands.parser import Parser
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Print the constants as lines for the YAML."""
     this = Parser("fit-constants", "Fits the unmeasured constants, and prints them.")
     kinds = this.add_subparsers(dest="kind", required=True, metavar="2023|beams|sampler")
     system = kinds.add_parser("2023", help="software times of the 2023 system, to two bars of Figure 13")
@@ -16,14 +17,8 @@ def parser() -> Parser:
     sampler.add_argument(
         "rows", type=Path, nargs="?", help="output of testbed measure sampler (default: the kept rows)"
     )
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Print the constants as lines for the YAML."""
-    options = parser().parse_args(argv)
-    from testbed.experiments.paper.fits import fit_2023, fit_beams  # imported late: help does not need it
-    from testbed.experiments.paper.sampler_fit import report
+    options = this.parse_args(argv)
+    from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # imported late: help does not need it
     from testbed.experiments.runs.run_store import RunStore
 
     if options.kind == "sampler":

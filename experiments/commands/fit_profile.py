@@ -23,8 +23,8 @@ DESCRIPTION = (
 )
 
 
-def parser() -> Parser:
-    """The arguments; logs and KEY=VALUE as in validate, without a cost."""
+def main(argv: list[str]) -> None:
+    """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
     this = Parser("fit-profile", DESCRIPTION)
     add_logs(this)
     this.add_argument("--from", dest="source", metavar="PROFILE", help="the profile to scale, a file or a name that "
@@ -33,12 +33,7 @@ def parser() -> Parser:
     this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)")
     this.add_argument("--tensor-parallel", type=at_least_one, default=1, metavar="N", help="GPUs (default: 1)")
     this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
-    options = parser().parse_intermixed_args(argv)
+    options = this.parse_intermixed_args(argv)
     from testbed.cost.sections import dump
     from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.validation.profile_fit import table
@@ -83,7 +78,6 @@ def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any
 
 
 def _base(options: Any) -> dict[str, Any]:
-    """The profile to scale."""
     from testbed.cost.profile import read_profile
     from testbed.experiments.importers.known_shapes import gpu_named, model_named
     from testbed.experiments.validation.profile_fit import carried, nearest
@@ -98,7 +92,6 @@ def _base(options: Any) -> dict[str, Any]:
 
 
 def _origin(base: dict[str, Any]) -> str:
-    """Which profile was scaled."""
     print_ = base["fingerprint"]
     source = print_.get("from", print_)
     carried = f", carried to the data sheet of {print_['device']}" if "from" in print_ else ""
@@ -106,7 +99,6 @@ def _origin(base: dict[str, Any]) -> str:
 
 
 def _report(fitted: "Fitted") -> Iterator[str]:
-    """The factors."""
     ((path, factor),) = fitted.slowness.items()
     yield f"all kernels: {factor:.3f} times as long, standard error {fitted.standard_errors[path]:.3f}"
     for name, seconds in fitted.times_s.items():

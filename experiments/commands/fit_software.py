@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from testbed.experiments.validation.software_fit import Fitted
 
 
-def parser() -> Parser:
-    """The arguments; logs and KEY=VALUE as in validate."""
+def main(argv: list[str]) -> None:
+    """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
     this = Parser(
         "fit-software",
         "Fits software times of a server to its logs: per iteration, running request and scheduled token, and of the "
@@ -23,12 +23,7 @@ def parser() -> Parser:
     )
     add_logs(this)
     this.add_argument("--out", type=Path, metavar="FILE", help="write the profile with these times")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
-    options = parser().parse_intermixed_args(argv)
+    options = this.parse_intermixed_args(argv)
     logs, servers, paths = replayed_logs(options, "fit")
     from testbed.cost.profile import read_profile
     from testbed.cost.sections import dump

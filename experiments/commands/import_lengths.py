@@ -3,16 +3,12 @@
 from testbed.experiments.commands.parser import Parser
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Write the CSV, and report whether its rows are known; reading the pickle runs no code."""
     this = Parser("import-lengths", "Converts a pickled data set of the paper's artifact to a CSV of lengths.")
     this.add_argument("path", metavar="FILE.pkl", help="a pickled list of (prompt, output) lengths or token ids")
     this.add_argument("out", metavar="OUT.csv", help="the CSV to write, gzipped where its name ends in .gz")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Write the CSV, and report whether its rows are known; reading the pickle runs no code."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.traces.artifact_lengths import PUBLISHED, read_pairs, rows_sha256
     from testbed.traces.csv_lengths import write_lengths
 

@@ -10,17 +10,13 @@ from testbed.experiments.commands.parser import Parser
 from testbed.experiments.runs.whole_files import write_text
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Write the model file and print its size."""
     this = Parser("import-model", "Converts the shape in a Hugging Face config.json to a model of the testbed.")
     this.add_argument("config", type=Path, metavar="CONFIG", help=f"config.json of {', '.join(KINDS)}")
     this.add_argument("--name", help="the model's name (default: the file's name for it, else its folder)")
     this.add_argument("--out", type=Path, metavar="FILE", help="default: model/NAME.yaml")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Write the model file and print its size."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
 
     model = model_of(options.config, options.name)
     out = options.out or Path("model") / f"{model.name}.yaml"

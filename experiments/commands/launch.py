@@ -92,7 +92,6 @@ def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point
 
 
 def _print_sweep(folder: Path, points: Sequence[Point]) -> None:
-    """Write sweep.csv, and sweep.png where an option is a number, and print the table."""
     table, console = folder / "sweep.csv", wide_console()
     write_sweep(table, points)
     console.print(shown(points, console.width))

@@ -15,7 +15,8 @@ from testbed.schema import did_you_mean
 Row = tuple[str, str, str]
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Print the configs of each group, and the classes of installed packages."""
     this = Parser(
         "list",
         "Lists the options of a config: built-in ones, those of a user folder, and plug-ins of installed packages, "
@@ -24,12 +25,6 @@ def parser() -> Parser:
     )
     this.add_argument("groups", nargs="*", metavar="GROUP", help=f"default: all of {', '.join(GROUPS)}")
     this.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of user options, as in testbed run")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Print the configs of each group, and the classes of installed packages."""
-    this = parser()
     options = this.parse_args(argv)
     from rich.table import Table
 

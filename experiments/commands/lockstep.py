@@ -9,7 +9,8 @@ from testbed.experiments.commands.parser import Parser, at_least_one
 EXAMPLE = "testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib' arrivals.rate=2"
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> int:
+    """Print what was found; exit code 1 where anything differs."""
     this = Parser(
         "lockstep",
         "Serve one workload by the scheduler of the installed vLLM and by ours, every iteration taking the same time; "
@@ -24,12 +25,7 @@ def parser() -> Parser:
     this.add_argument("--requests", type=at_least_one, default=150, help="in each of them (default: 150)")
     this.add_argument("--histories", type=at_least_one, metavar="N", help="N histories of vLLM's KV cache manager")
     this.add_argument("--capacity", action="store_true", help="pages and blocks of the shapes that ship, on H200s")
-    return this
-
-
-def main(argv: list[str]) -> int:
-    """Print what was found; exit code 1 where anything differs."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     if options.histories:
         from testbed.experiments.lockstep.manager_histories import check_histories
 

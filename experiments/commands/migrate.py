@@ -11,7 +11,8 @@ from testbed.experiments.migration.renaming import READERS, Edit, by_hand, edite
 from testbed.experiments.runs.whole_files import whole
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Read all files before the first is written, then print the changes of each."""
     this = Parser(
         "migrate",
         "Rename what version 0.2.0 renamed (the table is in CHANGELOG.md): keys of a YAML file, columns of a CSV or "
@@ -20,12 +21,7 @@ def parser() -> Parser:
     )
     this.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML, CSV, CSV.gz, JSON or Python")
     this.add_argument("--in-place", action="store_true", help="change the files; without it FILE.new is written")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Read all files before the first is written, then print the changes of each."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     for path, (text, edits) in [(path, read(path)) for path in options.files]:
         notes = sorted(set(by_hand(text))) if path.suffix == ".py" else []
         for edit in edits:

@@ -13,8 +13,6 @@ Number = TypeVar("Number", int, float)
 
 
 def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], kind: str) -> Callable[[str], Number]:
-    """The type of an argument whose values `fits` accepts; `kind` says which they are."""
-
     def parsed(text: str) -> Number:
         with suppress(ValueError):
             if fits(value := convert(text)):

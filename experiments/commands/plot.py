@@ -11,19 +11,15 @@ FORMATS = (".pdf", ".png", ".svg")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Draw, and print the path."""
     this = Parser("plot", "Draws a figure from its stored table.")
     this.add_argument("figure", metavar="FIGURE", help=", ".join(available()))
     this.add_argument("folder", type=Path, metavar="FOLDER", help="folder of testbed reproduce, with FIGURE.csv")
     this.add_argument("--out", type=Path, metavar="FILE", help="default: FIGURE.pdf; the suffix sets the format "
                       f"({', '.join(FORMATS)})")  # fmt: skip
     this.add_argument("--size", metavar="WxH", help="inches, such as 7x3.5 (default: the figure's size)")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Draw, and print the path."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     out = options.out or Path(f"{options.figure}.pdf")
     if options.figure not in available():
         raise InputError(f"figure {options.figure!r}: is unknown (choose from {', '.join(available())})")

@@ -6,17 +6,13 @@ from testbed.experiments.commands.parser import Parser
 from testbed.experiments.runs.whole_files import write_text
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Write the page."""
     this = Parser("report", "Figures, tables, scorecard, configurations and profiles on one HTML page.")
     this.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
                       help="folder of `testbed reproduce`, of runs, or of one run")  # fmt: skip
     this.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the first folder")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Write the page."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.experiments.report.folder_page import folder_page
 
     out = options.out or options.folders[0] / "report.html"

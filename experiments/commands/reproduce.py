@@ -40,8 +40,7 @@ def main(argv: list[str]) -> None:
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.paper.reproduction import load, perform, run_alternatives, run_studies, score
     from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
-    from testbed.experiments.runs.own_gpu import gpu_of_profile
-    from testbed.experiments.runs.run_store import RunStore
+    from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
 
     names = chosen(options.figures)
     studies = [load(name) for name in names if name != ALTERNATIVES]

@@ -18,8 +18,8 @@ testbed list shows all options, with a line about each."""
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 
 
-def parser() -> Parser:
-    """Without --help, which print_help answers."""
+def main(argv: list[str]) -> None:
+    """Check the options, then run or sweep."""
     this = Parser("run", add_help=False)
     this.add_argument("overrides", nargs="*")
     this.add_argument("-h", "--help", action="store_true")
@@ -27,12 +27,7 @@ def parser() -> Parser:
     this.add_argument("--again", action="store_true")
     this.add_argument("--config-dir", action="append", default=[])
     this.add_argument("--from-vllm")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Check the options, then run or sweep."""
-    options = parser().parse_intermixed_args(argv)
+    options = this.parse_intermixed_args(argv)
     words = [*(f"--config-dir={folder}" for folder in options.config_dir), *options.overrides]
     if options.from_vllm is not None:
         from testbed.experiments.runs.vllm_words import expand
@@ -60,7 +55,6 @@ def print_help(words: Sequence[str]) -> None:
 
 
 def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
-    """The composed config as YAML, with the comments of the keys from their source files."""
     from omegaconf import OmegaConf
 
     from testbed.experiments.runs.compose import hydra_config, key_errors_explained, register_models
@@ -86,7 +80,6 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _comments(group: str, name: str, folders: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    """The comments of an option's file, after those of its base options."""
     path = files_of(group, folders).get(name)
     if path is not None:
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -7,17 +7,13 @@ from testbed.experiments.commands.parser import Parser, add_window, window
 NAME = "memory_map.html"
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Simulate the run of a folder again with a traced policy, and write the page."""
     this = Parser("show-memory", "Simulates the run of a folder again and shows the owners of its blocks over time.")
     this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
     add_window(this, "show ")
     this.add_argument("--out", metavar="DIR", type=Path, help=f"write {NAME} here; default: RUN")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Simulate the run of a folder again with a traced policy, and write the page."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.experiments.commands.console import wide_console
     from testbed.experiments.memory_map.map_page import page, remarks, retrace, title_of
     from testbed.experiments.runs.progress import spoken

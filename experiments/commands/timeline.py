@@ -9,21 +9,17 @@ from testbed.experiments.commands.parser import Parser, add_window, window
 NAME = "timeline.json"
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Simulate the run of a folder again, and write its trace."""
     this = Parser(
         "timeline", "Simulates the run of a folder again, and exports requests, iterations and the pool as a trace."
     )
     this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
     add_window(this)
     this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{NAME}; a name in .gz is packed")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Simulate the run of a folder again, and write its trace."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.experiments.commands.console import wide_console
-    from testbed.experiments.timeline.trace_file import write_trace
+    from testbed.experiments.timeline.chrome_trace import write_trace
 
     console = wide_console()
     trace = timeline(options.run, *window(options), say=console.print)
@@ -39,7 +35,7 @@ def timeline(
 ) -> dict[str, Any]:
     """The trace of a run folder's config, from start_s to stop_s or the end, in seconds; `say` receives remarks."""
     from testbed.experiments.runs.run_folder import changed_since, complete, read_config
-    from testbed.experiments.timeline.trace_file import trace_of
+    from testbed.experiments.timeline.chrome_trace import trace_of
 
     config = read_config(folder)
     trace, end_s = trace_of(config, start_s, stop_s)

@@ -51,8 +51,7 @@ def main(argv: list[str]) -> int:
     logs, servers, _ = replayed_logs(options, "validate")
     from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.runs.one_line import short_names
-    from testbed.experiments.validation.conclusion import conclude
-    from testbed.experiments.validation.deviations import compare, over_time
+    from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 
     console = wide_console()
@@ -112,7 +111,6 @@ def split(options: Namespace, verb: str) -> tuple[list[str], list[str]]:
 
 
 def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequence[Any]) -> "Iterator[Compared]":
-    """The simulated server of each log compared with one with other values."""
     from testbed.experiments.validation.deviations import compare
     from testbed.experiments.validation.log_replay import replay, slowness_of
 
@@ -130,7 +128,6 @@ def _cells(rows: "Sequence[Compared]", names: dict[str, str]) -> Iterator[tuple[
 
 
 def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]") -> None:
-    """Each metric, real and simulated; of a what-if the columns are simulated and what if."""
     from testbed.experiments.runs.whole_files import write_cells
 
     whole = [*rows, *effects]

@@ -13,7 +13,8 @@ HELD_BACK = ("kind", "section", "rows", "outside", "median", "p90")
 HEAD = ("way", "predicted from", "GPUs", "profiles", "decodes", "prefills", "TTFT", "TPOT", "latency")
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Print the errors by way, and write every row."""
     this = Parser("validate-costs", "Leave each profile out in turn and predict it from the others, by every way: the "
                   "errors that a run's first line quotes.")  # fmt: skip
     this.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="others' measurements, as import-profile "
@@ -22,12 +23,7 @@ def parser() -> Parser:
                       "AIConfigurator's tables of attention, experts and states back, and predict it from the others, "
                       "in the shapes of the models that ship; 5 is every fifth")  # fmt: skip
     this.add_argument("--out", type=Path, metavar="FILE", help="write a row for each profile and way")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Print the errors by way, and write every row."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     if options.held_back:
         return _held_back(options.folders, options.held_back)
     import pandas as pd
@@ -51,7 +47,6 @@ def main(argv: list[str]) -> None:
 
 
 def _held_back(folders: list[Path], every: int) -> None:
-    """Print the errors of held-back rows by kind and section."""
     import pandas as pd
 
     from testbed.core.errors import InputError

@@ -9,18 +9,14 @@ POINTS = ("way", "method", "points", "held back", "median error, %", "90th perce
 MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 
 
-def parser() -> Parser:
+def main(argv: list[str]) -> None:
+    """Print both tables."""
     this = Parser("validate-transfers", "Predicts every fifth measured transfer from the others, and compares the "
                   "swaps, stores and loads of runs on a GPU with the table and with their simulation.")  # fmt: skip
     this.add_argument("--gpu", default="h200", help="a GPU whose spec names measured transfers (default: h200)")
     this.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=f"run folders (default: those in {RUNS})")
     this.add_argument("--figure", type=Path, metavar="FILE", help="draw GB/s by the bytes of an extent")
-    return this
-
-
-def main(argv: list[str]) -> None:
-    """Print both tables."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.core.errors import InputError
     from testbed.cost.link_times import SECTION, read_transfers
     from testbed.cost.sections import rows

@@ -105,7 +105,6 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
 
 
 def _model(folder: Path, requested: Requested) -> ModelSpec:
-    """The model asked for, with the types of K, V and weights that were asked for."""
     if requested.model is None:
         raise InputError(f"{folder}: its tables are of no one model; name one by --model")
     model = requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
@@ -157,7 +156,6 @@ class Shard:
         return {name: (n, k, count / layers) for name, (n, k, count) in found.items() if count}
 
     def _network(self, name: str, size: int, count: int) -> dict[str, tuple[int, int, int]]:
-        """A feed-forward network of `size` columns in so many layers."""
         columns, hidden = size // self.num_gpus, self.model.hidden_size
         up = ((self.model.ffn_matrices - 1) * columns, hidden, count)
         return {f"{name}up": up, f"{name}down": (hidden, columns, count)}
@@ -168,7 +166,6 @@ class Shard:
 
 
 def _data_sheet(folder: Path) -> GpuSpec | None:
-    """The file systems/NAME.yaml of the folder systems/data/NAME."""
     path = folder.parent.parent / f"{folder.name}.yaml"
     if not path.is_file():
         return None

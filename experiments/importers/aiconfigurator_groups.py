@@ -109,7 +109,6 @@ def add_states(found: Imported, tables: Tables) -> None:
 
 
 def _delta_nets(table: Any, model: ModelSpec, state_bytes: int) -> Any:
-    """The rows whose state has so many bytes."""
     key, value = table["num_k_heads"] * table["head_k_dim"], table["num_v_heads"] * table["head_v_dim"]
     values = value * table["head_k_dim"] + (table["d_conv"] - 1) * (2 * key + value)
     return table[(table["d_model"] == model.hidden_size) & (values * model.dtype_bytes == state_bytes)]
@@ -122,6 +121,5 @@ def _sheet(found: Imported) -> GpuSpec:
 
 
 def _shares() -> dict[str, float]:
-    """Shares of the data sheet that kernels reach."""
     text = files_of("efficiencies")["h200"].read_text(encoding="utf-8")
     return {key: value for key, value in yaml.safe_load(text).items() if isinstance(value, float)}

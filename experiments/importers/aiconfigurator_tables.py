@@ -39,7 +39,6 @@ def checked_rows(table: Any, path: Path) -> Any:
 
 
 def _us(rows: Any, by: str | list[str]) -> Any:
-    """Microseconds by these columns."""
     return rows.groupby(by)["latency"].median() * US_PER_MS
 
 
@@ -227,5 +226,4 @@ def nccl_points(folder: Path, num_gpus: int) -> Points:
 
 
 def _by_bytes(rows: Any, num_gpus: int) -> Points:
-    """The points of all-reduces, whose tables count elements."""
     return [[num_gpus, int(size) * BYTES, round(float(us), 3)] for size, us in _us(rows, "message_size").items()]

@@ -51,7 +51,6 @@ def _first(path: Path, whole: dict[str, Any], name: str) -> float:
 
 
 def _link(found: Imported, source: Path, requested: Requested) -> Link | None:
-    """What the command line says of the link, the data sheet's bandwidth where it says the latency alone."""
     if requested.link is None and requested.all_reduce_s is None:
         return None if "all_reduce" in found.sections else bench_link(source)
     bandwidth = requested.link or (found.gpu.link_bandwidth if found.gpu else None)

@@ -41,7 +41,6 @@ def is_known(name: str) -> bool:
 
 
 def _known(name: str) -> tuple[str, str, int | None]:
-    """The last part of a name, our name for that shape, and its longest sequence where it is another."""
     short = name.rpartition("/")[2].lower()
     return short, *ALIASES.get(short, (short, None))
 

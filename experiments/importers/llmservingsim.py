@@ -60,7 +60,6 @@ def read(folder: Path, requested: Requested) -> Imported:
 
 
 def _degrees(folder: Path) -> dict[int, Path]:
-    """The folders of measured degrees, `folder` itself or those in it, by the number at the end of their names."""
     found = {}
     for place in (folder, *sorted(folder.glob("*tp*"))):
         number = re.search(r"tp(\d+)$", place.name)
@@ -77,7 +76,6 @@ def _csv(folder: Path, name: str) -> Path:
 
 
 def _meta(folder: Path) -> Mapping[str, Any]:
-    """What the profiler says of itself, in the folder or above it; nothing where it is not there."""
     for place in (folder, folder.parent):
         for name in ("meta.yaml", "profile_meta.yaml"):
             if (place / name).is_file():
@@ -106,7 +104,6 @@ def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
 
 
 def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int]:
-    """A column of whole numbers, at least 0."""
     values = numbers(columns[name])
     sound = (values >= 0) & (values <= MAX_LEN) & (values == np.floor(values))
     require(str(path), name, columns[name], sound, "a whole number of at least 0")
@@ -114,13 +111,13 @@ def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int
 
 
 def _times(path: Path, columns: Mapping[str, list[str]]) -> list[float]:
-    """Microseconds."""
     values = numbers(columns["time_us"])
     require(str(path), "time_us", columns["time_us"], (values >= 0) & np.isfinite(values), "a time of at least 0")
     return [float(value) for value in values]
 
 
-def _sum(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
+def summed(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
+    """(count, microseconds) of these layers together, each so many times, at the counts that all have."""
     absent = [name for name in times if name not in layers]
     if absent:
         raise InputError(f"{path}: no times of {', '.join(absent)}; it has {', '.join(layers)}")
@@ -133,11 +130,11 @@ def _add_layers(found: Imported, here: Path) -> None:
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
     times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
     note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())
-    linear = _sum(dense, layers, times)
+    linear = summed(dense, layers, times)
     found.add("linear", PER_LAYER, ["num_tokens"], linear, note, **_between(linear, "linear", found))
-    once = _sum(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
+    once = summed(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
     found.add("once_per_iteration", ONCE, ["num_tokens"], once, " + ".join(ONCE_BY_TOKENS))
-    head = _sum(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
+    head = summed(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
     more = _between(head, "output_head", found)
     found.add("output_head", ONCE, ["num_rows"], head, " + ".join(ONCE_BY_ROWS), **more)
     known = {*times, *ONCE_BY_TOKENS, *ONCE_BY_ROWS}

@@ -6,12 +6,12 @@ contexts of all decodes together.
 """
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
 from testbed.experiments.importers.known_shapes import gpu_named, model_named
+from testbed.experiments.importers.llmservingsim import summed
 from testbed.traces.files import plain_or_packed, read_table
 
 NAME = "LLMServingSim's older profiler"
@@ -61,14 +61,8 @@ def _add_layers(found: Imported, path: str) -> None:
                 ("once_per_iteration", ONCE, ("embedding", "final_layernorm")))  # fmt: skip
     for section, covers, names in sections:
         axis = "num_rows" if section == "output_head" else "num_tokens"
-        found.add(section, covers, [axis], _sum(path, layers, names), " + ".join(names))
-
-
-def _sum(path: str, layers: Mapping[str, Mapping[int, float]], names: Sequence[str]) -> list[list[float]]:
-    if absent := [name for name in names if name not in layers]:
-        raise InputError(f"{path}: no times of {', '.join(absent)}; only dense models are read")
-    counts = sorted(set.intersection(*(set(layers[name]) for name in names)))
-    return [[count, round(sum(layers[name][count] for name in names), 3)] for count in counts]
+        points = summed(Path(path), layers, dict.fromkeys(names, 1))
+        found.add(section, covers, [axis], points, " + ".join(names))
 
 
 def _add_attention(found: Imported, path: str) -> None:

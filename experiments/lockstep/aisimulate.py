@@ -77,7 +77,6 @@ def _theirs(core: Any, options: Options, requests: Sequence[Request], step_ps: i
 
 
 def _rounded(column: list[int], name: str) -> list[int]:
-    """Times in whole microseconds, as far as its clock goes."""
     return [round(value * 10**6 / PS) for value in column] if name.endswith("_ps") else column
 
 

@@ -100,7 +100,6 @@ class History:
         return self._allocate(request, min(number, left), 0, None) if left else ()
 
     def _allocate(self, request: Any, new: int, num_found: int, found: Any) -> tuple[Any, ...]:
-        """Ask for blocks; a refusal must leave everything as it was, and be given again."""
         before = self._seen()
         granted = self.manager.allocate_slots(request, new, num_found, found)
         if granted is None:
@@ -116,7 +115,6 @@ class History:
         return (num_found, tuple(map(len, self._tables(request))))
 
     def _write(self, request: Any, start: int, stop: int) -> None:
-        """Tokens are stored: their blocks must be this request's alone."""
         tokens = request.all_token_ids
         for group, table in enumerate(self._tables(request)):
             must(len(table) * BLOCK >= stop, 4, f"{len(table)} blocks for {stop} tokens")
@@ -127,7 +125,6 @@ class History:
                 self.contents[group, table[i]] = tuple(tokens[: min(stop, (i + 1) * BLOCK)])
 
     def _check_found(self, request: Any, found: Any, num_found: int) -> None:
-        """A hit stores the very tokens of the request, and leaves one to compute."""
         sound = 0 <= num_found < request.num_tokens and num_found % BLOCK == 0
         must(sound, 8, f"{num_found} of {request.num_tokens} tokens are said to be cached")
         for group, blocks in enumerate(found.get_block_ids()):
@@ -137,7 +134,6 @@ class History:
                 must(stores, 8, f"block {block} is found and does not store the tokens asked for")
 
     def _check(self) -> None:
-        """Blocks are conserved, and each is held as often as tables say."""
         null = self.pool.null_block.block_id
         tables = [table for request in self.requests for table in self._tables(request)]
         held = Counter(block for table in tables for block in table if block != null)

@@ -83,7 +83,6 @@ class Theirs:
         return {name for name in output.num_scheduled_tokens if not self.scheduler.requests[name].is_prefill_chunk}
 
     def _update(self, output: Any, sampling: set[str]) -> None:
-        """The iteration has run."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         names = list(output.num_scheduled_tokens)

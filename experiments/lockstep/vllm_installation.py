@@ -100,7 +100,6 @@ def make_request(request_id: int, tokens: list[int], max_tokens: int, stop_token
 
 
 def _import_quietly() -> None:
-    """Import vLLM without a word of what it misses here. Raises InputError where a package of it is missing."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("PYTHONHASHSEED", "0")
@@ -131,7 +130,6 @@ def _vllm_config(options: Options, folder: Path) -> Any:
 
 @contextmanager
 def _model_folder(max_model_len: int) -> Iterator[Path]:
-    """A folder with the config.json of a small model, which is all that a scheduler reads of a model."""
     with TemporaryDirectory(prefix="lockstep-") as folder:
         text = json.dumps({**CONFIG, "max_position_embeddings": max_model_len})
         Path(folder, "config.json").write_text(text, encoding="utf-8")

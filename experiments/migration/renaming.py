@@ -56,13 +56,11 @@ def in_yaml(text: str) -> Iterator[Edit]:
 
 
 def _values(root: yaml.Node) -> list[tuple[str, yaml.ScalarNode]]:
-    """The keys of a mapping whose values are scalars."""
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     return [(key.value, value) for key, value in pairs if isinstance(value, yaml.ScalarNode)]
 
 
 def _scalars(node: yaml.Node, above: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """Every key with its dotted name, every other scalar with an empty one."""
     if isinstance(node, yaml.ScalarNode):
         yield "", node
     for entry in node.value if isinstance(node, yaml.CollectionNode) else ():

@@ -15,7 +15,7 @@ from testbed.experiments.pages.page import render
 from testbed.experiments.report.run_parts import one_run
 from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.whole_files import write_text
-from testbed.experiments.timeline.trace_file import trace_of, write_trace
+from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,19 +2,29 @@
 
 Two of the 2023 system, the software time of an iteration and of a plain request, are moved until vLLM's two bars of
 Figure 13 come out: ShareGPT at 2 req/s from a file of lengths, Alpaca at 30 req/s from the embedded model. The result
-stands in conf/software/sosp23.yaml, which the figures use; sampler_fit.py says what of the second goes by sequence.
+stands in conf/software/sosp23.yaml, which the figures use.
 Printed with them: the elasticities, by how many percent a bar moves with one percent of a constant, and standard
 errors: what the bars' spread over NUM_SEEDS seeds leaves open, for the paper's bars are of one trace.
 
 How sure the synthetic beam model is of its next token is fitted to the beams of 2 of Figure 15b, and stands as
 `concentration` in conf/beams/synthetic.yaml; beams of 4 and 6 are predictions.
+
+How a plain request's time goes to a request, its sequences and its forks comes from two parts that were timed by kind
+of sampling: the sampler's loop, `testbed measure sampler`, so much a group, a sequence and a fork by least squares; and
+the scheduler, on a CPU outside this project. Both are host time: one factor, the speed of the paper's host, scales both
+such that a plain request takes what Figure 13 says.
 """
 
+import csv
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib import resources
 from itertools import product
 from math import sqrt
 from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +33,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.paper.scorecard import reference
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
+from testbed.sched.beams import search
 
 PLAIN = "cost.choices.overhead_per_request_s=0"  # all requests are plain: one sequence each, whose time is all of it
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]", PLAIN)
@@ -36,6 +47,10 @@ NUM_SEEDS = 5
 BEAMS = "opt-13b alpaca beam 2"
 LOW, HIGH, PRECISION = 0.1, 10.0, 0.01
 Vector = NDArray[np.float64]
+KEPT = "h200-sampler.csv"  # in kernels/results
+PLAIN_S = 0.325e-3  # of a plain request: fitted to vLLM's two bars of Figure 13
+SCHEDULER_US = {1: 20.0, 6: 230.0}  # by width: a plain request, a beam
+Kind = tuple[str, int]
 
 
 def batched(panel: tuple[str, ...], seed: int, *, constants: tuple[float, ...], store: RunStore) -> float:
@@ -135,3 +150,68 @@ def saving(store: RunStore, concentration: float) -> float:
     overrides = ("+system=vllm", *figure.common, *panel.overrides)
     summary = store.measure(overrides, {"beams.concentration": concentration}).summary
     return 100 * float(summary["memory_saving"]["per_iteration"])
+
+
+class Split(NamedTuple):
+    """Seconds of a request and of each sequence, how many sequences a fork costs, and the factor of the host."""
+
+    request_s: float
+    sequence_s: float
+    sequences_per_fork: float
+    host: float
+
+
+def kept_us(path: Path | None = None) -> dict[Kind, float]:
+    """Microseconds a group by kind and width: the slope of the loop's time from the fewest groups to the most."""
+    kept = resources.files("testbed.kernels") / "results" / KEPT
+    text = path.read_text(encoding="utf-8") if path else kept.read_text(encoding="utf-8")
+    loops: dict[Kind, dict[int, float]] = {}
+    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+        loops.setdefault((row["kind"], int(row["width"])), {})[int(row["groups"])] = float(row["median_us"])
+    found = {}
+    for kind, by_groups in loops.items():
+        low, high = min(by_groups), max(by_groups)
+        if low == high:
+            raise InputError(f"{path or kept}: {kind[0]} {kind[1]} has one number of groups; a slope needs two")
+        found[kind] = (by_groups[high] - by_groups[low]) / (high - low)
+    return found
+
+
+def forks_a_step(width: int) -> float:
+    """Mean forks of a beam in a step, by the synthetic beams of the figures."""
+    steps = search(width, composed("run", ()).beams.concentration, 0)
+    return float(np.mean([len(replaced) for replaced in steps]))
+
+
+def shares_us(us: Mapping[Kind, float]) -> tuple[float, float, float]:
+    """Microseconds of the sampler for a group, for each sequence and for each fork."""
+    counts = [(1.0, width, forks_a_step(width) if name == "beam" else 0.0) for name, width in us]
+    (group, sequence, fork), *_ = np.linalg.lstsq(np.array(counts), np.array(list(us.values())), rcond=None)
+    return float(group), float(sequence), float(fork)
+
+
+def split(us: Mapping[Kind, float], plain_s: float = PLAIN_S) -> Split:
+    """The shares of sampler and scheduler, as the paper's host takes them."""
+    group, sequence, fork = shares_us(us)
+    sequence += SCHEDULER_US[1]
+    fork += (SCHEDULER_US[6] - 6 * SCHEDULER_US[1]) / forks_a_step(6)
+    host = 1e6 * plain_s / (group + sequence)
+    return Split(host * group / 1e6, host * sequence / 1e6, fork / sequence, host)
+
+
+def report(path: Path | None = None) -> list[str]:
+    """Lines for the YAML, and what each kind of request then costs compared with a plain one."""
+    us = kept_us(path)
+    request_s, sequence_s, per_fork, host = split(us)
+    shares = "{:.1f} us a group, {:.1f} a sequence, {:.1f} a fork".format(*shares_us(us))
+    lines = [
+        f"sampler: {shares}; the paper's host takes {host:.2f} times as long",
+        f"choices.overhead_per_request_s: {request_s:.4g}",
+        f"choices.overhead_per_sequence_s: {sequence_s:.4g}",
+        f"choices.sequences_per_fork: {per_fork:.3g}",
+    ]
+    for (name, width), measured in us.items():
+        forks = forks_a_step(width) if name == "beam" else 0.0
+        cost = (request_s + sequence_s * (width + per_fork * forks)) / PLAIN_S
+        lines.append(f"{name} {width}: {measured:.0f} us of the sampler; costs {cost:.2f} plain requests")
+    return lines

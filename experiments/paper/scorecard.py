@@ -4,14 +4,15 @@ Two lists are counted: the one of reference.csv, and the one before, from which 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from testbed.experiments.paper.causes import cause_of
 from testbed.experiments.paper.margins import error, smallest_margin
 from testbed.experiments.paper.studies.study import Finding, RowKey, Study
 
@@ -27,6 +28,8 @@ SHOWN = (*JUDGED, "goal", "derived")  # the last two have a verdict in brackets,
 PARTS = {"arithmetic": "arithmetic only", "memory": "memory and trace", "cost": "cost model and load"}
 Card = dict[RowKey, dict[str, object]]  # scored rows
 PICKLE = "sharegpt_opt_text_completion_length.pkl"
+CAUSES = Path(__file__).with_name("causes.yaml")
+UNEXPLAINED = "unexplained"
 
 
 def reference() -> pd.DataFrame:
@@ -175,3 +178,19 @@ def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) 
         f"  testbed import-lengths {PICKLE} sharegpt.csv\n"
         f"  testbed reproduce {' '.join(figures)} --lengths sharegpt.csv"
     )
+
+
+@cache
+def causes() -> list[dict[str, Any]]:
+    """All of causes.yaml: rows (settings by figure), cause, and the command that tests it."""
+    entries: list[dict[str, Any]] = yaml.safe_load(CAUSES.read_text(encoding="utf-8"))
+    return entries
+
+
+def cause_of(key: RowKey) -> str:
+    """The cause of a row's miss, and what tests it."""
+    figure, setting, system, _ = key
+    for entry in causes():
+        if setting in entry["rows"].get(figure, ()) and entry.get("system", system) == system:
+            return f"{entry['cause']} (test: {entry['test']})"
+    return UNEXPLAINED

@@ -64,7 +64,6 @@ def _check_roofline(config: RunConfig) -> None:
 
 @cache
 def _usual_roofline() -> dict[str, Any]:
-    """The values of cost.roofline where nobody sets any, software times unresolved."""
     values = OmegaConf.to_container(OmegaConf.load(CONF / "efficiencies" / "h200.yaml"))
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -122,7 +121,6 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _check_keys(arguments: Sequence[str]) -> None:
-    """Raise InputError for a key that is not in the config of the chosen options."""
     words = normalize(arguments)
     values = [one for one in OverridesParser.create().parse_overrides(words) if not _is_choice(one)]
     base = hydra_config([word for word in words if word not in {one.input_line for one in values}])
@@ -151,12 +149,10 @@ def hydra_config(overrides: list[str], name: str = "run", *, whole: bool = False
 
 
 def _is_choice(override: Any) -> bool:
-    """Whether an override selects an option of a group."""
     return "/" in override.key_or_group or override.key_or_group in (*GROUPS, "engine", "hydra.searchpath")
 
 
 def _keys(values: Any, above: str = "") -> Iterator[str]:
-    """The keys of nested mappings, from the outermost on."""
     for key, value in values.items():
         if not str(key).startswith("_"):
             yield f"{above}{key}"

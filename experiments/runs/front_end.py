@@ -120,14 +120,12 @@ def _part(value: Any) -> Part:
 
 
 def _block_size(part: Part) -> Any:
-    """The block size that an object has, or that a class gets; None where neither says one."""
     if part.is_instance:
         return getattr(part.target, "block_size", None)
     return part.parameters.get("block_size", getattr(part.target, "keywords", {}).get("block_size"))
 
 
 def _check_pool(options: Mapping[str, Any], words: Sequence[str]) -> None:
-    """Raise InputError where options set the pool of a policy that is an instance, which has its pool already."""
     if not isinstance(options.get("policy"), MemoryPolicy):
         return
     keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in words)]
@@ -137,7 +135,6 @@ def _check_pool(options: Mapping[str, Any], words: Sequence[str]) -> None:
 
 
 def _is_user_supplied(word: str) -> bool:
-    """Whether an override selects a user-supplied class, whose parameters are in no config."""
     group, _, choice = word.partition("=")
     return group in KINDS and (choice == CUSTOM or choice not in names_of(group))
 
@@ -150,6 +147,5 @@ def _python(value: Any) -> Any:
 
 
 def _node(spec: Any) -> dict[str, Any]:
-    """A spec as the part of a config that describes it."""
     node = asdict(spec)
     return node | {"num_blocks": None} if isinstance(spec, ServerSpec) else node

@@ -29,7 +29,6 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _flat(message: str) -> str:
-    """The lines of a message on one."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = " ".join(line if line.endswith((".", ":", ";")) else f"{line};" for line in lines)
     return text.rstrip("; ") or "unknown error"

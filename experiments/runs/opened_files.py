@@ -70,7 +70,6 @@ def _is_for_reading(path: Any, mode: str | None, flags: int) -> bool:
 
 
 def _source(path: Path) -> Path:
-    """Of a compiled module its source."""
     return Path(source_from_cache(path)).resolve() if path.suffix == ".pyc" else path.resolve()
 
 

@@ -63,7 +63,6 @@ def _check_new(folder: Path) -> None:
 
 
 def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Iterator[str]:
-    """One argument as Hydra overrides, with the overrides that it implies."""
     key, value = _choice(argument)
     group = key.partition("@")[0]
     if group in GROUPS and value in ("null", ""):

@@ -119,7 +119,6 @@ def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
 
 
 def _legend(place: Axes | Figure, axes: Axes, columns: int) -> None:
-    """The series of axes above these axes, or above the whole figure."""
     handles, names = axes.get_legend_handles_labels()
     if len(names) < 2:
         return

@@ -48,7 +48,6 @@ def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str
 
 
 def _complete(folder: Path, config: RunConfig, name: str, summary: dict[str, Any]) -> dict[str, Any]:
-    """Write config and summary; the summary with the run's id."""
     write_text(folder / CONFIG, sealed(yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)))
     summary = {**summary, RUN: {**summary[RUN], ID: name}}
     write_json(folder / SUMMARY, summary)
@@ -90,7 +89,6 @@ def _simulate(setup: Setup, folder: Path, show: bool) -> dict[str, Any]:
 
 
 def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
-    """Serve the workload on this machine's GPU, in real time."""
     try:
         from testbed.kernels.engine.serve import serve_into
     except ImportError as error:
@@ -117,7 +115,6 @@ def write_everything(folder: Path, setup: Setup, result: Run | Result) -> None:
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
-    """Draw the charts of two tables."""
     from testbed.experiments.runs import figure_style, plots  # they import matplotlib, which `summary` outputs need not
 
     figure = plots.figure_of(plots.run_charts(requests, spans, setup.pool.num_slots), columns=3)

@@ -97,7 +97,6 @@ def _goodput(slo: dict[str, float | None]) -> str:
 
 
 def _counted(counters: dict[str, float]) -> str:
-    """A policy's counters; for a prefix cache the share of blocks found comes first."""
     counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counters.items())
     if not counters.get("blocks") or "hit_blocks" not in counters:
         return counts

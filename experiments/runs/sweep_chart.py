@@ -75,6 +75,5 @@ def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
 
 
 def _is_known(table: pd.DataFrame, column: str) -> bool:
-    """Whether there is anything to draw; of a percentile, only where it has an objective."""
     option = PANELS[column][1]
     return column in table and table[column].notna().any() and (not option or table[option].notna().any())

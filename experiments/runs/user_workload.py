@@ -56,7 +56,6 @@ class FrameTrace(FileTrace):
         )  # fmt: skip
 
     def _column(self, read: Callable[[str, str, Sequence[str]], Any], *names: str) -> Any:
-        """The first of these columns that is there, read as one of a CSV; else None."""
         name = next((name for name in names if name in self._frame), None)
         return None if name is None else read(self.path, name, [str(value) for value in self._frame[name]])
 

@@ -85,7 +85,6 @@ def translated(command: str, others: Sequence[str]) -> tuple[list[str], list[str
 
 
 def _flags(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Flags with their values; the model has an empty name."""
     found: list[tuple[str, str]] = []
     for word in words:
         flag, _, value = word.partition("=")
@@ -128,7 +127,6 @@ def _model(name: str | None, others: Sequence[str]) -> str:
 
 
 def _defaults(chosen: Mapping[str, str], others: Sequence[str]) -> tuple[int, int]:
-    """What `vllm serve` takes on this GPU: tokens and sequences of an iteration."""
     folders = user_folders(others)
     gpu = chosen.get("gpu", chosen.get("server", "").partition("-x")[0])
     files = files_of("gpu", folders)

@@ -4,13 +4,21 @@ Requests are nested B and E events on lanes, iterations X events, the pool and t
 in microseconds of simulated time, six decimals of which are whole picoseconds.
 """
 
+import gzip
 import heapq
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from testbed.core.request import Request
-from testbed.experiments.timeline.phases import Life
+from testbed.build import build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Request
+from testbed.experiments.runs.whole_files import write_text, write_with
+from testbed.experiments.timeline.phases import Life, PhaseRecorder
 from testbed.sim.recorder import Columns
+from testbed.sim.simulation import simulate
 
 REQUESTS, ITERATIONS, POOL = 1, 2, 3
 PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
@@ -44,7 +52,6 @@ def _overlaps(life: Life, start_ps: int, stop_ps: int) -> bool:
 
 
 def _names(num_lanes: int) -> Iterator[Event]:
-    """Names for processes and lanes."""
     for pid, name in PROCESSES.items():
         yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}}
@@ -68,7 +75,6 @@ def _lanes(lives: Sequence[Life]) -> list[int]:
 
 
 def _nested(life: Life, lane: int) -> Iterator[Event]:
-    """One request's events, in order."""
     place = {"pid": REQUESTS, "tid": lane}
     r = life.request
     arguments = {"prompt_tokens": r.prompt_len, "num_seqs": r.num_seqs}
@@ -83,7 +89,6 @@ def _nested(life: Life, lane: int) -> Iterator[Event]:
 
 
 def _rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[Event]:
-    """An instant event for each rejected request."""
     for life in lives:
         if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
             name, arguments = f"request {life.request.request_id} rejected", {"reason": life.rejected}
@@ -92,7 +97,6 @@ def _rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[
 
 
 def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
-    """For each span of identical iterations one event, and the counters of the pool and of the queues."""
     seen = (spans["start_ps"] >= start_ps) & (spans["start_ps"] < stop_ps)
     before = start_ps
     for values in zip(*(spans[name][seen].tolist() for name in COLUMNS), strict=True):
@@ -112,7 +116,6 @@ def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> 
 
 
 def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator[Event]:
-    """The pool in slots by kind, and the requests by state; slots that are not held are the rest."""
     slots = {name: round(row[name], 3) for name in SLOTS}
     slots["rest"] = round(num_slots - sum(slots.values()), 3)
     for name, values in (("slots", slots), ("requests", {name: row[name] for name in QUEUES})):
@@ -122,3 +125,27 @@ def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator
 def us(time_ps: int) -> float:
     """Microseconds."""
     return time_ps / PS_PER_US
+
+
+def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = None) -> tuple[dict[str, Any], float]:
+    """The trace from start_s to stop_s or the end of the run (s), and when the simulation ended (s)."""
+    setup, recorder = build(config), PhaseRecorder()
+    start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
+    simulate(
+        setup.workload, setup.scheduler, setup.cost, setup.model.max_len, stop_ps=end_ps,
+        recorder=recorder, fast_forward=setup.config.fast_forward, beams=setup.beams,
+    )  # fmt: skip
+    if start_ps >= recorder.end_ps:
+        raise InputError(f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to show")
+    lives, spans = recorder.lives(setup.workload), recorder.spans.columns()
+    what = (setup.pool.num_slots, setup.description, start_ps, stop_ps)
+    return chrome_trace(lives, spans, *what), recorder.end_ps / PS
+
+
+def write_trace(path: Path, trace: dict[str, Any]) -> None:
+    """Write a trace; a name that ends in .gz is packed, which Perfetto opens too."""
+    text = json.dumps(trace, separators=(",", ":")) + "\n"
+    if path.suffix == ".gz":
+        write_with(path, lambda temporary: temporary.write_bytes(gzip.compress(text.encode(), mtime=0)))
+    else:
+        write_text(path, text)

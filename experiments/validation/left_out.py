@@ -93,7 +93,6 @@ def _config() -> RunConfig:
 
 
 def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> Means:
-    """Means of a whole run."""
     config = _config()
     gpu = replace(server.gpu, memory_bytes=NO_LIMIT)
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)

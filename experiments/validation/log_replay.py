@@ -134,7 +134,6 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
-    """The server of the profile's GPUs, by the profile's data sheet or the one that ships."""
     device = profile["fingerprint"].get("device", "an unknown device")
     gpu = GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device)
     if gpu is None:
@@ -185,7 +184,6 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
 
 
 def _limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
-    """Limits that the server was started with, where they are not those of the simulated one."""
     logged = meta_of(log).get("engine_kwargs") or {}
     for key in LIMITS:
         here = config.scheduler.parameters.get(key)
@@ -194,7 +192,6 @@ def _limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
 
 
 def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
-    """Whether the profile's times were fitted on this very log."""
     fitted, slowness = measured.get("software_fitted_on", {}), measured.get("slowness", {})
     digest = content_hash(log.path)
     if digest in fitted.values():

@@ -10,8 +10,7 @@ from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
 from testbed.experiments.importers.all_reduces import bench_link
-from testbed.experiments.validation.kv_blocks import high_water, meta_of, recorded_blocks
-from testbed.experiments.validation.log_doubts import doubts
+from testbed.experiments.validation.kv_blocks import doubts, high_water, meta_of, recorded_blocks
 from testbed.experiments.validation.log_replay import PROFILE_COST
 from testbed.traces.vllm_log import VllmLog
 
@@ -44,7 +43,6 @@ def described(
 
 
 def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
-    """The pool that meta.json has."""
     recorded = recorded_blocks(meta_of(log))
     if recorded is None:
         return None
@@ -57,7 +55,6 @@ def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
 
 
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
-    """The pool that the logs' requests filled, or what the GPU's memory leaves."""
     size, server = config.policy.parameters.get("block_size", 1), config.server
     rest = server.kv_slots(config.model, size) // size
     left = f"{rest:,} of {size} tokens, what {server.memory_utilization:g} of {server.name} leaves"
@@ -75,7 +72,6 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
 
 
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
-    """The config with that pool, which takes the place of what would compute it."""
     computing = {name: config.server.default(name) for name in ("memory_utilization", "workspace_gib")}
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 

@@ -108,7 +108,6 @@ def section(sides: Sides) -> str:
 
 
 def _compared(sides: Sides) -> Iterator[Sequence[str]]:
-    """Simulated / measured, and the error."""
     rows = zip(sides.ours.iterrows(), sides.real.iloc, sides.errors.iloc, strict=True)
     for ((_, about, load), ours), real, errors in rows:
         cells = [f"{_value(name, ours[name])} / {_value(name, real[name])}" for name in JUDGED]
@@ -117,7 +116,6 @@ def _compared(sides: Sides) -> Iterator[Sequence[str]]:
 
 
 def _verdicts(sides: Sides) -> Iterator[str]:
-    """For each goal the pairs that keep it, and the misses."""
     for name, limit in GOALS.items():
         errors = sides.errors[name].dropna()
         missed = [f"{pair} {error:+.1f}" for (pair, *_), error in errors[errors.abs() > limit].items()]
@@ -164,6 +162,5 @@ def _unit(name: str) -> str:
 
 
 def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
     names = ["pair", "load", *NAMES]
     return ["| " + " | ".join(line) + " |" for line in (names, ["---"] * len(names), *rows)]

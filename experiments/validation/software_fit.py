@@ -167,10 +167,7 @@ def _moments(times: Times) -> list[tuple[Matrix, Matrix, Matrix, str]]:
     steps = (times.output_len[several] - 1).astype(np.float64)
     first, finish = times.first_token_s, times.finish_s
     before, after = FRONT
-    return [
-        (times.arrival_s, first, np.ones(len(first)), before),
-        (first[several], finish[several], steps, after),
-    ]
+    return [(times.arrival_s, first, np.ones(len(first)), before), (first[several], finish[several], steps, after)]
 
 
 def _counts(

@@ -1,7 +1,7 @@
 """Assembles an engine: chooses the device, and the kernels that read a policy's tables."""
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 
@@ -12,7 +12,7 @@ from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network
-from testbed.kernels.engine.plain_attention import PlainAttention
+from testbed.kernels.engine.plain_attention import Attention, PlainAttention
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
@@ -63,9 +63,10 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
     sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
-    state = scheduler.state
-    parts = _cuda_parts if options.device != "cpu" else _plain_parts
-    network, attention, moves, timer = parts(arch, weights, pools, layout, state)
+    state, on_gpu = scheduler.state, options.device != "cpu"
+    network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
+    attention, kind_of_moves = (_on_gpu if on_gpu else _plain)(arch, pools, layout)
+    moves, timer = kind_of_moves(pools, layout, partial(live_tables, state)), Timer(on_gpu)
     max_len = min(spec.max_len, pool.max_len)
     longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
     runner = Runner(state, network, attention, moves, layout, sampler, timer, NoSlotChecker(), longest)
@@ -73,7 +74,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
         runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, pool)
     if options.registered:
         runner.register_prefix(options.registered)
-    if options.graphs and options.device != "cpu":
+    if options.graphs and on_gpu:
         _capture(runner, options.graphs, max_len)
     for num_tokens in options.warm:
         runner.warm(num_tokens)
@@ -110,12 +111,11 @@ def _capture(runner: Runner, max_num_seqs: int, longest: int) -> None:
     runner.forward = graphs.forward
 
 
-def _plain_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
-    moves = Moves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, PlainMaths()), PlainAttention(pools, layout, arch.windows), moves, Timer()
+def _plain(arch: Architecture, pools: Pools, layout: Layout) -> tuple[Attention, type[Moves]]:
+    return PlainAttention(pools, layout, arch.windows), Moves
 
 
-def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layout, state: Any) -> Any:
+def _on_gpu(arch: Architecture, pools: Pools, layout: Layout) -> tuple[Attention, type[Moves]]:
     from testbed.kernels.engine.cuda_attention import PagedAttention
     from testbed.kernels.engine.cuda_moves import CudaMoves
     from testbed.kernels.engine.extent_attention import ExtentAttention
@@ -126,5 +126,4 @@ def _cuda_parts(arch: Architecture, weights: Weights, pools: Pools, layout: Layo
             f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {arch.spec.head_size}"
         )
     kind = ExtentAttention if isinstance(layout, Extents) else PagedAttention
-    moves = CudaMoves(pools, layout, lambda: [table for _, table in live_tables(state)])
-    return Network(arch, weights, FusedMaths()), kind(pools, layout, arch.windows), moves, Timer(on_gpu=True)
+    return kind(pools, layout, arch.windows), CudaMoves

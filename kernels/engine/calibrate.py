@@ -31,7 +31,7 @@ from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.profile_sections import PER_LAYER, section, shipped
 from testbed.kernels.measure.sweeps import REPLAYS, Point, point, swept
-from testbed.kernels.measure.timing import Timing, time_graph, warm_up
+from testbed.kernels.measure.timing import time_graph, warm_up
 from testbed.memory.contiguous.contiguous import ContiguousOracle
 from testbed.memory.paged.paged import Paged
 
@@ -52,7 +52,6 @@ class NoAttention(Attention):
         """See Attention."""
 
     def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
-        """See Attention."""
         out.copy_(self.output)
         return lambda layer: None
 
@@ -86,7 +85,7 @@ def linear_points(network: Network) -> tuple[list[Point], list[int]]:
         positions = torch.arange(count, device="cuda") % spec.max_len
         whole = time_graph([partial(all_layers, network, x, positions, output)], REPLAYS)
         clocks.append(int(torch.cuda.clock_rate()))
-        points.append(point(count, timing=_divided(whole, spec.num_layers)))
+        points.append(point(count, timing=whole.per(spec.num_layers)))
     return sorted(points), clocks
 
 
@@ -148,7 +147,3 @@ def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, An
 def kernels_of(profile: dict[str, Any], spec: ModelSpec, kernel: str, spread: str) -> CostModel:
     """The sum of the measured kernels, without software time."""
     return ProfileCost(spec, None, profile, Choices(kernel=kernel, spread=spread, overhead_s=0.0))
-
-
-def _divided(timing: Timing, parts: int) -> Timing:
-    return Timing(timing.median_us / parts, timing.low_us / parts, timing.high_us / parts)

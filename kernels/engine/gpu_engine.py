@@ -12,7 +12,7 @@ from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.plan import Outcome, Plan, Results, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.meter import Meter, PlainMeter
+from testbed.sim.meter import PlainMeter
 from testbed.sim.outputs import Outputs
 from testbed.sim.span_meter import SpanMeter
 
@@ -38,7 +38,9 @@ class Engine:
         self.stop_s = window_s[1] if window_s else float("inf")
         self.records = Records(beams=runner.sampler.history)
         self.outputs = Outputs(scheduler.state, SyntheticBeams())  # not used for parents: the model determines them
-        self.meter = meter_of(scheduler, self.outputs)
+        # The simulator's meter: by footprints where the policy has them, else by the tables of all sequences.
+        says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
+        self.meter = (SpanMeter if says_footprints else PlainMeter)(scheduler, self.outputs)
         self._marks_s = sorted(window_s or (), reverse=True)
         for reader in (scheduler, scheduler.policy, scheduler.preemption):
             if reader.reads_output_len:
@@ -148,9 +150,3 @@ class Engine:
     def _pass_marks(self, now_s: float) -> None:
         while self._marks_s and self._marks_s[-1] <= now_s:
             self.records.recorder.mark(round(self._marks_s.pop() * PS), round(now_s * PS))
-
-
-def meter_of(scheduler: Scheduler, outputs: Outputs) -> Meter:
-    """The simulator's meter: by footprints where the policy has them, else by the tables of all sequences."""
-    says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
-    return (SpanMeter if says_footprints else PlainMeter)(scheduler, outputs)

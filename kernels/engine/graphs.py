@@ -52,7 +52,6 @@ class Captured:
         return self._logits[:num_seqs]
 
     def _warm(self) -> None:
-        """Run once outside the capture, to compile and load kernels and to create library handles."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.inference_mode(), torch.cuda.stream(stream):

@@ -88,6 +88,5 @@ def multiply(y: Tensor, x: Tensor, product: Affine) -> None:
 
 
 def _turned(layer: Layer) -> Layer:
-    """The layer with its matrices transposed to [inputs, outputs], as products take them."""
     qkv, out, up, down = (Affine(p.weight.t(), p.bias) for p in (layer.qkv, layer.out, layer.up, layer.down))
     return Layer(layer.norm_1, qkv, out, layer.norm_2, up, down)

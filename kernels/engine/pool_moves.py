@@ -107,7 +107,6 @@ class Moves:
         return np.concatenate([r.ravel() for r, _ in rows]), np.concatenate([w.ravel() for _, w in rows])
 
     def _place(self, places: list[list[Extent]], slot: int) -> Place | None:
-        """The place of a slot; None for a slot of no extent."""
         if not isinstance(self.layout, Extents):
             return Place(np.empty(0, np.int64), 0)  # the slot alone determines a block's rows
         at = bisect_right(places, slot, key=lambda table: table[0].start) - 1

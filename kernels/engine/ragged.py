@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -64,12 +65,17 @@ def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers
     parts = prompts + decodes
     positions = [np.arange(part.num_stored, part.context_len) for part in prompts]
     tokens = [token_buffers.read(part.seq, part.num_stored, part.context_len) for part in prompts]
+    newest = [  # of padding a stored token
+        token_buffers.newest(part.seq, part.num_stored) if part.wanted
+        else token_buffers.read(part.seq, part.num_stored, part.written)[0]
+        for part in decodes
+    ]  # fmt: skip
     ends = np.cumsum([part.new for part in parts], dtype=np.int64) - 1
     return Ragged(
         parts,
         len(prompts),
         sum(part.new for part in prompts),
-        np.array([*_flat(tokens), *(_decoded(part, token_buffers) for part in decodes)], np.int64),
+        np.array([*chain.from_iterable(tokens), *newest], np.int64),
         np.concatenate([*positions, [part.num_stored for part in decodes]]).astype(np.int64),
         ends[[part.wanted for part in parts]],
         [tables.place(part.seq, part.context_len) for part in parts],
@@ -102,17 +108,6 @@ class Ahead:
             places[i] = tables.place(parts[i].seq, parts[i].context_len)
         tokens = [token_buffers.newest(part.seq, part.num_stored) for part in parts]
         return Ragged(parts, 0, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places)
-
-
-def _decoded(part: Part, token_buffers: TokenBuffers) -> int:
-    """The newest token of a sequence; for padding, one that it has stored."""
-    if part.wanted:
-        return token_buffers.newest(part.seq, part.num_stored)
-    return token_buffers.read(part.seq, part.num_stored, part.written)[0]
-
-
-def _flat(lists: list[list[int]]) -> list[int]:
-    return [x for one in lists for x in one]
 
 
 def parts_of(

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from testbed.cost.model import WORK_COLUMNS, work_cells
-from testbed.kernels.engine.records import Iteration, Records, SwapTime
+from testbed.kernels.engine.records import Records, SwapTime
 from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
 from testbed.sim.recorder import NOT_YET, request_columns, span_columns
 from testbed.slo import Slo
 
-MEASURED = ("gpu_s", "host_s", "wait_s")
+MEASURED = ("gpu_s", "host_s", "wait_s")  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
 
 
 def write_run(
@@ -26,7 +26,12 @@ def write_run(
     folder.mkdir(parents=True, exist_ok=True)
     records.recorder.settle()
     write_columns(folder / "requests.csv", request_columns(records.recorder))
-    write_columns(folder / "iterations.csv", span_columns(records.recorder) | measured_columns(records.iterations))
+    rows = [
+        (*(f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)), *work_cells(one.work))
+        for one in records.iterations
+    ]
+    measured = {name: [row[i] for row in rows] for i, name in enumerate((*MEASURED, *WORK_COLUMNS))}
+    write_columns(folder / "iterations.csv", span_columns(records.recorder) | measured)
     if records.beams:
         write_csv(folder / "beams.csv", BEAMS, beam_table(records))
     if records.swaps:
@@ -34,12 +39,6 @@ def write_run(
     summary = summarize(records.recorder, num_slots, window_ps, slo)
     write_json(folder / "timing.json", {"wall_s": summary["simulated_s"]})
     return summary
-
-
-def measured_columns(iterations: Sequence[Iteration]) -> dict[str, Sequence[Any]]:
-    """MEASURED and WORK_COLUMNS of iterations.csv, which a simulated run's does not have."""
-    rows = [(*(f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)), *work_cells(one.work)) for one in iterations]
-    return {name: [row[i] for row in rows] for i, name in enumerate((*MEASURED, *WORK_COLUMNS))}
 
 
 def beam_table(records: Records) -> list[tuple[Any, ...]]:

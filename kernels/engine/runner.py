@@ -1,6 +1,6 @@
 """Executes one plan: its moves, one forward pass over prompts and decodes, and sampling."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -64,7 +64,9 @@ class Runner:
         wanted = self.sampler.expect(owners)
         done = [chunk.group for chunk in plan.chunks if chunk.last]
         ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
-        self.wait()
+        self.timer.wait()
+        self.moves.settle()
+        self.timer.waited()
         parents: dict[int, tuple[Replacement, ...]] = {}
         if batch.parts:
             self.slot_checker.after(batch, logits)
@@ -80,12 +82,6 @@ class Runner:
                 return ready, [(group, 0) for group in groups]
         prompts, decodes, owners = parts_of(plan, groups, self.state)
         return ragged(prompts, decodes, self.token_buffers, self.tables), owners
-
-    def wait(self) -> None:
-        """Wait for the device."""
-        self.timer.wait()
-        self.moves.settle()
-        self.timer.waited()
 
     def follow(self, outcome: Outcome, results: Results) -> None:
         """Called after the plan was committed: forks have changed the tables of some sequences."""
@@ -173,8 +169,6 @@ class Runner:
             return self.network.logits(**there, attention=self.attention)
 
 
-def live_tables(state: SchedulerState) -> Iterator[tuple[Sequence, list[Extent]]]:
-    """Every sequence with slots on the device, and its table."""
-    for group in state.running.values():
-        for seq in group.resident:
-            yield seq, state.policy.table(seq)
+def live_tables(state: SchedulerState) -> list[list[Extent]]:
+    """The table of every sequence with slots on the device."""
+    return [state.policy.table(seq) for group in state.running.values() for seq in group.resident]

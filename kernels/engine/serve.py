@@ -42,11 +42,13 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> Engine:
     options = engine_options(config.engine)
     _check(setup)
     arch = architecture(options, setup.model)
-    if weights is None:
-        weights = make_weights(options, arch, config.seed)
+    dtype, device, seed = getattr(torch, options.dtype), options.device, config.seed
+    if weights is None and options.weights == "random":
+        weights = random_weights(arch, seed, device, dtype)
+    weights = weights or load_weights(arch, Path(options.weights), device, dtype)
     prefix = setup.workload.rows.registered_prefix
     chosen = Options(
-        options.device, getattr(torch, options.dtype), options.debug, config.seed,
+        device, dtype, options.debug, seed,
         TopP(options.temperature, options.top_p, config.seed), window_s=config.window_s, graphs=options.graphs,
         warm=options.warm, registered=prefix if setup.scheduler.policy.shares else 0,
     )  # fmt: skip
@@ -72,14 +74,6 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
 def device_of(setup: Setup) -> str:
     """The device of a setup's engine."""
     return (setup.config.engine or EngineConfig()).device
-
-
-def make_weights(options: EngineConfig, arch: Architecture, seed: int) -> Weights:
-    """A folder's weights, or random ones."""
-    dtype = getattr(torch, options.dtype)
-    if options.weights == "random":
-        return random_weights(arch, seed, options.device, dtype)
-    return load_weights(arch, Path(options.weights), options.device, dtype)
 
 
 def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:

@@ -63,16 +63,13 @@ class SlotChecker(NoSlotChecker):
         pools.device.fill_(pools.nan)
 
     def planned(self, plan: Plan) -> None:
-        """Begin a step."""
         self.step += 1
         self.tables.forget_all()
 
     def moved(self, ops: Ops) -> None:
-        """Move the ids as the bytes were moved."""
         self.memory.perform(ops)
 
     def landed(self, move_id: int) -> None:
-        """Move the ids that it moved; raises ClauseError where they were written meanwhile."""
         self.memory.land(move_id)
 
     def before(self, batch: Ragged) -> None:
@@ -120,11 +117,9 @@ class SlotChecker(NoSlotChecker):
         self._owned = owned
 
     def _ids(self, seq_id: int) -> list[int]:
-        """An id for every token of a sequence together with all tokens before it."""
         return [*accumulate(self.token_buffers.tokens[seq_id], lambda *chain: hash(chain), initial=0)][1:]
 
     def _slots(self, seq_id: int, table: list[Extent]) -> Ints:
-        """The slots of a table in order, which must be in the pool."""
         slots = np.concatenate([np.empty(0, np.int64), *(np.arange(first, first + n) for first, n in table)])
         if len(slots) and not 0 <= slots.min() <= slots.max() < len(self._owned):
             raise SlotError(f"{self._who(seq_id)} has slots {slots.min()} to {slots.max()} of {len(self._owned)}")

@@ -96,7 +96,6 @@ def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dty
 
 
 def _kv_scales(arch: Architecture, files: SafetensorsFolder) -> Tensor | None:
-    """k_scale and v_scale of every layer, of one value or one for each kv head."""
     layers = [[f"model.layers.{i}.self_attn.{x}_scale" for x in "kv"] for i in range(arch.spec.num_layers)]
     if not any(name in files for layer in layers for name in layer):
         return None
@@ -167,6 +166,5 @@ def _affine(get: Get, bias: bool, name: str, *shape: int) -> Affine:
 
 
 def _stacked(parts: list[Affine]) -> Affine:
-    """Products of one input as one product."""
     biases = [part.bias for part in parts if part.bias is not None]
     return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)

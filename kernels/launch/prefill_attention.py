@@ -57,8 +57,7 @@ def bind_paged_prefill(
     if kind == "tma":
         pack = max_query_len <= SHORT_PROMPT if pack is None else pack
         return bind_tma(s, pointers, tables.shape[1], num_seqs, max_query_len, scale, pack)
-    bind = _bind_wgmma if kind == "wgmma" else _bind_mma
-    return bind(s, pointers, tables.shape[1], num_seqs, max_query_len, scale)
+    return _bind_plain(kind, s, pointers, tables.shape[1], num_seqs, max_query_len, scale)
 
 
 paged_prefill = at_once(bind_paged_prefill)
@@ -73,30 +72,22 @@ def fastest(s: Shapes, caches: list[int], longest: int) -> str:
     return "mma" if s.window or longest <= SHORT else "wgmma"
 
 
-def _bind_wgmma(
-    s: Shapes, pointers: list[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None
+def _bind_plain(
+    kind: str, s: Shapes, pointers: list[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None
 ) -> Launch:
-    tiles, pairs = -(-max_query_len // Q_ROWS), num_seqs * s.num_heads
-    capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
-    numbers = (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, min(pairs, max(8, L2_SHARE // capacity)))
-    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers))
-    return _launch("prefill_wgmma.cu", s, (tiles * pairs,), 256, arguments, wgmma_shared_bytes(s.head_size))
-
-
-def _bind_mma(
-    s: Shapes, pointers: list[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None
-) -> Launch:
-    grid = (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs)
-    numbers = (s.q_stride, s.num_kv_heads, max_blocks)
-    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
-    return _launch("prefill.cu", s, grid, 128, arguments, mma_shared_bytes(s.head_size, s.kv_scales > 0))
-
-
-def _launch(
-    source: str, s: Shapes, grid: tuple[int, ...], threads: int, arguments: tuple[Any, ...], shared_bytes: int
-) -> Launch:
+    """A launch of wgmma or of mma."""
+    numbers = s.q_stride, s.num_kv_heads, max_blocks
+    if kind == "wgmma":  # 128 rows of Q, and two stages of 128 rows of K and of V
+        tiles, pairs, shared_bytes = -(-max_query_len // Q_ROWS), num_seqs * s.num_heads, 5 * Q_ROWS * s.head_size * 2
+        capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
+        source, threads, grid = "prefill_wgmma.cu", 256, (tiles * pairs,)
+        more = map(np.int32, (num_seqs, tiles, min(pairs, max(8, L2_SHARE // capacity))))
+    else:
+        source, threads, grid = "prefill.cu", 128, (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs)
+        more, shared_bytes = iter(s.last_arguments), mma_shared_bytes(s.head_size, s.kv_scales > 0)
     kernel = load(source, "prefill", **s.defines, BLOCK_SIZE=s.block_size)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
+    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *more)
     return Launch(kernel, grid, (threads,), arguments, shared_bytes)
 
 
@@ -114,11 +105,6 @@ def mma_shared_bytes(head_size: int, fp8: bool = False) -> int:
     """Dynamic shared memory of prefill.cu: rows of Q, 64 of K and of V in two stages; e4m3: in one, and as bytes."""
     rows = mma_q_rows(head_size) + (2 if fp8 else 4) * 64
     return rows * (head_size + 8) * 2 + (2 * 64 * head_size if fp8 else 0)
-
-
-def wgmma_shared_bytes(head_size: int) -> int:
-    """Dynamic shared memory of prefill_wgmma.cu: 128 rows of Q and two stages of 128 rows of K and of V."""
-    return 5 * Q_ROWS * head_size * 2
 
 
 def takes(s: Shapes, caches: Sequence[int]) -> bool:
@@ -149,7 +135,7 @@ def bind_tma(
     """
     share = s.num_heads // s.num_kv_heads
     kernel = load("prefill_tma.cu", "prefill", **s.defines, **constants(share, s.block_size, pack))
-    shared_bytes = shared_memory(s.head_size)
+    shared_bytes = 6 * 128 * s.head_size * 2 + 128  # Q, two stages of K and of V, the output; and barriers
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     device, origin, heads = require_gpu().cuda.runtime.getDevice(), origin_of(pointers[2]), packed(share, pack)
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
@@ -157,7 +143,8 @@ def bind_tma(
     group = evenly(pairs, max(-(-ITEMS // tiles), L2_SHARE // capacity))
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group, s.window))
     rows = rows_of_memory(device, origin, s.head_size, s.block_size)
-    arguments = (*pointers, rows, origin, next_counter(device), log2_scale(scale, s.head_size), *numbers)
+    counter = next(counters(device)[1])  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
+    arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
     grid = min(tiles * pairs, multiprocessors(device))
     return Launch(kernel, (grid,), (NUM_THREADS,), arguments, shared_bytes)
 
@@ -224,13 +211,3 @@ def counters(device: int) -> tuple[Any, Iterator[int]]:
     capacity = cupy.zeros((NUM_COUNTERS, 2), "int32")
     cupy.cuda.get_current_stream().synchronize()
     return capacity, cycle(range(capacity.data.ptr, capacity.data.ptr + capacity.nbytes, 8))
-
-
-def next_counter(device: int) -> int:
-    """The address of a counter that none of the last NUM_COUNTERS - 1 launches uses; a launch resets it to zero."""
-    return next(counters(device)[1])
-
-
-def shared_memory(head_size: int) -> int:
-    """Bytes of Q, two stages of K and of V, and the output, 128 rows each, and of barriers."""
-    return 6 * 128 * head_size * 2 + 128

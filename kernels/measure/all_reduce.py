@@ -107,8 +107,7 @@ def alone_timing(case: Case) -> Timing:
         for _ in range(CALLS):
             torch.distributed.all_reduce(x)
 
-    timing = time_stream(eager, REPLAYS)
-    return Timing(timing.median_us / CALLS, timing.low_us / CALLS, timing.high_us / CALLS)
+    return time_stream(eager, REPLAYS).per(CALLS)
 
 
 def layer_timing(case: Case) -> Timing:
@@ -158,15 +157,11 @@ def rows(options: Namespace) -> Iterator[Point]:
     """A row for each case; then the predictions, as comments."""
     require_gpus(options.gpus, torch.cuda.device_count())
     known = read_profile(options.known)["sections"]["all_reduce"]["points"] if options.known else []
-    return _measured(sorted(set(options.gpus)), known)
-
-
-def _measured(num_gpus: Sequence[int], known: Sequence[Point]) -> Iterator[Point]:
     graphs: dict[int, list[Point]] = {}
     for row in known:
-        if row[0] not in num_gpus:
+        if row[0] not in options.gpus:
             graphs.setdefault(int(row[0]), []).append(row)
-    for number in num_gpus:
+    for number in sorted(set(options.gpus)):
         for case, timing in measure(number, all_cases(number)):
             yield point(*case, timing=timing)
             if (case.dtype, case.way) == ("fp16", "graph"):

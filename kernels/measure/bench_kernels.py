@@ -1,6 +1,8 @@
 """The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,8 +10,7 @@ import torch
 from testbed.core.shapes import read_model
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.bench_report import Report, Time
-from testbed.kernels.measure.fingerprint import fingerprint
+from testbed.kernels.measure.fingerprint import fingerprint, in_words, write_rows
 from testbed.kernels.measure.timing import Timing, time_graph, warm_up
 from testbed.kernels.verify.random_batches import Shape
 from testbed.kernels.verify.verify_attention import verify
@@ -36,6 +37,39 @@ CONTIGUOUS = 1.1  # goal as a multiple of the time of torch's attention on conti
 FIG_18A = [(batch, context) for batch in (8, 32) for context in (64, 128, 256)]
 READ_BANDWIDTH = 4.36e12  # bytes/s of an H200, as measured before
 SWAP_GOAL = 45.0  # GB/s
+PROSE = ("what", "case", "measured", "goal", "verdict")
+# Of a time, in microseconds: median, 10th and 90th percentile. kernel: paged, contiguous, paper, torch; fused or
+# per block for swaps, direction out or in. context: tokens per sequence, their mean where spread is ragged.
+COLUMNS = ("kernel", "median_us", "low_us", "high_us", "num_heads", "num_kv_heads", "head_size", "block_size", "spread",
+           "batch", "context", "direction", "num_blocks")  # fmt: skip
+Time = dict[str, Any]
+
+
+class Report:
+    """The printed lines and their times, collected for the tables."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, what: str, case: str, value: str, goal: str, met: bool | None, *times: Time) -> None:
+        """Add and print one result; met is None where there is no goal. Its text has a row with the first time."""
+        prose = dict(
+            zip(PROSE, (what, case, value, goal, "" if met is None else "met" if met else "MISSED"), strict=True)
+        )
+        print(" | ".join(prose.values()), flush=True)
+        self.rows.append(prose | (times[0] if times else {}))
+        self.rows += [{"what": what, "case": case, **time} for time in times[1:]]
+
+    def write(self, folder: Path, device: dict[str, object]) -> None:
+        """Write CSV and Markdown, with device and date in the header."""
+        about = in_words(device)
+        write_rows(
+            folder / "h200.csv", [{name: row.get(name, "") for name in (*PROSE, *COLUMNS)} for row in self.rows], about
+        )
+        rows = [PROSE, ("---",) * 5, *([row[name] for name in PROSE] for row in self.rows if "verdict" in row)]
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
+        (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
 
 def name_of(shape: Shape) -> str:
@@ -44,15 +78,26 @@ def name_of(shape: Shape) -> str:
 
 
 def timed(kernel: str, timing: Timing, shape: Shape, batch: int, context: int, spread: str = "equal") -> Time:
+    """A timing with its shape and its batch."""
+    return with_shape(kernel, timing, shape, spread=spread, batch=batch, context=context)
+
+
+def with_shape(kernel: str, timing: Timing, shape: Shape, **more: object) -> Time:
     """A timing with its shape."""
-    block_size = shape.block_size if kernel in ("paged", "paper") else None
-    sizes = shape.num_heads, shape.num_kv_heads, shape.head_size, block_size
-    return Time(kernel, timing.median_us, timing.low_us, timing.high_us, *sizes, spread, batch, context)
+    times = {name: round(us, 3) for name, us in asdict(timing).items()}
+    sizes = {name: getattr(shape, name) for name in ("num_heads", "num_kv_heads", "head_size")}
+    block_size = "" if kernel in ("contiguous", "torch") else shape.block_size
+    return {"kernel": kernel, **times, **sizes, "block_size": block_size, **more}
 
 
 def bench_correctness(report: Report, rounds: int) -> bool:
     """Claim 1: every kernel equals its reference."""
-    passed = verify(rounds, lambda line: report.add("right", *_split(line), "", None))
+
+    def right(line: str) -> None:
+        name, _, value = line.removeprefix("right: ").partition(": ")
+        report.add("right", name, value, "", None)
+
+    passed = verify(rounds, right)
     report.add("right", "all kernels", "within tolerance" if passed else "WRONG", "fp16 2e-3, bf16 1e-2", passed)
     return passed
 
@@ -72,8 +117,7 @@ def bench_paging(report: Report, pools: Pools) -> None:
         lens = [length] * n if spread == "equal" else sweeps.ragged_lens(n, length, 2048)
         paged, contiguous, cost = paging_cost(DecodeInputs(pools, MHA, lens))
         text = f"{paged.median_us:.1f} us paged, {contiguous.median_us:.1f} us contiguous: {cost:+.1%}"
-        both = (("paged", paged), ("contiguous", contiguous))
-        times = [timed(kernel, timing, MHA, n, length, spread) for kernel, timing in both]
+        times = (timed(*one, MHA, n, length, spread) for one in (("paged", paged), ("contiguous", contiguous)))
         report.add("paging cost", name, text, "at most 5%", cost <= 0.05, *times)
 
 
@@ -81,20 +125,20 @@ def bench_paper(report: Report, pools: Pools) -> None:
     """The paper's design compared with ours, at the shapes of Fig. 18a and by block size."""
     for n, length in FIG_18A:
         paper, ours = paper_and_ours(DecodeInputs(pools, MHA, [length] * n), n, length, "equal")
-        text = f"{paper.median_us:.1f} us, ours {ours.median_us:.1f} us"
+        text = f"{paper['median_us']:.1f} us, ours {ours['median_us']:.1f} us"
         report.add("the paper's design", f"{n}x{length}", text, "", None, paper, ours)
     for size in sweeps.BLOCK_SIZES:
         inputs = DecodeInputs(pools, Shape(40, 40, 128, size), sweeps.ragged_lens(32, 400, 2048))
         paper, ours = paper_and_ours(inputs, 32, 400, "ragged")
-        text = f"ours {ours.median_us:.1f} us, the paper's design {paper.median_us:.1f} us"
+        text = f"ours {ours['median_us']:.1f} us, the paper's design {paper['median_us']:.1f} us"
         report.add("by block size", f"{size}, ragged 32 of mean 400", text, "", None, ours, paper)
 
 
 def paper_and_ours(inputs: DecodeInputs, batch: int, context: int, spread: str) -> tuple[Time, Time]:
     """The times of both kernels."""
     ours, paper = time_graph(inputs.paged()), time_graph(inputs.paper())
-    shape = (inputs.shape, batch, context, spread)
-    return timed("paper", paper, *shape), timed("paged", ours, *shape)
+    where = inputs.shape, batch, context, spread
+    return timed("paper", paper, *where), timed("paged", ours, *where)
 
 
 def bench_decode(report: Report, pools: Pools) -> None:
@@ -126,23 +170,24 @@ def bench_prefill(report: Report, pools: Pools) -> None:
 def bench_swap(report: Report) -> None:
     """Claim 5: swap of 1,024 blocks of opt-13b, and by block size for 256 tokens."""
     model = read_model("opt-13b")
-    planes, heads, size = 2 * model.num_layers, model.num_kv_heads, model.head_size
-    tokens = 1024 * 16
+    planes, heads, size, tokens = 2 * model.num_layers, model.num_kv_heads, model.head_size, 1024 * 16
     device = torch.randn(planes * tokens * heads * size, device="cuda", dtype=torch.float16)
     pinned = torch.empty_like(device, device="cpu", pin_memory=True)
     token_bytes = planes * heads * size * 2
     for block_size, count in ((16, 1024), *((b, 1024 // b) for b in sweeps.BLOCK_SIZES)):
-        block = (heads, block_size, size)
-        pool, host = device.view(planes, -1, *block), pinned.view(-1, planes, *block)
-        for method, direction, _, _, *microseconds in sweeps.swap(pool, host, [count]):
-            median, low, high = (float(value) for value in microseconds)
-            rate = count * block_size * token_bytes / median / 1e3
+        shape = Shape(model.num_heads, heads, size, block_size)
+        pool, host = (
+            device.view(planes, -1, heads, block_size, size),
+            pinned.view(-1, planes, heads, block_size, size),
+        )
+        for method, direction, _, _, *us in sweeps.swap(pool, host, [count]):
+            timing = Timing(*map(float, us))
+            rate = count * block_size * token_bytes / timing.median_us / 1e3
             goals = method == "fused" and count == 1024 and block_size == 16
             case = f"{method}, {direction}, {count} blocks of {block_size} tokens"
             goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if goals else ("", None)
-            time = Time(str(method), median, low, high, model.num_heads, heads, size, block_size,
-                        direction=str(direction), num_blocks=count)  # fmt: skip
-            report.add("swap", case, f"{median / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
+            time = with_shape(str(method), timing, shape, direction=direction, num_blocks=count)
+            report.add("swap", case, f"{timing.median_us / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
 
 
 def bench(out: Path, rounds: int) -> None:
@@ -160,8 +205,3 @@ def bench(out: Path, rounds: int) -> None:
     torch.cuda.empty_cache()
     bench_swap(report)
     report.write(out, device)
-
-
-def _split(line: str) -> tuple[str, str]:
-    name, _, value = line.removeprefix("right: ").partition(": ")
-    return name, value

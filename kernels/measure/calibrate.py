@@ -18,19 +18,6 @@ from testbed.kernels.commands import on_gpu
 from testbed.kernels.measure.fingerprint import file_name
 
 
-def parser() -> Parser:
-    """The command's arguments."""
-    this = Parser("calibrate", str(__doc__).partition(": ")[2])
-    this.add_argument("--model", required=True, nargs="+", help="a model that ships (testbed list model), or NAME:TP")
-    this.add_argument("--tp", type=int, default=1, help="tensor-parallel degree (default: 1)")
-    this.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
-    this.add_argument("--all-reduce", help="profile with the all-reduces, if this machine has only one GPU")
-    this.add_argument("--engine", action="store_true", help="measure the sections without attention on the GPU "
-                      "engine's layers, and whole iterations; keep the rest of the shipped profile")  # fmt: skip
-    this.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring (default: 1)")
-    return this
-
-
 def checked(options: argparse.Namespace) -> list[tuple[str, int]]:
     """Every model with its degree; raises InputError unless each can be measured and written."""
     models = [degree_of(entry, options.tp) for entry in options.model]
@@ -61,7 +48,15 @@ def degree_of(entry: str, default: int) -> tuple[str, int]:
 
 def main(argv: list[str]) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model."""
-    options = parser().parse_args(argv)
+    this = Parser("calibrate", str(__doc__).partition(": ")[2])
+    this.add_argument("--model", required=True, nargs="+", help="a model that ships (testbed list model), or NAME:TP")
+    this.add_argument("--tp", type=int, default=1, help="tensor-parallel degree (default: 1)")
+    this.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
+    this.add_argument("--all-reduce", help="profile with the all-reduces, if this machine has only one GPU")
+    this.add_argument("--engine", action="store_true", help="measure the sections without attention on the GPU "
+                      "engine's layers, and whole iterations; keep the rest of the shipped profile")  # fmt: skip
+    this.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring (default: 1)")
+    options = this.parse_args(argv)
     models = checked(options)
     sections = on_gpu("measure.profile_sections", "calibrate")
     sections.require_verified(options.rounds)

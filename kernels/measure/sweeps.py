@@ -42,7 +42,8 @@ def point(*key: float | int | str, timing: Timing) -> Point:
 def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
     """Log-normal quantiles (sigma 0.8, near the spread of ShareGPT contexts in flight) with that mean, shuffled."""
     rng = np.random.default_rng(num_seqs * 100_003 + mean)
-    shape, scale = np.exp(0.8 * _normal_quantiles((np.arange(num_seqs) + 0.5) / num_seqs)), float(mean)
+    quantiles = np.array([NormalDist().inv_cdf((i + 0.5) / num_seqs) for i in range(num_seqs)])
+    shape, scale = np.exp(0.8 * quantiles), float(mean)
     for _ in range(50):
         lens = np.clip(np.round(shape * scale), 1, longest)
         scale *= mean / lens.mean()
@@ -124,16 +125,13 @@ def mixed_attention(prompts: Pools, decodes: Pools, shape: Shape, max_len: int) 
             continue
         prefill = PrefillInputs(prompts, shape, [new], [past]).paged()
         points.append(point(new, past, 0, 0, timing=time_graph(prefill, REPLAYS, 800.0)))
-        for num_seqs, mean in mixed_grid(max_len):
+        for num_seqs, mean in product(MIXED_SEQS, MIXED_CONTEXTS):
+            if mean >= max_len or num_seqs * mean > MIXED_TOKENS:
+                continue
             batch = DecodeInputs(decodes, shape, ragged_lens(num_seqs, mean, max_len)).paged()
             both = time_graph(combined(prefill, batch), REPLAYS, 800.0)
             points.append(point(new, past, num_seqs, mean, timing=both))
     return points
-
-
-def mixed_grid(max_len: int) -> list[tuple[int, int]]:
-    """Numbers of sequences and their mean contexts."""
-    return [(n, mean) for n in MIXED_SEQS for mean in MIXED_CONTEXTS if mean < max_len and n * mean <= MIXED_TOKENS]
 
 
 def combined(prefill: Calls, decode: Calls) -> Calls:
@@ -224,7 +222,3 @@ def _wall(call: Callable[[], object], num_samples: int, repeats: int) -> Timing:
         torch.cuda.synchronize()
         samples.append((time.perf_counter() - start) / repeats * 1e6)
     return Timing.of(samples)
-
-
-def _normal_quantiles(probabilities: np.ndarray) -> np.ndarray:
-    return np.array([NormalDist().inv_cdf(float(p)) for p in probabilities])

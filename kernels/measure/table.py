@@ -10,7 +10,7 @@ from testbed.kernels.measure.timing import warm_up
 
 
 class Measurement(NamedTuple):
-    """One measurement. `rows` checks the arguments, then returns an iterable that measures as it is read."""
+    """One measurement; `rows` checks the arguments before it measures the first."""
 
     about: str | None
     columns: str

@@ -24,6 +24,10 @@ class Timing:
         """Of measured samples."""
         return cls(*np.percentile(samples_us, [50, 10, 90]).tolist())
 
+    def per(self, parts: int) -> "Timing":
+        """Of one of so many equal parts."""
+        return Timing(self.median_us / parts, self.low_us / parts, self.high_us / parts)
+
     def __str__(self) -> str:
         return f"{self.median_us:.1f} us [{self.low_us:.1f}, {self.high_us:.1f}]"
 

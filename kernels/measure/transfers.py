@@ -11,7 +11,7 @@ alone and while decode attention of Llama-3-8B's shape runs, whose slowdown is t
 import ctypes
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -106,7 +106,6 @@ class Transfer:
             launch(stream)
 
     def _bound(self) -> Iterator[Launch]:
-        """The launches that gather the blocks in staging, or scatter them."""
         shape = (1, self.block // 256, 128)
         pool, staged = self.memory.near.view(1, -1, *shape), self.memory.staging.view(-1, 1, *shape)
         for first in range(0, len(self.ids), MAX_GRID):
@@ -173,7 +172,6 @@ class DecodeLoad:
         raise InputError("the decodes ended before the transfers; nothing was kept")
 
     def _times_us(self, call: Call, times: int, replays: int, stream: torch.cuda.Stream) -> list[float]:
-        """When the transfers begin and end, and when each decode does, in microseconds from the first."""
         begin, end, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(replays + 3))
         torch.cuda.synchronize()
         marks[0].record()
@@ -219,19 +217,15 @@ def rows(options: Namespace) -> Iterator[Point]:
     """A row for each case; then the file is written."""
     if "peer" in options.ways and torch.cuda.device_count() < 2:
         raise InputError("--ways peer: needs two GPUs, this machine has one")
-    return _measured(options.ways, options.methods, options.out)
-
-
-def _measured(ways: Sequence[str], methods: Sequence[str], out: Path) -> Iterator[Point]:
     load, stream, points = DecodeLoad(), torch.cuda.Stream(), list[Point]()
-    for way in ways:
+    for way in options.ways:
         memory = Memory(way)
         for case in cases(way):
-            if case.method in methods:
+            if case.method in options.methods:
                 points.append(measure(case, memory, load, stream))
                 yield points[-1]
         del memory
-    out.write_text(dump(hardware_file(points, out)), encoding="utf-8")
+    options.out.write_text(dump(hardware_file(points, options.out)), encoding="utf-8")
 
 
 def add_arguments(parser: Parser) -> None:

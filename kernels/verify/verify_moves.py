@@ -46,7 +46,6 @@ def check_write(rng: np.random.Generator) -> bool:
 def _quantized_equally(
     k: Tensor, v: Tensor, slots: np.ndarray, size: tuple[int, ...], rng: np.random.Generator
 ) -> bool:
-    """The same write into caches of e4m3."""
     scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, size[1])).astype(np.float32)).cuda()
     want, got = (torch.full((2, *size), NAN_E4M3, dtype=torch.uint8, device="cuda") for _ in range(2))
     for cache, new, scale in zip(want, (k, v), scales, strict=True):

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from testbed.experiments.paper.figures import prefix_caches
+from testbed.experiments.paper.figures import beyond
 from testbed.experiments.runs.compose import composed, configured
 
 MACHINE = ["model=llama-3-8b", "policy=prefix_caching", "policy.block_size=64", "outputs=summary"]
@@ -75,5 +75,5 @@ def test_study_config_composes_and_its_figure_is_drawn():
         for order in ("lru", "belady")
         for blocks in (100, 200, 400)
     ]
-    figure = prefix_caches.agent_sessions(pd.DataFrame(rows))
+    figure = beyond.agent_sessions(pd.DataFrame(rows))
     assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2]

@@ -72,11 +72,7 @@ def test_tables_equal_those_of_a_run_folder(testbed, tmp_path):
 
 @pytest.mark.parametrize(
     ("policy", "name"),
-    [
-        (ContiguousMax, "contiguous_max"),
-        (partial(Paged, block_size=16), "paged"),
-        (lambda pool: Paged(pool), "paged"),
-    ],
+    [(ContiguousMax, "contiguous_max"), (partial(Paged, block_size=16), "paged"), (lambda pool: Paged(pool), "paged")],
 )
 def test_policy_class_or_function_gets_the_pool(policy, name):
     by_name, by_object = front.simulate(policy=name, **SHORT), front.simulate(policy=policy, **SHORT)

@@ -15,10 +15,7 @@ BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 
 
 def test_first_two_readme_commands_install_and_test():
-    assert BLOCKS[:2] == [
-        "pip install -e . && testbed reproduce fig2 fig13\n",
-        'pip install -e ".[test]" && pytest\n',
-    ]
+    assert BLOCKS[:2] == ["pip install -e . && testbed reproduce fig2 fig13\n", 'pip install -e ".[test]" && pytest\n']
 
 
 def test_ci_runs_the_test_command_of_the_readme():

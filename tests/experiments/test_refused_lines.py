@@ -123,11 +123,7 @@ RUN = {
     "a key that is taken away and mistyped": ("~polic", "did you mean policy?"),
     "a key that is added and mistyped": ("+arrivals.rat=2", "did you mean rate?", "~arrivals.rat"),
 }  # fmt: skip
-TIMES = {
-    "fractions": "np.array([0.0, 1.5])",
-    "text": "str(1)",
-    "beyond 64 bits": "np.array([10**19], dtype=np.uint64)",
-}
+TIMES = {"fractions": "np.array([0.0, 1.5])", "text": "str(1)", "beyond 64 bits": "np.array([10**19], dtype=np.uint64)"}
 RUN |= {
     f"arrival times that are {kind}": (
         f"arrivals=custom arrivals._target_=own_parts.Given '+arrivals.what=\"{times}\"'",

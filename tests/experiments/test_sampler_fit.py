@@ -4,7 +4,7 @@ import pytest
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands import fit_constants
-from testbed.experiments.paper.sampler_fit import PLAIN_S, forks_a_step, kept_us, shares_us, split
+from testbed.experiments.paper.fits import PLAIN_S, forks_a_step, kept_us, shares_us, split
 from testbed.experiments.runs.compose import configured
 
 KINDS = [("parallel", 1), ("parallel", 4), ("beam", 4), ("beam", 6)]

@@ -4,13 +4,13 @@ import pandas as pd
 import pytest
 
 from testbed.experiments.commands.reproduce import available
-from testbed.experiments.paper import causes
 from testbed.experiments.paper.margins import error, limits, margin, smallest_margin
 from testbed.experiments.paper.scorecard import (
     JUDGED,
     PARTS,
     SHOWN,
     as_before,
+    causes,
     counted,
     key_of,
     reference,
@@ -102,7 +102,7 @@ def test_ratios_that_rise_pair_by_pair():
 
 def test_every_cause_names_rows_and_a_miss_without_one_says_so():
     judged = {key_of(row)[:2] for row in reference().to_dict("records") if row["role"] in JUDGED}
-    for entry in causes.causes():
+    for entry in causes():
         assert {(figure, setting) for figure, settings in entry["rows"].items() for setting in settings} <= judged
         testbed, command, *words = entry["test"].split()
         assert entry["cause"]

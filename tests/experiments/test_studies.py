@@ -7,7 +7,7 @@ from overlaps import overlapping_labels
 
 from testbed.core.errors import InputError
 from testbed.experiments.paper.reproduction import load
-from testbed.experiments.paper.studies.store_rules import NO_TIER
+from testbed.experiments.paper.studies.open_sessions import NO_TIER
 from testbed.experiments.paper.studies.study import Finding
 from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore

@@ -128,10 +128,7 @@ def test_sweep_runs_through_cluster_launchers(command, tmp_path, launcher, packa
 
 @pytest.mark.parametrize(
     ("words", "number", "code"),
-    [
-        (("run", *LONG), signal.SIGINT, 130),
-        ((*LONG_SWEEP, "hydra/launcher=joblib"), signal.SIGTERM, 143),
-    ],
+    [(("run", *LONG), signal.SIGINT, 130), ((*LONG_SWEEP, "hydra/launcher=joblib"), signal.SIGTERM, 143)],
 )
 def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, words, number, code):
     (other := tmp_path / "runs" / ".other.1-9.tmp").mkdir(parents=True)

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
 from testbed.kernels.measure import bench_kernels
-from testbed.kernels.measure.bench_report import COLUMNS, PROSE, Report, Time
+from testbed.kernels.measure.bench_kernels import COLUMNS, PROSE, Report
 from testbed.kernels.measure.cache_forms import CASES
 from testbed.kernels.measure.timing import Timing
 from testbed.kernels.verify.random_batches import Shape
@@ -25,7 +25,8 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_every_timing_has_a_row_and_prose_once(tmp_path) -> None:
     report = Report()
-    report.add("decode", "8x64", "5.7 us", "10", True, Time("paged", 5.7123, 5.7, 5.8), Time("torch", 9.2, batch=8))
+    times = {"kernel": "paged", "median_us": 5.712}, {"kernel": "torch", "median_us": 9.2, "batch": 8}
+    report.add("decode", "8x64", "5.7 us", "10", True, *times)
     report.add("right", "copy_blocks", "bit for bit", "", None)
     report.write(tmp_path, {"device": "a GPU", "date": "today"})
     first, second, third = table(tmp_path / "h200.csv")

@@ -116,10 +116,7 @@ def test_fitted_conversations_match_turn_lengths_of_the_file():
         (lambda path: ChatCsv(path).rows(None, 0, max_len=512), "is not below 512"),
         (lambda path: ChatFitted(new_probability=0), "new_probability is 0"),
         (lambda path: ChatFitted(max_prompt=0), "max_prompt 0"),
-        (
-            lambda path: ChatFitted("sharegpt").rows(1, 0),
-            "model='sharegpt': is not a model of conversations",
-        ),
+        (lambda path: ChatFitted("sharegpt").rows(1, 0), "model='sharegpt': is not a model of conversations"),
     ],
 )
 def test_bad_chat_settings_are_refused(csv_file, ask, culprit):

@@ -139,11 +139,7 @@ def test_prompt_ids_round_trip_through_csv(tmp_path):
 @pytest.mark.parametrize(
     ("row", "size", "message"),
     [
-        (
-            "33,5,0.0,7 8",
-            16,
-            "line 2, column prompt_ids: 2 ids for 33 tokens, 3 wanted at one for each 16",
-        ),
+        ("33,5,0.0,7 8", 16, "line 2, column prompt_ids: 2 ids for 33 tokens, 3 wanted at one for each 16"),
         ("33,5,0.0,7 x 9", 16, "'7 x 9' is not whole numbers"),
         ("33,5,0.0,7 8 9", 0, "tokens_per_id=0"),
     ],

@@ -37,7 +37,6 @@ def fig1(table: pd.DataFrame) -> Figure:
 
 
 def _layout(axes: Axes, row: pd.Series) -> None:
-    """Parameters, KV cache and everything else on the GPU, in shares of its memory."""
     total, parameters, cache = row["gpu_memory_gib"], row["parameters_gib"], row["kv_memory_gib"]
     parts = {
         "Parameters": (parameters, "white", "black"),
@@ -64,7 +63,6 @@ def fig11(table: pd.DataFrame) -> Figure:
 
 
 def _lengths(axes: Axes, rows: pd.DataFrame) -> None:
-    """Inputs and outputs of a data set over each other."""
     for side, color in SIDES.items():
         mean = rows.loc[rows["quantity"] == f"mean_{side}", "simulated"].iloc[0]
         bars = rows[rows["quantity"] == side]

@@ -23,10 +23,7 @@ SHARES = {
 }
 WASTE = "all_waste"  # what the paper gives of vLLM instead of the three kinds
 SMALLEST_LABEL = 6.0
-BATCHES = {
-    "opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"),
-    "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca"),
-}
+BATCHES = {"opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"), "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca")}
 SAVINGS = {
     "parallel": ("fig15a", "(a) Parallel sampling", "# Output sequences"),
     "beam": ("fig15b", "(b) Beam search", "Beam width"),

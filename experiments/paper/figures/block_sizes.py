@@ -67,7 +67,6 @@ def fig18(table: pd.DataFrame) -> Figure:
 
 
 def _kernels(axes: Axes, times: pd.DataFrame, label: str) -> None:
-    """A curve for each kernel and batch size."""
     contexts = times.index.get_level_values("context").unique().sort_values()
     for system, (_, line, color) in KERNELS.items():
         for batch, marker in MARKERS.items():
@@ -113,7 +112,6 @@ def fig19(table: pd.DataFrame) -> Figure:
 
 
 def _curve(axes: Axes, curve: pd.Series, label: str, color: str, marker: str) -> None:
-    """Latency over block sizes, one tick a size."""
     axes.plot(curve.index, curve, color=color, marker=marker, markersize=3, label=label)
     axes.set_xscale("log", base=2)
     axes.set_xticks(curve.index, [f"{size:g}" for size in curve.index])

@@ -80,10 +80,7 @@ def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Findi
     """
     low, high = claim["sizes"]
     claimed, others = curve.loc[low:high], curve.drop(curve.loc[low:high].index)
-    margins = [
-        1 - (claimed.max() / curve.min() - 1) / NEAR,
-        1 - (claimed.min() / others.min() - 1) / SLACK,
-    ]
+    margins = [1 - (claimed.max() / curve.min() - 1) / NEAR, 1 - (claimed.min() / others.min() - 1) / SLACK]
     if "worse_from" in claim:
         margins.append((curve.loc[claim["worse_from"] :].min() / claimed.max() - 1) / NEAR)
     text = ", ".join(f"{size}: {value:.2f}" for size, value in (curve / curve.min()).items())
@@ -196,7 +193,6 @@ class Recovery(BlockSizes):
         return [row for machine in self.machines for size in self.block_sizes for row in self._ms(store, machine, size)]
 
     def _ms(self, store: RunStore, machine: str, size: int) -> list[Row]:
-        """By each way, and of a recompute also what the published figure would show."""
         config = store.config((*self.machines[machine], f"policy.block_size={size}"))
         cost = make_cost(config.cost, config.model, config.server)
         blocks = ceil_div(self.num_tokens, size)

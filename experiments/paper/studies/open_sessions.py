@@ -1,21 +1,27 @@
-"""Closed loops of recorded sessions on a pool that is a share of what the open ones need."""
+"""Closed loops of recorded sessions on a share of the memory that the open ones need: store rules, times to live."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.experiments.paper.studies.study import Finding, Row, Study
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
+from testbed.tables import sessions
 from testbed.workload import make_workload
 
 SESSIONS = "agent_sessions"
+NO_TIER = "no tier"
+EAGER, AWARE = "write through", "before eviction"
+RULE_COLUMNS = {"found_percent": "blocks found (%)", "slower_s": "mean latency beyond that without a tier (s)"}
+TIME_TO_LIVE = "time to live"
+LIFE_COLUMNS = {"mean_job_s": "mean job time (s)", "found_percent": "blocks found (%)"}
 
 
 @dataclass(kw_only=True)
@@ -41,18 +47,8 @@ class OpenSessions(Study):
         return int(config.arrivals.parameters["at_once"]) * mean * config.model.kv_bytes_per_token / GIB
 
     def _configured(self, store: RunStore, words: Sequence[str], values: Mapping[str, Any]) -> RunConfig:
-        return configured((*self.common, *words), {"trace.path": sessions_file(self.name, store), **values})
-
-
-def sessions_file(study: str, store: RunStore) -> str:
-    """The file of recorded sessions that the user gave."""
-    path = dict(store.lengths).get(SESSIONS)
-    if path is None:
-        raise InputError(
-            f"{study}: replays recorded sessions (give --lengths {SESSIONS}=FILE, in the format of "
-            "github.com/callanjfox/kv-cache-tester, one session a line)"
-        )
-    return path
+        path = self.given_files(store, [SESSIONS])[SESSIONS]
+        return configured((*self.common, *words), {"trace.path": path, **values})
 
 
 def reported(
@@ -80,3 +76,88 @@ def measures(measured: Measured) -> Row:
         **{name: counts.get(name, 0) for name in ("loaded_blocks", "stored_blocks", "written_blocks")},
         "run": run,
     }
+
+
+@dataclass(kw_only=True)
+class StoreRules(OpenSessions):
+    """A closed loop of agent sessions, without a tier, and with each store rule and each size of the tier.
+
+    The tier is as large as live_over_dram says.
+    """
+
+    live_over_dram: Sequence[float]
+    no_tier: Sequence[str]
+    tier: Sequence[str]
+    rules: Mapping[str, Sequence[str]]
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        runs = [(NO_TIER, 0.0), *((rule, ratio) for ratio in self.live_over_dram for rule in self.rules)]
+        return [
+            Task(f"{self.name} {rule}, {ratio:g}", partial(self.served, rule=rule, ratio=ratio)) for rule, ratio in runs
+        ]
+
+    def served(self, store: RunStore, rule: str, ratio: float) -> list[Row]:
+        """One simulation; times in seconds."""
+        config, dram_gib = self.ruled(store, rule, ratio)
+        row = {"rule": rule, "live_over_dram": ratio, "dram_gib": dram_gib}
+        return [{**row, **measures(store.measured(config))}]
+
+    def ruled(self, store: RunStore, rule: str, ratio: float) -> tuple[RunConfig, float]:
+        """The config of a run, and the GiB of its tier."""
+        if rule == NO_TIER:
+            return self.config(store, self.no_tier), 0.0
+        dram_gib = self.live_gib(store) / ratio
+        return self.config(store, (*self.tier, *self.rules[rule]), {"server.tiers.dram.size_gib": dram_gib}), dram_gib
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        curves = compared(table)
+        places = curves["live_over_dram"].map("live set over DRAM {:g}".format)
+        slower = curves.pivot_table(index="live_over_dram", columns="rule", values="slower_s")
+        first, last = slower.iloc[0], slower.iloc[-1]
+        claims = {
+            "eager storing helps where the tier is large": first[EAGER] < 0,
+            "eager storing hurts where the tier is small": last[EAGER] > 0,
+            "storing before eviction helps more, or hurts less, at every size": (slower[AWARE] < slower[EAGER]).all(),
+        }
+        found = reported(self.name, curves, places, "rule", RULE_COLUMNS)
+        return [*found, *(Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
+                          for claim, holds in claims.items())]  # fmt: skip
+
+
+def compared(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a tier, with their mean latency beyond that of the run without one."""
+    alone = table[table["rule"] == NO_TIER].iloc[0]
+    return table[table["rule"] != NO_TIER].assign(slower_s=lambda rows: rows["mean_e2e_s"] - alone["mean_e2e_s"])
+
+
+@dataclass(kw_only=True)
+class TimeToLive(OpenSessions):
+    """One run for each time to live, and one for each of the other systems.
+
+    A job is a session: from the arrival of its first request to its last answer.
+    """
+
+    times_s: Sequence[float]
+    systems: Mapping[str, Sequence[str]]
+
+    def tasks(self, num_seeds: int | None) -> list[Task]:
+        runs = [(TIME_TO_LIVE, time_s) for time_s in self.times_s] + [(system, None) for system in self.systems]
+        return [
+            Task(f"{self.name} {system} {time_s or ''}", partial(self.served, system=system, time_s=time_s))
+            for system, time_s in runs
+        ]
+
+    def served(self, store: RunStore, system: str, time_s: float | None) -> list[Row]:
+        """One simulation; times in seconds."""
+        words = self.systems[system] if time_s is None else ("scheduler=time_to_live",)
+        config = self.config(store, words, {} if time_s is None else {"scheduler.time_to_live_s": time_s})
+        row = measures(store.measured(config))
+        requests = pd.read_csv(store.folder / row["run"] / "requests.csv")
+        jobs = sessions(requests, requests.set_index("request_id")["session"])
+        jobs_s = jobs["end_s"] - jobs["start_s"]
+        times = {"mean_job_s": jobs_s.mean(), "p90_job_s": jobs_s.quantile(0.9)}
+        return [{"system": system, "time_to_live_s": time_s, **times, **row}]
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        settings = table["time_to_live_s"].map("{:g} s".format).replace("nan s", "")
+        return reported(self.name, table, settings, "system", LIFE_COLUMNS)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from testbed.config import RunConfig
 from testbed.core.specs import GIB
-from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures, reported, sessions_file
+from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures, reported
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
@@ -91,7 +91,7 @@ class AgentSessions(EvictionOrders):
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
-        sessions_file(self.name, store)
+        self.given_files(store, [SESSIONS])
         config = self.config(store, SESSIONS, order)
         pool_bytes = (num_blocks * block_size(config) + 1) * config.model.kv_bytes_per_token
         pools = {config.model.name: pool_bytes / GIB}

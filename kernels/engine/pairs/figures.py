@@ -33,7 +33,6 @@ def figures(setup: Setup, recorder: Recorder, summary: Mapping[str, Any]) -> dic
 
 
 def _prefilled(recorder: Recorder) -> int:
-    """Tokens that prefill computed."""
     recorder.settle()
     columns = recorder.spans.columns()
     return int((columns["prefill_tokens"] * columns["iterations"]).sum())

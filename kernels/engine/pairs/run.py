@@ -5,6 +5,7 @@ import sys
 import tarfile
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Machine:
         setup = setup or self._built()
         old, state, config = self._first.runner, setup.scheduler.state, setup.config
         sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), TopP(seed=config.seed))
-        moves = type(old.moves)(old.moves.pools, old.moves.layout, lambda: [table for _, table in live_tables(state)])
+        moves = type(old.moves)(old.moves.pools, old.moves.layout, partial(live_tables, state))
         runner = Runner(
             state, old.network, old.attention, moves, old.tables.layout, sampler, old.timer, NoSlotChecker()
         )

@@ -18,11 +18,7 @@ from testbed.sched.preemption import Recompute, Swap  # noqa: E402
     [
         (faults.ForgottenCopy, 2, r"step 2: sequence \d of request 0 reads slot \d+ as its token 8; it holds nothing"),
         (faults.DoubleOwner, 1, r"step 2: sequence 0 of request 0 reads slot \d+ .* sequence 1 of request 1 wrote"),
-        (
-            faults.WritesShared,
-            2,
-            r"step 2: sequence 0 of request 0 reads slot \d+ as its token 9; it holds token 9",
-        ),
+        (faults.WritesShared, 2, r"step 2: sequence 0 of request 0 reads slot \d+ as its token 9; it holds token 9"),
         (faults.WrongSwapIn, 1, r"step \d+: sequence \d of request \d reads slot \d+ as its token 0; it holds token 4"),
     ],
     ids=["forgotten copy", "double owner", "write to a shared block", "swap-in to the wrong slot"],

@@ -8,8 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
 
-from testbed.kernels.engine.beam_search import best_of, survive  # noqa: E402
-from testbed.kernels.engine.sampler import TopP  # noqa: E402
+from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402

@@ -1,0 +1,170 @@
+"""What lies beyond the paper: prefix caches, sessions over several tiers and their transfers, KV groups."""
+
+from textwrap import fill
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from testbed.experiments.paper.studies.open_sessions import LIFE_COLUMNS, NO_TIER, RULE_COLUMNS, TIME_TO_LIVE, compared
+from testbed.experiments.paper.studies.tiers import REPLAYS
+from testbed.experiments.runs.figure_style import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
+
+PANELS = {"found_percent": "Prompt blocks found (%)", "mean_ttft_s": "Mean TTFT (s)"}
+ORDERS = {
+    "belady": ("Belady (oracle)", "#222222", "--"),
+    "lru": ("LRU", "#1f77b4", "-"),
+    "fifo": ("FIFO", "#d62728", "-"),
+    "lfu": ("LFU", "#e6b800", "-"),
+    "arc": ("ARC", "#2ca02c", "-"),
+    "cost_aware": ("Cost-aware", "#ff7f0e", "-"),
+}
+SESSION_PANELS = {
+    "hit_rate": (100, "Prompt tokens found (%)"),
+    "mean_ttft_s": (1, "Mean TTFT (s)"),
+    "p90_ttft_s": (1, "p90 TTFT (s)"),
+}
+PARTS = {"useful_gib": "read by later tokens", "wasted_gib": "held and not read"}
+
+
+def tiers(table: pd.DataFrame) -> Figure:
+    """A row for each trace: blocks found and time to first token, one curve a system; replays are dashed or dotted."""
+    traces = list(dict.fromkeys(table["trace"]))
+    figure = new_figure(5.0, 2.3 * len(traces))
+    sizes = sorted(set(table["dram_gib"]))
+    for trace, row in zip(traces, figure.subplots(len(traces), 2, squeeze=False), strict=True):
+        spaced = table[table["trace"] == trace].assign(dram_gib=lambda rows: rows["dram_gib"].map(sizes.index))
+        for axes, (quantity, label) in zip(row, PANELS.items(), strict=True):
+            _curves(axes, spaced, "dram_gib", quantity, "system", dict(zip(REPLAYS, ("--", ":"), strict=True)))
+            axes.set_xticks(range(len(sizes)), [f"{size:,g}" for size in sizes])
+            axes.set(xlabel="DRAM (GiB)", ylabel=label, ylim=(0, 1.08 * spaced[quantity].max()), title=trace)
+    curves = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}  # not every trace has replays
+    figure.legend(curves.values(), curves, loc="outside upper center", ncols=2)
+    return figure
+
+
+def store_rules(table: pd.DataFrame) -> Figure:
+    """Blocks found, and latency beyond that without a tier, by what the sessions need over the DRAM; a curve a rule."""
+    figure = new_figure(5.0, 2.5)
+    curves = compared(table)
+    for axes, (quantity, label) in zip(figure.subplots(1, 2), RULE_COLUMNS.items(), strict=True):
+        _curves(axes, curves, "live_over_dram", quantity, "rule")
+        alone = 0.0 if quantity == "slower_s" else table.loc[table["rule"] == NO_TIER, quantity].iloc[0]
+        axes.axhline(alone, linestyle=":", color="black", label=NO_TIER)
+        axes.set(xlabel="Live set over DRAM", ylabel=fill(label.capitalize(), 30))
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def time_to_live(table: pd.DataFrame) -> Figure:
+    """Mean job time and blocks found by time to live; the other systems are lines."""
+    figure = new_figure(5.0, 2.5)
+    curve, others = (table[table["system"].eq(TIME_TO_LIVE).eq(wanted)] for wanted in (True, False))
+    for axes, (quantity, label) in zip(figure.subplots(1, 2), LIFE_COLUMNS.items(), strict=True):
+        _curves(axes, curve, "time_to_live_s", quantity, "system")
+        for color, row in enumerate(others.to_dict("records"), 1):
+            axes.axhline(row[quantity], linestyle=":", color=f"C{color}", label=row["system"])
+        axes.set(xlabel="Time to live (s)", ylabel=label.capitalize(), xscale="log")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def transfer_sizes(table: pd.DataFrame) -> Figure:
+    """A panel for each way: the time of a transfer by block size, one curve a method."""
+    figure = new_figure(5.0, 2.4)
+    ways = table.groupby("way", sort=False)
+    for axes, (way, rows) in zip(figure.subplots(1, ways.ngroups, sharey=True, squeeze=False)[0], ways, strict=True):
+        _curves(axes, rows, "block_size", "transfer_ms", "method")
+        axes.set_xscale("log")
+        axes.set_xticks(sizes := sorted(set(rows["block_size"])), sizes)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(f"Block size (tokens)\n{way}")
+    figure.axes[0].set(ylabel=f"{table['tokens'].iloc[0]:,} tokens (ms)", ylim=(0, None))
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def _curves(axes: Axes, table: pd.DataFrame, x: str, y: str, by: str, lines: dict[str, str] | None = None) -> None:
+    for name, curve in table.groupby(by, sort=False):
+        axes.plot(curve[x], curve[y], (lines or {}).get(str(name), "-"), marker="o", markersize=3, label=name)
+
+
+def mooncake(table: pd.DataFrame) -> Figure:
+    """Hit rate of a prefix cache against its size in untimed replay, one curve an eviction order."""
+    figure = new_figure(height_in=2.6)
+    axes = figure.subplots()
+    _orders(axes, table, "hit_rate", 100)
+    axes.set(xlabel=f"Cache (blocks of {table['block_size'].iloc[0]} tokens)", xscale="log")
+    axes.set(ylabel="Prompt blocks found (%)", ylim=(0, None))
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def _orders(axes: Axes, table: pd.DataFrame, quantity: str, scale: float, marker: str = "") -> None:
+    sizes = sorted(set(table["num_blocks"]))
+    for order, (label, color, line) in ORDERS.items():
+        curve = table[table["order"] == order].groupby("num_blocks")[quantity].mean().reindex(sizes)
+        if curve.notna().any():
+            axes.plot(curve.index, scale * curve, line, color=color, label=label, marker=marker, markersize=3)
+
+
+def agent_sessions(table: pd.DataFrame) -> Figure:
+    """Tokens found and time to first token of agentic sessions against the size of the pool, one curve an order."""
+    figure = new_figure(7.0, 2.6)
+    panels = figure.subplots(1, 3)
+    size = int(table["block_size"].iloc[0])
+    sizes = sorted(set(table["num_blocks"]))
+    spaced = table.assign(num_blocks=table["num_blocks"].map(sizes.index))
+    for axes, (quantity, (scale, label)) in zip(panels, SESSION_PANELS.items(), strict=True):
+        _orders(axes, spaced, quantity, scale, marker="o")
+        axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
+        axes.tick_params(which="minor", bottom=False, left=False)
+        axes.set(xlabel=f"Pool (blocks of {size} tokens)", ylabel=label)
+    for axes in panels[1:]:  # a pool that holds all sessions answers fifty times as soon as a small one
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ORDERS))
+    return figure
+
+
+def groups(table: pd.DataFrame) -> Figure:
+    """KV groups: what a full pool holds, by model and page rule; the rest is free; a panel for each trace."""
+    traces, rules = (list(dict.fromkeys(table[name])) for name in ("trace", "rule"))
+    figure = new_figure(6.5, 2.4 * len(traces))
+    for trace, axes in zip(traces, figure.subplots(len(traces), 1, squeeze=False)[:, 0], strict=True):
+        rows = table[table["trace"] == trace].groupby(["model", "rule"], sort=False).mean(numeric_only=True)
+        models = list(dict.fromkeys(rows.index.get_level_values("model")))
+        for (model, rule), row in rows.iterrows():
+            place, bottom = models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1), 0.0
+            for (part, label), kind in zip(PARTS.items(), ("token_states", "internal"), strict=True):
+                height = 100 * row[part] / row["pool_gib"]
+                axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, label=label, facecolor=KIND_COLORS[kind],
+                         hatch=KIND_HATCHES[kind], edgecolor=HATCH_COLOR, linewidth=0)  # fmt: skip
+                bottom += height
+            axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=6, color="white")
+        axes.set_xticks(range(len(models)), models)
+        axes.set(ylabel="Pool (%)", ylim=(0, 100), title=trace)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[: len(PARTS)], labels[: len(PARTS)], loc="outside upper center", ncols=len(PARTS))
+    return figure
+
+
+def hit_units(table: pd.DataFrame) -> Figure:
+    """Hit units: tokens found by prompt length, a staircase for each number of dropped units; a panel a model."""
+    figure = new_figure(6.0, 2.4)
+    models = table.groupby("model", sort=False)
+    for axes, (model, rows) in zip(
+        figure.subplots(1, models.ngroups, sharey=True, squeeze=False)[0], models, strict=True
+    ):
+        for dropped, curve in rows.groupby("dropped_units"):
+            marked, label = curve[curve["marked"]], "last unit dropped" if dropped else "all whole units"
+            axes.plot(curve["prompt_tokens"], curve["law_tokens"], "-", color=f"C{dropped}", label=f"law: {label}")
+            axes.plot(marked["prompt_tokens"], marked["hit_tokens"], "o", color=f"C{dropped}", label=f"found: {label}")
+        axes.set(xlabel="Prompt sent twice (tokens)", title=model, xlim=(0, None), ylim=(0, None))
+        axes.locator_params(axis="x", nbins=4)
+    figure.axes[0].set_ylabel("Tokens found")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return figure
