@@ -20,14 +20,7 @@ COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 
 def main(argv: list[str]) -> None:
     """Check the options, then run or sweep."""
-    this = Parser("run", add_help=False)
-    this.add_argument("overrides", nargs="*")
-    this.add_argument("-h", "--help", action="store_true")
-    this.add_argument("-m", "--multirun", action="store_true")
-    this.add_argument("--again", action="store_true")
-    this.add_argument("--config-dir", action="append", default=[])
-    this.add_argument("--from-vllm")
-    options = this.parse_intermixed_args(argv)
+    options = parser().parse_intermixed_args(argv)
     words = [*(f"--config-dir={folder}" for folder in options.config_dir), *options.overrides]
     if options.from_vllm is not None:
         from testbed.experiments.runs.vllm_words import expand
@@ -41,6 +34,18 @@ def main(argv: list[str]) -> None:
     from testbed.experiments.commands import launch
 
     return launch.sweep(words, options.again) if options.multirun else launch.run_one(words, options.again)
+
+
+def parser() -> Parser:
+    """The flags of the command; its own help composes a run instead of listing them."""
+    this = Parser("run", add_help=False)
+    this.add_argument("overrides", nargs="*")
+    this.add_argument("-h", "--help", action="store_true")
+    this.add_argument("-m", "--multirun", action="store_true")
+    this.add_argument("--again", action="store_true")
+    this.add_argument("--config-dir", action="append", default=[])
+    this.add_argument("--from-vllm")
+    return this
 
 
 def print_help(words: Sequence[str]) -> None:
