@@ -5,7 +5,7 @@ window; mma: prefill.cu, anywhere, and the only one for caches of e4m3.
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import cycle
 from typing import Any
@@ -77,6 +77,8 @@ def _bind_plain(
 ) -> Launch:
     """A launch of wgmma or of mma."""
     numbers = s.q_stride, s.num_kv_heads, max_blocks
+    grid: tuple[int, ...]
+    more: Iterable[object]
     if kind == "wgmma":  # 128 rows of Q, and two stages of 128 rows of K and of V
         tiles, pairs, shared_bytes = -(-max_query_len // Q_ROWS), num_seqs * s.num_heads, 5 * Q_ROWS * s.head_size * 2
         capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
@@ -84,7 +86,7 @@ def _bind_plain(
         more = map(np.int32, (num_seqs, tiles, min(pairs, max(8, L2_SHARE // capacity))))
     else:
         source, threads, grid = "prefill.cu", 128, (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs)
-        more, shared_bytes = iter(s.last_arguments), mma_shared_bytes(s.head_size, s.kv_scales > 0)
+        more, shared_bytes = s.last_arguments, mma_shared_bytes(s.head_size, s.kv_scales > 0)
     kernel = load(source, "prefill", **s.defines, BLOCK_SIZE=s.block_size)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *more)
