@@ -43,10 +43,14 @@ def test_repeated_reads_cost_their_configured_share():
     assert attention_ps(cost(), **read) == 1000 * 1200 * 1000
 
 
-def test_software_time_is_per_iteration_and_request():
-    times, plain = cost(overhead_s=1e-3, overhead_per_request_s=1e-4), cost()
+def test_software_time_is_per_iteration_request_sequence_and_token():
+    """Three requests have four sequences that decode, and one that computes 20 tokens of its prompt."""
+    software = {"overhead_s": 1e-3, "overhead_per_request_s": 1e-4, "overhead_per_sequence_s": 1e-5}
+    times, plain = cost(**software, overhead_per_token_s=1e-6), cost()
     work = Work(decode_seqs=4, decode_context=4, num_requests=3)
-    assert times.iteration(work) - plain.iteration(work) == round((1e-3 + 3e-4) * PS)
+    mixed = work._replace(prefill=((20, 0),))
+    assert times.iteration(work) - plain.iteration(work) == round((1e-3 + 3e-4 + 4e-5 + 4e-6) * PS)
+    assert times.iteration(mixed) - plain.iteration(mixed) == round((1e-3 + 3e-4 + 5e-5 + 24e-6) * PS)
     assert times.decode(work).first_ps == times.iteration(work)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pytest
+from drawings import check_drawing
 
 from testbed.experiments.paper.figures import beyond
 from testbed.experiments.runs.compose import composed, configured
@@ -66,7 +67,7 @@ def test_study_without_its_trace_file_is_refused(testbed):
     assert "--lengths agent_sessions=FILE" in error
 
 
-def test_study_config_composes_and_its_figure_is_drawn():
+def test_study_config_composes_and_its_figure_is_drawn(request):
     common = composed("figure/agent_sessions", ()).figure.common
     config = configured((*common, "eviction@policy.eviction=arc"), {"trace.path": "sessions.jsonl"})
     assert config.arrivals.parameters["at_once"] == 24
@@ -77,3 +78,4 @@ def test_study_config_composes_and_its_figure_is_drawn():
     ]
     figure = beyond.agent_sessions(pd.DataFrame(rows))
     assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2]
+    check_drawing(figure, (), request)

@@ -92,6 +92,6 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
     monkeypatch.setattr("testbed.kernels.engine.serve.require_gpu", no_gpu)
     assert dispatch(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
     error = capsys.readouterr().err
-    said = [line for line in error.splitlines() if line.startswith("testbed")]  # an import may warn beside it
-    assert len(said) == 1 and "engine.device=cuda: the NVIDIA driver lists no GPU" in said[0], error
+    (said,) = [line for line in error.splitlines() if line.startswith("testbed")]  # an import may warn beside it
+    assert "engine.device=cuda: the NVIDIA driver lists no GPU" in said, error
     assert list(tmp_path.iterdir()) == []

@@ -6,14 +6,16 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from drawings import check_drawing
 from matplotlib.colors import to_rgb
 from overlaps import overlapping_labels
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands import plot
-from testbed.experiments.paper.figures import bars, rate_curves
+from testbed.experiments.paper.figures import bars, beyond, rate_curves
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.background import sizes
+from testbed.experiments.paper.studies.tiers import REPLAYS
 from testbed.experiments.runs import plots
 from testbed.experiments.runs.figure_style import KIND_COLORS, RC, log_x, new_figure
 from testbed.experiments.runs.figure_style import SYSTEMS as LOOKS
@@ -51,7 +53,7 @@ def test_latency_plot_labels_never_overlap(factor):
         assert not overlapping_labels(plots.figure_of([plots.latency_chart(requests)], 1))
 
 
-def test_figure_2_shows_published_and_simulated_shares():
+def test_figure_2_shows_published_and_simulated_shares(request):
     kinds = {"token_states": 40.06, "reservation": 30.06, "internal_fragmentation": 20.06}
     kinds |= {"external_fragmentation_and_others": 9.82, "all_waste": 59.94}
     rows = [{"system": s, "quantity": kind, "simulated": v} for s in SYSTEMS for kind, v in kinds.items()]
@@ -62,32 +64,40 @@ def test_figure_2_shows_published_and_simulated_shares():
     assert shown.count("40.1") == len(SYSTEMS)
     tops = {round(bar.get_y() + bar.get_height(), 1) for bar in figure.axes[0].patches}
     assert max(tops) == pytest.approx(100, abs=0.2)
-    assert figure.get_figwidth() == 3.3
+    check_drawing(figure, (), request)
     assert not overlapping_labels(figure)
 
 
-def test_figure_13_shows_published_and_simulated_bars():
+def test_figure_13_shows_published_and_simulated_bars(request):
     rows = [{"setting": s, "system": system, "simulated": 5.55} for s in bars.BATCHES for system in SYSTEMS]
     figure = drawn(bars.fig13, rows)
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == [7.0, 43.24, 72.75, 132.44] + [5.55] * 4
+    check_drawing(figure, (), request)
     assert not overlapping_labels(figure)
 
 
-def test_figures_12_and_14_have_the_paper_s_rows_and_columns():
+@pytest.mark.parametrize("drawing", [rate_curves.fig12, rate_curves.fig14])
+def test_figures_12_and_14_have_the_paper_s_rows_and_columns(drawing, request):
     rows = [
         {"setting": s, "system": system, "quantity": "normalized_latency", "seed": 0, "rate": rate, "simulated": y}
         for s in (*rate_curves.BASIC, *rate_curves.SAMPLING)
         for system in SYSTEMS
         for rate, y in ((0.1, 0.05), (1.13, 0.3), (2.37, 1.2))
     ]
-    for drawing, first in ((rate_curves.fig12, "(a) OPT-13B"), (rate_curves.fig14, "(a) Parallel sampling, 2")):
-        figure = drawn(drawing, rows)
-        assert not overlapping_labels(figure)
-        shapes = [axes.get_subplotspec().get_geometry()[:2] for axes in figure.axes]
-        assert shapes == [(2, 3)] * 6
-        assert first in figure.axes[0].get_xlabel()
-        assert "OPT-175B" in figure.axes[2].get_xlabel() or "6" in figure.axes[2].get_xlabel()
+    figure = drawn(drawing, rows)
+    assert not overlapping_labels(figure)
+    check_drawing(figure, (), request)
+
+
+def test_the_tiers_figure_has_a_row_for_each_trace_and_a_curve_for_each_system(request):
+    rows = [
+        {"trace": trace, "system": system, "dram_gib": gib, "found_percent": found * gib, "mean_ttft_s": 9 / (9 + gib)}
+        for trace in ("mooncake", "sessions")
+        for system, found in (("exclusive", 0.2), ("inclusive", 0.15), *((name, 0.3) for name in REPLAYS))
+        for gib in (0, 64, 256)
+    ]  # fmt: skip
+    check_drawing(drawn(beyond.tiers, rows), (), request)
 
 
 def luminance(color):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from drawings import check_drawing
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
@@ -35,7 +36,7 @@ def test_needed_bytes_are_those_that_a_later_token_reads():
     assert needed_bytes(nemotron, 3000) == 4 * 3000 * nemotron.slot_bytes + 24 * nemotron.states.state_bytes
 
 
-def test_the_page_rules_hold_what_is_needed_and_a_uniform_pool_wastes_the_most(table):
+def test_the_page_rules_hold_what_is_needed_and_a_uniform_pool_wastes_the_most(table, tmp_path, request):
     study, rows = table
     assert set(rows.loc["nemotron-h-8b"].index) == {"one page size", "large pages"}
     assert (rows["useful_gib"] <= rows["held_gib"] + 1e-9).all()
@@ -44,7 +45,10 @@ def test_the_page_rules_hold_what_is_needed_and_a_uniform_pool_wastes_the_most(t
     assert gemma.loc["uniform", "sequences"] == 1
     assert gemma.loc["uniform", "wasted_gib"] == gemma["wasted_gib"].max()
     assert gemma.loc["large pages", "sequences"] >= 2
-    found = {(one.setting, one.system): one.simulated for one in study.findings(rows.reset_index())}
+    findings = study.findings(rows.reset_index())
+    rows.reset_index().to_csv(tmp_path / "groups.csv", index=False)
+    check_drawing(study.draw(tmp_path / "groups.csv"), findings, request)
+    found = {(one.setting, one.system): one.simulated for one in findings}
     assert found["rows, gemma-3-27b", "large pages"] == gemma.loc["large pages", "useful_percent"]
 
 
@@ -55,7 +59,7 @@ def test_a_policy_that_cannot_store_states_is_never_asked_to(tmp_path):
         study.filled(RunStore(tmp_path), "sharegpt", "unknown-model", "uniform", 0)
 
 
-def test_a_prompt_that_is_sent_twice_finds_whole_units_and_the_figure_shows_them(tmp_path):
+def test_a_prompt_that_is_sent_twice_finds_whole_units_and_the_figure_shows_them(tmp_path, request):
     study = load("hit_units")
     study = replace(study, models=["nemotron-h-8b"], marked=[3784, 8073], step=2144)
     table = pd.DataFrame([row for task in study.tasks(None) for row in task.work(RunStore(tmp_path))])
@@ -63,7 +67,6 @@ def test_a_prompt_that_is_sent_twice_finds_whole_units_and_the_figure_shows_them
     assert marked.to_dict("list") == {0: [2144, 3 * 2144], 1: [0, 2 * 2144]}
     assert study.findings(table)[-1].simulated == "yes"
     table.to_csv(tmp_path / "hits.csv", index=False)
-    (axes,) = study.draw(tmp_path / "hits.csv").axes
-    assert max(axes.lines[0].get_ydata()) == 3 * 2144
+    check_drawing(study.draw(tmp_path / "hits.csv"), study.findings(table), request)
     table.loc[0, "hit_tokens"] += 1
     assert study.findings(table)[-1].simulated == "no"

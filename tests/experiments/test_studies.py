@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from drawings import check_drawing
 from matplotlib import pyplot
 from overlaps import overlapping_labels
 
@@ -14,7 +15,7 @@ from testbed.experiments.runs.run_store import RunStore
 
 
 @pytest.fixture
-def conducted(tmp_path):
+def conducted(tmp_path, request):
     """The table of a study, once its figure could be drawn from it."""
 
     def conduct(study, files=()):
@@ -25,9 +26,11 @@ def conducted(tmp_path):
         assert figure.axes
         assert figure.get_figwidth() <= 3.3 * len({axes.get_position().x0 for axes in figure.axes})
         assert not overlapping_labels(figure)
-        pyplot.close("all")
         table = pd.read_csv(path)
-        assert all(isinstance(finding, Finding) for finding in study.findings(table))
+        findings = study.findings(table)
+        assert all(isinstance(finding, Finding) for finding in findings)
+        check_drawing(figure, findings, request)
+        pyplot.close("all")
         return table
 
     conduct.path = tmp_path / "table.csv"
@@ -158,11 +161,12 @@ def test_time_to_live_study_measures_whole_sessions(conducted, tmp_path):
     assert [one.setting for one in study.findings(table)] == ["0.001 s", "0.001 s", "1 s", "1 s", "", ""]
 
 
-def test_what_lmcache_found_is_read_from_the_table(tmp_path):
+def test_what_lmcache_found_is_read_from_the_table(tmp_path, request):
     rows = [(NO_TIER, 0.0, 30, 9.0), ("write through", 0.9, 60, 8.0), ("before eviction", 0.9, 70, 7.0),
             ("write through", 3.7, 30, 9.5), ("before eviction", 3.7, 40, 9.6)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["rule", "live_over_dram", "found_percent", "mean_e2e_s"])
     table.to_csv(tmp_path / "table.csv")
-    assert len(load("store_rules").draw(tmp_path / "table.csv").axes) == 2
-    said = {one.quantity: one.simulated for one in load("store_rules").findings(table)[-3:]}
+    findings = load("store_rules").findings(table)
+    check_drawing(load("store_rules").draw(tmp_path / "table.csv"), findings, request)
+    said = {one.quantity: one.simulated for one in findings[-3:]}
     assert list(said.values()) == ["yes", "yes", "no"]

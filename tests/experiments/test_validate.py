@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from drawings import check_drawing
 from import_fixtures import write_gpu, write_profile
 
 from testbed.core.errors import InputError
@@ -62,12 +63,15 @@ def test_running_requests_are_between_first_token_and_end():
     assert times.running_at(np.array([0.5, 1.0, 2.5, 3.0, 4.0])).tolist() == [0, 1, 2, 1, 0]
 
 
-def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulated_log):
+def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulated_log, request, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("matplotlib.pyplot.close", drawn.append)
     out = tmp_path / "errors.csv"
     arguments = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
     code, reported, err = testbed("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
     assert (code, err) == (0, "")
     assert (tmp_path / "f.png").stat().st_size > 1000
+    check_drawing(*drawn, (), request)
     rows = list(csv.DictReader(out.open()))
     assert list(rows[0]) == ["log", "metric", "real", "simulated", "error_percent"]
     kinds = [f"{kind}_{what}" for kind in ("ttft_s", "tpot_s", "e2e_s") for what in ("mean", "p50", "p90", "p99")]

@@ -21,6 +21,7 @@ from testbed.sched.static_batch import StaticBatch
 from testbed.sim.clients import open_loop
 from testbed.sim.engine import Engine
 from testbed.sim.outputs import Outputs
+from testbed.sim.overload import Overloaded, WatchfulRecorder
 from testbed.sim.recorder import Recorder
 from testbed.sim.simulation import simulate
 from testbed.sim.span_meter import SpanMeter
@@ -65,6 +66,20 @@ def test_an_idle_run_stops_on_time_before_later_arrivals(cost):
     recorder = run([Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)], cost, marks_ps=[30 * MS], stop_ps=50 * MS)
     assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.finished) == (50 * MS, 1, 1)
     assert [mark.time_ps for mark in recorder.marks.values()] == [30 * MS, 50 * MS]
+
+
+def test_a_run_stops_early_exactly_where_its_mean_latency_will_exceed_the_limit():
+    """Every 64th request is looked at, and so is the last: the bound is the mean then."""
+    workload = Workload(Rows(np.full(128, 8), 4 + np.arange(128) % 9), np.arange(128) * 2 * MS)
+    served = run(workload, COSTS[0]).requests.columns()
+    mean = np.mean((served["finish_ps"] - served["arrival_ps"]) / served["output_len"]) / PS
+    run(workload, COSTS[0], recorder=WatchfulRecorder(workload, mean * 1.0001))
+    with pytest.raises(Overloaded) as stopped:
+        run(workload, COSTS[0], recorder=WatchfulRecorder(workload, mean * 0.9999))
+    assert stopped.value.at_least == pytest.approx(mean)
+    with pytest.raises(Overloaded) as stopped:
+        run(workload, COSTS[0], recorder=WatchfulRecorder(workload, mean / 10))
+    assert mean / 10 < stopped.value.at_least < mean
 
 
 LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of milliseconds more

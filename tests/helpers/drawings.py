@@ -1,0 +1,46 @@
+"""What a figure shows, as text: its size, and of all axes their words, scales, lines, bars and points."""
+
+from pathlib import Path
+
+from matplotlib.colors import to_hex
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "drawings"
+
+
+def check_drawing(figure, findings, request):
+    """The figure and its findings are those of tests/golden/drawings/TEST.txt; --update-golden writes the file."""
+    text = "\n".join([*described(figure), *(told(finding) for finding in findings), ""])
+    path = GOLDEN / f"{request.node.name.removeprefix('test_')}.txt"
+    if request.config.getoption("--update-golden"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
+
+
+def described(figure):
+    """A line for each thing that is drawn; numbers have four digits."""
+    yield f"figure {numbers(figure.get_size_inches())}"
+    for axes in figure.axes:
+        x, y = ((axis.get_label_text(), axis.get_scale()) for axis in (axes.xaxis, axes.yaxis))
+        yield f"axes {axes.get_title()!r}, x {x}, y {y}"
+        yield f"  place {axes.get_subplotspec()}, y {numbers(axes.get_ylim())}"
+        for line in axes.lines:
+            style = f"{to_hex(line.get_color())} {line.get_linestyle()} {line.get_marker()} {line.get_linewidth():.4g}"
+            yield f"  line {line.get_label()!r} {style}: {numbers(line.get_xdata())} / {numbers(line.get_ydata())}"
+        for bar in axes.patches:
+            yield f"  bar {numbers(bar.get_bbox().bounds)} {to_hex(bar.get_facecolor())} {bar.get_hatch()}"
+        yield from (f"  text {text.get_text()!r}" for text in axes.texts)
+        yield from (f"  points {numbers(one.get_offsets().ravel())}" for one in axes.collections)
+    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
+        yield f"legend {[text.get_text() for text in legend.get_texts()]}"
+
+
+def told(finding):
+    """A finding's fields, numbers with four digits."""
+    return " | ".join(numbers(one) if isinstance(one, tuple | float) else str(one) for one in finding)
+
+
+def numbers(values):
+    """Four digits of each."""
+    return " ".join(f"{value:.4g}" if isinstance(value, float) else str(value)
+                    for value in (values if hasattr(values, "__iter__") else [values]))  # fmt: skip
