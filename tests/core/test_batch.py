@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 from manual_driver import sequence
+from refusals import refuses
 
 from testbed.core.sequence import Batch, disband, passing_batch
 
@@ -50,8 +51,7 @@ def test_member_counts_cannot_be_set_directly():
     batch, seq = Batch(), unbatched(0, 4, 4)
     batch.add(seq)
     for count in ("num_slots", "num_stored"):
-        with pytest.raises(ValueError, match="is set by its batch"):
-            setattr(seq, count, 5)
+        refuses("is set by its batch", setattr, seq, count, 5, error=ValueError)
 
 
 def test_disbanded_temporary_batch_updates_its_members():

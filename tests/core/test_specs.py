@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 
 # 3 layers; 2 * 10 * 4 * 5 for queries and outputs, 2 * 10 * 2 * 5 for K and V, 3 * 10 * 20 for the MLP; 7 words of 10
@@ -41,5 +41,4 @@ def test_pool_is_memory_left_by_weights_and_workspace(num_gpus):
 def test_pool_has_at_least_one_whole_block():
     small = server(1, kv_memory_gib={"tiny": 101 * 120 / GIB})
     assert (small.kv_slots(TINY), small.kv_slots(TINY, 16), small.kv_slots(TINY, 100)) == (101, 96, 100)
-    with pytest.raises(InputError, match="leaves no memory"):
-        small.kv_slots(TINY, 102)
+    refuses("leaves no memory", small.kv_slots, TINY, 102)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.cost.derive import STREAMS, Loads, best_rates, derive, measured
 from testbed.cost.model import Work
@@ -77,5 +77,4 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
         (Work(prefill=((2048, 0),)), 2.5, 3.3),
     ):
         assert least < cost.iteration(work) / source.iteration(work) < most
-    with pytest.raises(InputError, match="only a measured profile"):
-        derive(derived, A100, H200)
+    refuses("only a measured profile", derive, derived, A100, H200)

@@ -4,6 +4,7 @@ import random
 from dataclasses import asdict, replace
 
 import pytest
+from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.layers import Experts, States, Window
@@ -67,8 +68,7 @@ def test_a_window_charges_long_and_short_sequences_their_shares():
     assert table.span(work([500] * 4 + [16] * 4)) == (4 * 647 + 4 * 160, 40, 48)
     within = WindowTable([point for point in points if point[0][1] <= 64 * point[0][0]], 64, 1)
     assert within.span(work([500] * 8)).first_ps == 8 * 640
-    with pytest.raises(InputError, match="windows of 64"):
-        table.span(Work(1, 5, 5))
+    refuses("windows of 64", table.span, Work(1, 5, 5))
 
 
 def test_each_section_counts_its_own_layers():

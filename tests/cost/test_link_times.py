@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.shapes import read_model
 from testbed.core.slots import DEVICE, HOST, Copy, Move
@@ -36,8 +36,7 @@ def test_points_are_met_and_lines_join_them():
         assert times("gather", "in", count, count * size, 16) == count * (10 + size)
     assert times("gather", "in", 10, 40, 16) == 10 * 18  # below the smallest extent its time is used
     assert times("gather", "in", 2, 88, 99) == 2 * 54  # one block size: no line to continue
-    with pytest.raises(InputError, match="transfers out by copies: were not measured"):
-        times("copies", "out", 1, 8, 0)
+    refuses("transfers out by copies: were not measured", times, "copies", "out", 1, 8, 0)
 
 
 @pytest.mark.parametrize("start", range(5))
@@ -136,5 +135,4 @@ def test_a_file_of_something_else_is_refused(tmp_path, change, problem):
     change(values)
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(values))
-    with pytest.raises(InputError, match=problem):
-        read_transfers(replace(H200, transfers=str(path)))
+    refuses(problem, read_transfers, replace(H200, transfers=str(path)))

@@ -9,6 +9,7 @@ from unittest import mock
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
@@ -127,10 +128,8 @@ def test_bad_run_folders_are_refused_in_one_line(pair, testbed, spoil, message):
 
 
 def test_single_run_and_duplicate_names_are_refused(pair):
-    with pytest.raises(InputError, match="a single run cannot be compared"):
-        compare(read_runs(["paged"]))
-    with pytest.raises(InputError, match="a: is the name of two runs"):
-        read_runs(["a=paged", "a=max"])
+    refuses("a single run cannot be compared", compare, read_runs(["paged"]))
+    refuses("a: is the name of two runs", read_runs, ["a=paged", "a=max"])
 
 
 def test_summary_of_an_older_version_is_read_and_reported(pair):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from drawings import check_drawing
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.studies.groups import needed_bytes
@@ -55,8 +55,7 @@ def test_the_page_rules_hold_what_is_needed_and_a_uniform_pool_wastes_the_most(t
 def test_a_policy_that_cannot_store_states_is_never_asked_to(tmp_path):
     study = load("groups")
     assert study.filled(RunStore(tmp_path), "sharegpt", "nemotron-h-8b", "uniform", 0) == []
-    with pytest.raises(InputError, match="unknown-model"):
-        study.filled(RunStore(tmp_path), "sharegpt", "unknown-model", "uniform", 0)
+    refuses("unknown-model", study.filled, RunStore(tmp_path), "sharegpt", "unknown-model", "uniform", 0)
 
 
 def test_a_prompt_that_is_sent_twice_finds_whole_units_and_the_figure_shows_them(tmp_path, request):

@@ -2,8 +2,8 @@
 
 import pytest
 from import_fixtures import write_model, write_tables
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
 from testbed.experiments.commands import import_profile
 from testbed.experiments.importers.aiconfigurator_tables import (
@@ -64,14 +64,12 @@ def test_gemm_times_are_summed_per_layer_and_interpolated():
 def test_a_number_that_is_none_is_named(tmp_path, column, value):
     table = gemms().astype({"n": float})
     table.loc[3, column] = value
-    with pytest.raises(InputError, match=rf"gemm.parquet, row 3, column {column}: "):
-        checked_rows(table, tmp_path / "gemm.parquet")
+    refuses(rf"gemm.parquet, row 3, column {column}: ", checked_rows, table, tmp_path / "gemm.parquet")
 
 
 def test_a_hole_in_the_grid_is_named():
     holed = gemms().query("not (m == 1 and n == 128 and k == 64)")
-    with pytest.raises(InputError, match="no time at m, n, k of 1, 128, 64"):
-        Gemms(holed).summed({"up": (128, 64, 1.0)}, [])
+    refuses("no time at m, n, k of 1, 128, 64", lambda: Gemms(holed).summed({"up": (128, 64, 1.0)}, []))
 
 
 def test_grid_gaps_and_extrapolation_are_reported():
@@ -123,8 +121,7 @@ def test_folder_of_tables_becomes_a_profile(tmp_path, capsys):
         "attention/vllm/0.14.0/generation_attention": decodes(),
     })  # fmt: skip
     arguments = [str(folder), "--out", str(tmp_path / "p.json")]
-    with pytest.raises(InputError, match="of no one model; name one by --model"):
-        import_profile.main(arguments)
+    refuses("of no one model; name one by --model", import_profile.main, arguments)
     import_profile.main([*arguments, "--model", str(write_model(tmp_path))])
     profile = read_profile(tmp_path / "p.json")
     assert profile["gpu"]["memory_bandwidth"] == 2e12

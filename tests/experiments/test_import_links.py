@@ -4,6 +4,7 @@ import json
 
 import pytest
 from import_fixtures import META, write_csv, write_gpu, write_llmservingsim, write_model
+from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
@@ -54,11 +55,9 @@ def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, cap
     pair = ServerSpec("pair", GpuSpec(**{**profile["gpu"], "link_bandwidth": 1e10}), 2)
     configured = ProfileCost(ModelSpec(**profile["model"]), pair, profile).fingerprint["all_reduce"]
     assert configured.startswith("not measured: a ring over 10 GB/s, without latency; over PCIe that is too fast")
-    with pytest.raises(InputError, match="the profile is of one GPU, which reduces nothing"):
-        imported(tmp_path, "--link", "16", degree=1)
+    refuses("the profile is of one GPU, which reduces nothing", imported, tmp_path, "--link", "16", degree=1)
     (tmp_path / "config.json").write_text('{"link_bw": -1}')
-    with pytest.raises(InputError, match=r"config\.json: link_bw is -1, not a number above 0"):
-        imported(tmp_path)
+    refuses(r"config\.json: link_bw is -1, not a number above 0", imported, tmp_path)
 
 
 def test_nccl_stands_in(tmp_path):
@@ -92,8 +91,7 @@ def test_the_older_profiler_is_read(tmp_path):
     write_csv(here / "attention.csv", f"{medians},batch_size,prefill_chunk_size,kv_cache_size,is_prefill", table)
     out = tmp_path / "p.json"
     arguments = [str(here), "--out", str(out)]
-    with pytest.raises(InputError, match="name a folder tpN, and --model and --gpu"):
-        import_profile.main(arguments)
+    refuses("name a folder tpN, and --model and --gpu", import_profile.main, arguments)
     import_profile.main([*arguments, "--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))])
     sections = json.loads(out.read_text())["sections"]
     assert sections["linear"]["points"] == [[1, 11.0], [64, 704.0]]  # attention apart

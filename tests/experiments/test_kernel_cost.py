@@ -4,9 +4,8 @@ import io
 from importlib import resources
 
 import pandas as pd
-import pytest
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.experiments.paper.studies import block_sizes
 
 KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")
@@ -31,5 +30,4 @@ def test_table_without_time_columns_is_refused(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text("what,case,measured\npaging cost,8x64,5.7 us paged\n")
     monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
-    with pytest.raises(InputError, match=r"results/bench\.csv"):
-        block_sizes.measured_kernels(None, "bench.csv")
+    refuses(r"results/bench\.csv", block_sizes.measured_kernels, None, "bench.csv")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from example_policy import Slabs
+from refusals import refuses
 from refused_folder import check_one_line
 
 from testbed.build import build
@@ -133,8 +134,7 @@ def built_with(**parts):
 @pytest.mark.parametrize("old", kinds()["policy"])
 def test_policies_with_old_methods_are_refused(old):
     policy = type("Old", (Slabs,), {old: lambda self, *_: 0})
-    with pytest.raises(InputError, match=rf"Old\.{old}: .* is called {kinds()['policy'][old]}\(\)"):
-        built_with(policy=policy)
+    refuses(rf"Old\.{old}: .* is called {kinds()['policy'][old]}\(\)", built_with, policy=policy)
 
 
 @pytest.mark.parametrize("old", ["end", "prompt_phases"])
@@ -157,8 +157,7 @@ def test_profiles_with_old_names_are_refused(tmp_path, section, new):
     profile["sections"] |= section
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile))
-    with pytest.raises(InputError, match=f"is called {new} since"):
-        read_profile(path)
+    refuses(f"is called {new} since", read_profile, path)
 
 
 def test_run_folders_with_old_columns_are_refused(run):
@@ -168,5 +167,4 @@ def test_run_folders_with_old_columns_are_refused(run):
     table.write_text(
         table.read_text().replace(",".join(rows[0]), ",".join(rows[0]).replace("external_fragmentation", "scattered"))
     )
-    with pytest.raises(InputError, match="column 'scattered' is called 'external_fragmentation'"):
-        read_run("run", folder)
+    refuses("column 'scattered' is called 'external_fragmentation'", read_run, "run", folder)

@@ -1,8 +1,8 @@
 """How a plain request's time goes to requests, sequences and forks: by a formula, and by the kept rows."""
 
 import pytest
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.experiments.commands import fit_constants
 from testbed.experiments.paper.fits import PLAIN_S, forks_a_step, kept_us, shares_us, split
 from testbed.experiments.runs.compose import configured
@@ -39,5 +39,4 @@ def test_the_figures_use_what_the_kept_rows_say(capsys):
 
 def test_rows_of_one_number_of_groups_have_no_slope(tmp_path):
     (tmp_path / "rows.csv").write_text("# where\nkind,width,groups,median_us\nparallel,1,8,1000\n")
-    with pytest.raises(InputError, match="one number of groups"):
-        kept_us(tmp_path / "rows.csv")
+    refuses("one number of groups", kept_us, tmp_path / "rows.csv")

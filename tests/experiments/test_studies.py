@@ -5,8 +5,8 @@ import pytest
 from drawings import check_drawing
 from matplotlib import pyplot
 from overlaps import overlapping_labels
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.studies.open_sessions import NO_TIER
 from testbed.experiments.paper.studies.study import Finding
@@ -132,8 +132,7 @@ def test_prefix_cache_study_gives_hit_rates(conducted):
 
 def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
     study = load("store_rules")
-    with pytest.raises(InputError, match="give --lengths agent_sessions=FILE"):
-        study.served(RunStore(tmp_path), NO_TIER, 0.0)
+    refuses("give --lengths agent_sessions=FILE", study.served, RunStore(tmp_path), NO_TIER, 0.0)
     store = RunStore(tmp_path, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
     tier = [study.ruled(store, "write back", ratio)[1] for ratio in (0.9, 1.8)]
     assert tier[0] == pytest.approx(2 * tier[1])

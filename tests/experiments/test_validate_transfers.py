@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 import testbed.kernels
-from testbed.core.errors import InputError
 from testbed.experiments.commands.validate_transfers import main
 from testbed.experiments.validation.transfers import engine_transfers
 
@@ -30,5 +30,4 @@ def test_both_tables_are_printed(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "held back" in printed
     assert f"{RUNS[0].name}  in" in printed
-    with pytest.raises(InputError, match="--gpu l4: names no measured transfers"):
-        main(["--gpu", "l4"])
+    refuses("--gpu l4: names no measured transfers", main, ["--gpu", "l4"])

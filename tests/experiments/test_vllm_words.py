@@ -1,8 +1,8 @@
 """`--from-vllm`: what a command of vLLM's server means here, and what is refused."""
 
 import pytest
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.vllm_words import expand, translated
 
@@ -57,5 +57,4 @@ def test_options_of_the_line_win():
     ],
 )
 def test_bad_commands_are_refused(command, others, message):
-    with pytest.raises(InputError, match=message):
-        expand(command, others)
+    refuses(message, expand, command, others)

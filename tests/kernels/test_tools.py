@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from refusals import refuses
+
 import testbed.kernels
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
@@ -48,10 +50,8 @@ def test_shipped_profiles_match_the_configured_models(name: str, num_gpus: int) 
 def test_tensor_parallel_shards_split_heads() -> None:
     shape = shard_shape(read_model("llama-3-70b"), 4)
     assert (shape.num_heads, shape.num_kv_heads) == (16, 2)
-    with pytest.raises(InputError, match="do not split over 3 GPUs"):
-        shard_shape(read_model("llama-3-8b"), 3)
-    with pytest.raises(InputError, match="model opt-1b: is unknown"):
-        read_model("opt-1b")
+    refuses("do not split over 3 GPUs", shard_shape, read_model("llama-3-8b"), 3)
+    refuses("model opt-1b: is unknown", read_model, "opt-1b")
 
 
 @pytest.mark.parametrize(("num_seqs", "mean"), [(1, 100), (7, 16), (64, 400), (256, 2000)])
@@ -68,5 +68,4 @@ def test_measurements_are_chosen_by_name() -> None:
         found = import_module(f"testbed.kernels.{module}").MEASUREMENT
         assert callable(found.rows), name
         assert found.about, name
-    with pytest.raises(InputError, match="invalid choice: 'speed'"):
-        measure(["speed"])
+    refuses("invalid choice: 'speed'", measure, ["speed"])

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from refusals import refuses
 from same_runs import FEW_AND_MANY
 
 from testbed.contract import check_policy
@@ -93,15 +94,13 @@ def test_page_sizes_are_those_of_the_rules():
 def test_what_it_cannot_serve_is_refused():
     policy = grouped("hybrid", "one_page_size")
     seqs = [Sequence(i, Incoming(0, 0, 8, 2)) for i in range(2)]
-    with pytest.raises(UnsupportedError, match=r"workload\.num_seqs=1"):
-        policy.admit(seqs, 8)
+    refuses(r"workload\.num_seqs=1", policy.admit, seqs, 8, error=UnsupportedError)
     for options, message in (
         ({"page_rule": "x"}, "page_rule=x"),
         ({"window_share": 0.5}, "window_share=0.5"),
         ({"watermark": 1}, "watermark=1"),
     ):
-        with pytest.raises(InputError, match=message):
-            Grouped(replace(policy.pool, num_layers=8), 4, **options)
+        refuses(message, Grouped, replace(policy.pool, num_layers=8), 4, **options)
 
 
 @pytest.mark.parametrize(

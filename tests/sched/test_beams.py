@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.sched.beams import RecordedBeams, SyntheticBeams, pairs, survivors
 
@@ -88,5 +88,4 @@ def test_recorded_searches_are_replayed_in_turn(tmp_path):
     ],
 )
 def test_invalid_beam_records_are_refused(tmp_path, text, culprit):
-    with pytest.raises(InputError, match=culprit):
-        record(tmp_path, text).parents(beam(0), 2)
+    refuses(culprit, lambda: record(tmp_path, text).parents(beam(0), 2))

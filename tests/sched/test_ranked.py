@@ -4,12 +4,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 from manual_driver import LIMITS, scheduler_of
+from refusals import refuses
 from same_runs import assert_same
 from strategies import MAX_LEN, policies, workloads
 from ticks import MS, FastMillisecond
 from tiny import analytic
 
-from testbed.core.errors import InputError, PlugInError
+from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -173,8 +174,7 @@ def test_a_lone_prompt_goes_on_when_the_decode_behind_it_was_preempted():
 
 @pytest.mark.parametrize(("kind", "name"), [(PriorityClasses, "patience_s"), (TimeToLive, "time_to_live_s")])
 def test_patience_and_time_to_live_are_times(kind, name):
-    with pytest.raises(InputError, match=rf"{name}=-1\.0: must be a time"):
-        kind(Paged(PoolSpec(64, 64)), Recompute(), **{name: -1.0}, **LIMITS)
+    refuses(rf"{name}=-1\.0: must be a time", kind, Paged(PoolSpec(64, 64)), Recompute(), **{name: -1.0}, **LIMITS)
 
 
 class OpensLate(ChunkedPrefill):

@@ -2,6 +2,7 @@
 
 import pytest
 from manual_driver import ManualDriver, scheduler_of
+from refusals import refuses
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
@@ -30,8 +31,7 @@ def admitting(answer, base=Paged):
 
 @pytest.mark.parametrize("answer", [None, True, GRANTED, (GRANTED,), [], [GRANTED] * 2, [None], [3]])
 def test_admit_must_return_a_refusal_or_grants(answer):
-    with pytest.raises(PlugInError, match="Odd answered"):
-        run_of(admitting(answer)).step()
+    refuses("Odd answered", lambda: run_of(admitting(answer)).step(), error=PlugInError)
 
 
 @pytest.mark.parametrize("num_cached", [-1, 11])
@@ -56,5 +56,4 @@ def test_victim_must_be_running():
     run = run_of(Paged, PreemptsWaiting)
     run.step()
     run.add(Request(1, 0, 10, 20))
-    with pytest.raises(PlugInError, match=r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives"):
-        run.preempt()
+    refuses(r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives", run.preempt, error=PlugInError)

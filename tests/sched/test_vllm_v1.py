@@ -2,9 +2,9 @@
 
 import pytest
 from manual_driver import ManualDriver
+from refusals import refuses
 from ticks import MS, OneMillisecond
 
-from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
 from testbed.memory.paged.paged import Paged
@@ -88,8 +88,7 @@ def test_admission_needs_blocks_for_whole_prompt_or_first_chunk(whole, chunks):
 
 
 def test_token_budget_below_max_num_seqs_is_refused():
-    with pytest.raises(InputError, match="max_num_seqs, which is 17"):
-        driver(9, max_num_seqs=17)
+    refuses("max_num_seqs, which is 17", driver, 9, max_num_seqs=17)
 
 
 def async_vllm(num_blocks=100, *, ignore_eos=True, **limits):

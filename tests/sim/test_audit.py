@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from manual_driver import scheduler_of
+from refusals import refuses
 from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import PlugInError
@@ -36,16 +37,14 @@ def cost_taking(prompt_ps, decode=None):
 
 @pytest.mark.parametrize("duration", [1e9, 0, -5, True, None])
 def test_iteration_time_must_be_a_positive_integer(duration):
-    with pytest.raises(PlugInError, match="Odd says that an iteration takes"):
-        serve(cost=cost_taking(duration))
+    refuses("Odd says that an iteration takes", serve, cost=cost_taking(duration), error=PlugInError)
 
 
 @pytest.mark.parametrize(
     "durations", [Affine(MS, -1, 5), Affine(MS, 0.5, 5), Affine(MS, 0, 0), Affine(0, 1, UNBOUNDED)]
 )
 def test_span_times_must_not_decrease_or_become_negative(durations):
-    with pytest.raises(PlugInError, match="Odd says that an iteration takes"):
-        serve(cost=cost_taking(MS, durations))
+    refuses("Odd says that an iteration takes", serve, cost=cost_taking(MS, durations), error=PlugInError)
 
 
 WRONG_USAGE = {
@@ -67,8 +66,7 @@ def test_usage_must_sum_to_the_pool(wrong):
             return super().usage()._replace(**WRONG_USAGE[wrong])
 
     reported = r"Miscounting(| miscounts its slots| counts parts of slots): "
-    with pytest.raises(PlugInError, match=reported):
-        serve(Miscounting)
+    refuses(reported, serve, Miscounting, error=PlugInError)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +82,7 @@ def test_usage_must_sum_to_the_pool(wrong):
 )
 def test_policy_answers_must_match_the_plan(method, answer, reported):
     odd = type("Odd", (Paged,), {method: lambda self, *arguments: answer})
-    with pytest.raises(PlugInError, match=f"Odd ?{reported}"):
-        serve(odd, cost=FastMillisecond(), lengths=(10, 220), max_len=256)
+    refuses(f"Odd ?{reported}", serve, odd, cost=FastMillisecond(), lengths=(10, 220), max_len=256, error=PlugInError)
 
 
 def test_a_table_that_is_too_short_is_named_with_its_clause_and_sequences():
@@ -94,8 +91,7 @@ def test_a_table_that_is_too_short_is_named_with_its_clause_and_sequences():
             return super().table(seq)[:-1]
 
     reported = r"Cutting: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of \[Sequence\(0\), Seq"
-    with pytest.raises(PlugInError, match=reported):
-        serve(Cutting)
+    refuses(reported, serve, Cutting, error=PlugInError)
 
 
 def larger(**pool):
@@ -119,8 +115,7 @@ def test_more_slots_than_the_pool_has_are_reported(kind, reported):
     given = PoolSpec(64, 64, host(8))
     scheduler = scheduler_of(SeparatePrefill, kind(given, block_size=4), Swap())
     requests = [Request(i, 0, 10, 40) for i in range(2)]
-    with pytest.raises(PlugInError, match=reported):
-        simulate(requests, scheduler, OneMillisecond(), 64, pool=given)
+    refuses(reported, simulate, requests, scheduler, OneMillisecond(), 64, pool=given, error=PlugInError)
 
 
 @pytest.mark.parametrize("decode", [Affine(MS, 1, UNBOUNDED), Affine(MS + 1, 0, UNBOUNDED)])
@@ -145,8 +140,7 @@ def test_dropped_tokens_must_be_declared():
         def num_stored(self, num_tokens):
             return min(num_tokens, 8)
 
-    with pytest.raises(PlugInError, match="Dropping keeps 8 of 64 tokens, but does not declare drops_tokens"):
-        serve(Dropping)
+    refuses("Dropping keeps 8 of 64 tokens, but does not declare drops_tokens", serve, Dropping, error=PlugInError)
 
 
 class DropsRequest(SeparatePrefill):
@@ -186,5 +180,4 @@ def test_negative_operation_counts_are_refused(ops, reported):
         def admit(self, seqs, num_tokens):
             return [grant._replace(ops=ops) for grant in super().admit(seqs, num_tokens)]
 
-    with pytest.raises(PlugInError, match=reported):
-        serve(Backward)
+    refuses(reported, serve, Backward, error=PlugInError)

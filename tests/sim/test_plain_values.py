@@ -2,6 +2,7 @@
 
 import pytest
 from manual_driver import scheduler_of
+from refusals import refuses
 from ticks import FastMillisecond
 
 from testbed.compiled import is_compiled
@@ -100,8 +101,7 @@ def test_no_answer_of_a_policy_receives_an_output_length(policy):
     if is_compiled() and policy in (Horizon, Cached, Grown):
         serve(policy)  # the compiler has made a plain int of the number
     else:
-        with pytest.raises(PlugInError, match=policy.__name__):
-            serve(policy)
+        refuses(policy.__name__, serve, policy, error=PlugInError)
     past = {OUTPUT_LEN - 1} if policy is Grown else set()  # the steps of a span that is over when growth is read
     secrets = {OUTPUT_LEN, PROMPT_LEN + OUTPUT_LEN, OUTPUT_LEN - 1, -(PROMPT_LEN + OUTPUT_LEN) % 4} - past
     assert not secrets & set(map(abs, HEARD))
@@ -125,8 +125,7 @@ def test_no_cost_receives_when_an_output_ends_or_a_request_arrives(kind):
         def decode(self, work):
             return kind(*super().decode(work))
 
-    with pytest.raises(PlugInError, match="Odd"):
-        serve(Paged, Odd())
+    refuses("Odd", serve, Paged, Odd(), error=PlugInError)
 
 
 def test_an_oracle_reads_and_cannot_write():
@@ -135,6 +134,5 @@ def test_an_oracle_reads_and_cannot_write():
             self.output_len[seqs[0].request_id] -= 10
             return super().admit(seqs, num_tokens)
 
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        serve(Shortening)
+    refuses("does not support item assignment", serve, Shortening, error=TypeError)
     assert check_policy(lambda pool: Shortening(pool, block_size=4), max_examples=2).clause == 10

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import simpy
 from manual_driver import scheduler_of
+from refusals import refuses
 from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import InputError, PlugInError
@@ -248,5 +249,4 @@ def test_an_unexpected_arrival_within_a_span_is_refused():
     engine = engine_on(env)
     env.process(open_loop(env, engine, [Request(0, 0, 8, 200)]))
     env.run(until=50 * MS)
-    with pytest.raises(PlugInError, match=r"request 1 at .*call expect\(\) in advance"):
-        engine.submit(Request(1, 50 * MS, 8, 20))
+    refuses(r"request 1 at .*call expect\(\) in advance", engine.submit, Request(1, 50 * MS, 8, 20), error=PlugInError)

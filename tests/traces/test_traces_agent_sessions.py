@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.traces.agent_sessions import SESSION_BITS, AgentSessions
 
 
@@ -91,12 +91,9 @@ def test_session_ends_before_its_first_long_request(read):
     ],
 )
 def test_bad_session_lines_are_refused(read, lines, culprit):
-    with pytest.raises(InputError, match=culprit.replace("[", r"\[")):
-        read(lines)
+    refuses(culprit.replace("[", r"\["), read, lines)
 
 
 def test_short_max_len_and_open_loop_are_refused(read, tmp_path):
-    with pytest.raises(InputError, match=r"raise workload\.max_len"):
-        read(TWO, max_len=5)
-    with pytest.raises(InputError, match="arrivals=sessions"):
-        AgentSessions(str(tmp_path / "sessions.jsonl")).rows(3, 0)
+    refuses(r"raise workload\.max_len", read, TWO, max_len=5)
+    refuses("arrivals=sessions", lambda: AgentSessions(str(tmp_path / "sessions.jsonl")).rows(3, 0))

@@ -3,6 +3,7 @@
 import gzip
 
 import pytest
+from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.traces.csv_lengths import CsvLengths
@@ -54,10 +55,8 @@ def test_a_configured_column_must_exist(tmp_path, name):
 
 
 def test_missing_file_and_folder_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.csv: no such file"):
-        CsvLengths(str(tmp_path / "nowhere.csv")).rows(None, 0)
-    with pytest.raises(InputError, match="is a folder"):
-        CsvLengths(str(tmp_path)).rows(None, 0)
+    refuses(r"nowhere\.csv: no such file", lambda: CsvLengths(str(tmp_path / "nowhere.csv")).rows(None, 0))
+    refuses("is a folder", lambda: CsvLengths(str(tmp_path)).rows(None, 0))
 
 
 def test_whole_floats_bom_and_trailing_blank_lines_are_accepted(tmp_path):

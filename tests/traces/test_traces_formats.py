@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from refusals import refuses
 from trace_files import pairs, put, tokenizer  # noqa: F401
 
 from testbed.core.errors import InputError
@@ -30,17 +31,14 @@ def test_sharegpt_takes_the_first_round(tmp_path, tokenizer):  # noqa: F811
 
 def test_bad_tokenizer_file_is_refused(tmp_path, tokenizer):  # noqa: F811
     path = put(tmp_path, "s.json", json.dumps([talk(("human", "a"), ("gpt", "b"))]))
-    with pytest.raises(InputError, match=r"none\.json: no such file"):
-        ShareGptJson(path, str(tmp_path / "none.json")).rows(None, 0)
-    with pytest.raises(InputError, match=r"s\.json: not a tokenizer"):
-        ShareGptJson(path, path).rows(None, 0)
+    refuses(r"none\.json: no such file", lambda: ShareGptJson(path, str(tmp_path / "none.json")).rows(None, 0))
+    refuses(r"s\.json: not a tokenizer", lambda: ShareGptJson(path, path).rows(None, 0))
 
 
 def test_missing_tokenizers_package_is_reported(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     path = put(tmp_path, "s.json", json.dumps([talk(("human", "a"), ("gpt", "b"))]))
-    with pytest.raises(InputError, match="needs the package tokenizers"):
-        ShareGptJson(path, path).rows(None, 0)
+    refuses("needs the package tokenizers", lambda: ShareGptJson(path, path).rows(None, 0))
 
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

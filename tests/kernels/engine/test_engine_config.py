@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from refusals import refuses  # noqa: E402
 
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
@@ -131,5 +132,4 @@ def check_times(rows, rounding_s=1e-6):
     ],
 )
 def test_bad_engine_configs_are_refused(tmp_path, changes, message):
-    with pytest.raises(InputError, match=message):
-        engine_options(setup(tmp_path, **changes).config.engine)
+    refuses(message, lambda: engine_options(setup(tmp_path, **changes).config.engine))

@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from refusals import refuses  # noqa: E402
 from test_engine_config import setup  # noqa: E402
 
-from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, CostModel, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.kernels.engine.run_folder import MEASURED  # noqa: E402
@@ -75,5 +75,4 @@ def test_work_is_read_back_from_its_columns():
     work = Work(3, 70, 40, 5, ((9, 0), (2, 30)), 4, ((16, 2),), moves, (("pages", 7),))
     assert read_work(dict(zip(WORK_COLUMNS, map(str, work_cells(work)), strict=True))) == work
     assert read_work(dict(zip(WORK_COLUMNS, work_cells(Work()), strict=True))) == Work()
-    with pytest.raises(InputError, match="work_decode_seqs is missing"):
-        read_work({})
+    refuses("work_decode_seqs is missing", read_work, {})

@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from refusals import refuses  # noqa: E402
 
 from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
@@ -31,8 +32,7 @@ def test_block_and_extent_layouts_map_slots_alike():
 
 
 def test_unreadable_tables_are_refused():
-    with pytest.raises(PlugInError, match="partial blocks of 4 slots"):
-        Blocks(2, 4).place([Extent(2, 4)], "sequence 7")
+    refuses("partial blocks of 4 slots", lambda: Blocks(2, 4).place([Extent(2, 4)], "sequence 7"), error=PlugInError)
     with pytest.raises(PlugInError, match="one extent per sequence"):
         Extents(2).place([Extent(0, 4), Extent(8, 4)], "sequence 7")
 
