@@ -5,6 +5,7 @@ import pytest
 import simpy
 from manual_driver import scheduler_of
 from refusals import refuses
+from same_runs import assert_same_rows
 from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import InputError, PlugInError
@@ -94,9 +95,8 @@ def test_time_goes_on_to_the_last_arrival_and_past_it(kind):
     assert fast.totals.finished == slow.totals.finished == 10
     assert fast.end_ps == slow.end_ps == (LAST_MS + 10) * MS
     assert fast.totals == slow.totals
-    rows, others = fast.requests.columns(), slow.requests.columns()
-    assert all(column.tolist() == others[name].tolist() for name, column in rows.items())
-    assert rows["finish_ps"].tolist() == [request.arrival_ps + 10 * MS for request in requests]
+    assert_same_rows(fast.requests, slow.requests)
+    assert fast.requests.columns()["finish_ps"].tolist() == [request.arrival_ps + 10 * MS for request in requests]
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])

@@ -10,9 +10,10 @@ pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
+from same_runs import assert_same_rows  # noqa: E402
 from test_engine_config import setup  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
-from test_engine_folder import OneSecond  # noqa: E402
+from ticks import OneSecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
@@ -65,9 +66,8 @@ def test_engine_and_simulator_agree_on_the_same_policy():
     ours = tiny.engine("hybrid", policy, spec=tiny.pool(40), debug=False).serve(requests).recorder
     spec = replace(tiny.pool(40), groups=tiny.SHAPES["hybrid"].groups, num_layers=6)
     theirs = simulate(requests, tiny.mixed(policy(spec)), OneSecond(), 128, fast_forward=False)
-    for name in ("requests", "spans"):
-        got, want = getattr(ours, name).columns(), getattr(theirs, name).columns()
-        assert {key: column.tolist() for key, column in got.items()} == {k: c.tolist() for k, c in want.items()}
+    assert_same_rows(ours.requests, theirs.requests)
+    assert_same_rows(ours.spans, theirs.spans)
 
 
 @pytest.mark.parametrize("policy", ["testbed.memory.groups.grouped.Grouped", "testbed.memory.paged.paged.Paged"])
