@@ -97,12 +97,10 @@ def test_written_model_file_is_read_back(tmp_path, capsys):
 
 
 def test_run_accepts_an_imported_model(testbed, tmp_path):
-    code, _, err = testbed("import-model", str(config(tmp_path, LLAMA)), "--name", "mine")
-    assert (code, err) == (0, "")
+    testbed.done("import-model", str(config(tmp_path, LLAMA)), "--name", "mine")
     out = tmp_path / "model" / "mine.yaml"
     run = ("model=mine", "server=h200", "arrivals.duration_s=5", "outputs=summary")
-    code, _, err = testbed("run", "--config-dir", str(tmp_path), *run)
-    assert (code, err) == (0, "")
+    testbed.done("run", "--config-dir", str(tmp_path), *run)
     values = yaml.safe_load(out.read_text())
     assert values.pop("_target_") == "testbed.core.specs.ModelSpec"
     known = asdict(model_of(tmp_path / "config.json", "mine"))

@@ -213,9 +213,9 @@ def test_new_run_in_a_named_folder_replaces_the_old_one_only_if_asked(run, testb
     for name in ("memory.png", "memory_map.html", "timeline.json", "report.html", "notes.txt"):
         (old / name).write_text("old")
     kept = {path: path.read_bytes() for path in old.iterdir()}
-    code, output, error = testbed("run", "arrivals.duration_s=6", f"hydra.run.dir={old}")
-    assert (code, output) == (2, "")
-    assert "a: has another run (--again replaces it" in error
+    assert "a: has another run (--again replaces it" in testbed.refused(
+        "run", "arrivals.duration_s=6", f"hydra.run.dir={old}"
+    )
     assert kept == {path: path.read_bytes() for path in old.iterdir()}
     run("--again arrivals.duration_s=6", "a")
     assert {path.name for path in old.iterdir()} == {"config.yaml", "summary.json", "timing.json", "notes.txt"}
@@ -228,6 +228,4 @@ def test_new_run_in_a_named_folder_replaces_the_old_one_only_if_asked(run, testb
 def test_a_config_that_was_changed_after_the_run_is_refused(testbed, run, command):
     path = run("arrivals.duration_s=5").folder / "config.yaml"
     path.write_text(path.read_text().replace("rate: 1.0", "rate: 3.0"))
-    code, _, error = testbed(command, "out")
-    assert code == 2
-    assert "config.yaml: was changed after the run" in error
+    assert "config.yaml: was changed after the run" in testbed.refused(command, "out")

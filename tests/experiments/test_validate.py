@@ -68,8 +68,7 @@ def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulat
     monkeypatch.setattr("matplotlib.pyplot.close", drawn.append)
     out = tmp_path / "errors.csv"
     arguments = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
-    code, reported, err = testbed("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
-    assert (code, err) == (0, "")
+    reported = testbed.done("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
     assert (tmp_path / "f.png").stat().st_size > 1000
     check_drawing(*drawn, (), request)
     rows = list(csv.DictReader(out.open()))
@@ -107,8 +106,7 @@ def test_slower_server_fails_the_tolerance(testbed, profile, simulated_log):
 def test_assumed_server_settings_are_reported(testbed, tmp_path, profile, simulated_log):
     (tmp_path / "meta.json").write_text(json.dumps({"engine_kwargs": {"max_num_seqs": 7}}))
     (tmp_path / "timeseries.csv").write_text("t,running\n0.01,1\n0.05,2\n")
-    code, reported, _ = testbed("validate", simulated_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0")
-    assert code == 0
+    reported = testbed.done("validate", simulated_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0")
     assert "does not say how many KV blocks there were; taken: " in reported
     assert "say server.num_blocks=N" in reported
     assert "blocks are the server's number; it keeps 1 for itself (null_blocks)" in reported
