@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from manual_driver import scheduler_of
+from planted import altered
 from refusals import refuses
 from ticks import MS, FastMillisecond, OneMillisecond
 
@@ -47,51 +48,72 @@ def test_span_times_must_not_decrease_or_become_negative(durations):
     refuses("Odd says that an iteration takes", serve, cost=cost_taking(MS, durations), error=PlugInError)
 
 
-WRONG_USAGE = {
-    "negative live": {"live": -1},
-    "more live than held": {"live": 250},
-    "more held than allocated": {"held": 250},
-    "cached and free do not add up": {"cached": 4},
-    "negative cached": {"cached": -4, "free": 244},
-    "a run larger than what is free": {"largest_free": 253},
-    "negative saved": {"saved": -1},
-    "half a slot": {"live": 8.5},
-}
+def odd(**changes):
+    return altered("Odd", **changes)
 
 
-@pytest.mark.parametrize("wrong", WRONG_USAGE)
-def test_usage_must_sum_to_the_pool(wrong):
-    class Miscounting(Paged):
-        def usage(self):
-            return super().usage()._replace(**WRONG_USAGE[wrong])
-
-    reported = r"Miscounting(| miscounts its slots| counts parts of slots): "
-    refuses(reported, serve, Miscounting, error=PlugInError)
+def using(**wrong):
+    return odd(usage=lambda policy, usage: usage._replace(**wrong))
 
 
-@pytest.mark.parametrize(
-    ("method", "answer", "reported"),
-    [
-        ("admit", Refusal.LATER, r"refuses request 0 \(10 tokens\) though nothing runs"),
-        ("footprint", Fixed(1000), r": usage\(\) does not go with its tables or footprints"),
-        ("footprint", Fixed(11), r": .*clause 11: Fixed\(slots=11\) gives 11 slots .* table of Sequence\(0\) has 12"),
-        ("footprint", None, r": .*clause 11: footprint\(\) says nothing of Sequence\(0\)"),
-        ("guaranteed_steps", 1000, r"promised \d+ more steps by guaranteed_steps\(\) and then answered"),
-        ("guaranteed_steps", -1, "promises -1 steps"),
-    ],
-)
-def test_policy_answers_must_match_the_plan(method, answer, reported):
-    odd = type("Odd", (Paged,), {method: lambda self, *arguments: answer})
-    refuses(f"Odd ?{reported}", serve, odd, cost=FastMillisecond(), lengths=(10, 220), max_len=256, error=PlugInError)
+def footprint(waste):
+    return odd(footprint=lambda *_: waste)
 
 
-def test_a_table_that_is_too_short_is_named_with_its_clause_and_sequences():
-    class Cutting(Paged):
-        def table(self, seq):
-            return super().table(seq)[:-1]
+def ordering(ops):
+    return odd(admit=lambda policy, grants, *_: [grant._replace(ops=ops) for grant in grants])
 
-    reported = r"Cutting: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of \[Sequence\(0\), Seq"
-    refuses(reported, serve, Cutting, error=PlugInError)
+
+def growing(slots):
+    return odd(extend=lambda policy, answer, batch, num_tokens: (
+        answer if num_tokens == 1 else answer._replace(growth=Growth(slots))
+    ))  # fmt: skip
+
+
+COUNTS = r"Odd(| miscounts its slots| counts parts of slots): "
+LONG = {"cost": FastMillisecond(), "lengths": (10, 220), "max_len": 256}
+MARKED = {"cost": FastMillisecond(), "marks_ps": [12 * MS]}
+ANSWERS = {
+    "negative live": (using(live=-1), COUNTS, {}),
+    "more live than held": (using(live=250), COUNTS, {}),
+    "more held than allocated": (using(held=250), COUNTS, {}),
+    "cached and free do not add up": (using(cached=4), COUNTS, {}),
+    "negative cached": (using(cached=-4, free=244), COUNTS, {}),
+    "a run larger than what is free": (using(largest_free=253), COUNTS, {}),
+    "negative saved": (using(saved=-1), COUNTS, {}),
+    "half a slot": (using(live=8.5), COUNTS, {}),
+    "refused though nothing runs": (
+        odd(admit=lambda *_: Refusal.LATER), r"Odd refuses request 0 \(10 tokens\) though nothing runs", LONG),
+    "a footprint that is too large": (
+        footprint(Fixed(1000)), r"Odd: usage\(\) does not go with its tables or footprints", LONG),
+    "a footprint that is too small": (
+        footprint(Fixed(11)), r"Odd: .*clause 11: Fixed\(slots=11\) gives 11 .* table of Sequence\(0\) has 12", LONG),
+    "no footprint": (footprint(None), r"Odd: .*clause 11: footprint\(\) says nothing of Sequence\(0\)", LONG),
+    "too many steps": (
+        odd(guaranteed_steps=lambda *_: 1000),
+        r"Odd promised \d+ more steps by guaranteed_steps\(\) and then answered", LONG),
+    "steps below nothing": (odd(guaranteed_steps=lambda *_: -1), "Odd promises -1 steps", LONG),
+    "a table that is too short": (
+        odd(table=lambda policy, table, *_: table[:-1]),
+        r"Odd: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of \[Sequence\(0\), Seq", {}),
+    **{f"a growth of {slots}": (
+        growing(slots), rf"Odd took \d+ slots in several steps, and says {slots} by Grant.growth", MARKED)
+       for slots in (0, 4, 1000)},
+    "dropped tokens": (
+        odd(num_stored=lambda policy, stored, num_tokens: min(num_tokens, 8)),
+        "Odd keeps 8 of 64 tokens, but does not declare drops_tokens", {}),
+    "a count below nothing": (
+        ordering(Ops(extra=(("pages_mapped", -3),))), "count -6 pages_mapped: less than nothing", {}),
+    "a copy of nothing": (ordering(Ops(copies=(Copy(0, 16, 0),))), "copy 0 slots: less than nothing", {}),
+    "a move of less than nothing": (
+        ordering(Ops(moves=(Move("device", "host", (Copy(0, 0, -16),)),))),
+        "move -16 slots from device to host: less", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "reported", "options"), ANSWERS.values(), ids=ANSWERS)
+def test_wrong_answers_of_a_policy_are_named(policy, reported, options):
+    refuses(reported, serve, policy, **options, error=PlugInError)
 
 
 def larger(**pool):
@@ -124,25 +146,6 @@ def test_decode_times_must_equal_iteration_times(decode):
         serve(cost=cost_taking(MS, decode))
 
 
-@pytest.mark.parametrize("slots", [0, 4, 1000])
-def test_slots_taken_in_a_span_must_match_its_growth(slots):
-    class Silent(Paged):
-        def extend(self, batch, num_tokens):
-            answer = super().extend(batch, num_tokens)
-            return answer if num_tokens == 1 else answer._replace(growth=Growth(slots))
-
-    with pytest.raises(PlugInError, match=rf"Silent took \d+ slots in several steps, and says {slots} by Grant.growth"):
-        serve(Silent, cost=FastMillisecond(), marks_ps=[12 * MS])
-
-
-def test_dropped_tokens_must_be_declared():
-    class Dropping(Paged):
-        def num_stored(self, num_tokens):
-            return min(num_tokens, 8)
-
-    refuses("Dropping keeps 8 of 64 tokens, but does not declare drops_tokens", serve, Dropping, error=PlugInError)
-
-
 class DropsRequest(SeparatePrefill):
     def plan(self):
         plan = super().plan()
@@ -163,21 +166,5 @@ def test_scheduler_must_run_every_request_once(kind):
         def __init__(self, *arguments, **limits):
             super().__init__(*arguments, **{**limits, "max_num_seqs": 1})
 
-    with pytest.raises(PlugInError, match="OneByOne lost a request, or has one twice: 2 arrived, 0 are finished"):
-        serve(scheduler=OneByOne)
-
-
-@pytest.mark.parametrize(
-    ("ops", "reported"),
-    [
-        (Ops(extra=(("pages_mapped", -3),)), "count -6 pages_mapped: less than nothing"),
-        (Ops(copies=(Copy(0, 16, 0),)), "copy 0 slots: less than nothing"),
-        (Ops(moves=(Move("device", "host", (Copy(0, 0, -16),)),)), "move -16 slots from device to host: less"),
-    ],
-)
-def test_negative_operation_counts_are_refused(ops, reported):
-    class Backward(Paged):
-        def admit(self, seqs, num_tokens):
-            return [grant._replace(ops=ops) for grant in super().admit(seqs, num_tokens)]
-
-    refuses(reported, serve, Backward, error=PlugInError)
+    reported = "OneByOne lost a request, or has one twice: 2 arrived, 0 are finished"
+    refuses(reported, serve, scheduler=OneByOne, error=PlugInError)
