@@ -1,16 +1,16 @@
-"""What the engine refuses of plug-ins, each once."""
+"""What engine and scheduler refuse of plug-ins: wrong answers, costs and choices, each named with who gave it."""
 
 from dataclasses import replace
 
 import pytest
-from manual_driver import scheduler_of
+from manual_driver import ManualDriver, scheduler_of
 from planted import altered
 from refusals import refuses
 from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.slots import Copy, Fixed, Growth, Move, Ops, Refusal
+from testbed.core.slots import GRANTED, Copy, Fixed, Grant, Growth, Move, Ops, Refusal
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -36,16 +36,22 @@ def cost_taking(prompt_ps, decode=None):
     return Odd()
 
 
+TAKES = "Odd says that an iteration takes"
+DIFFER = r"Odd says \[\d+, \d+\] ps by decode\(\), \[\d+, \d+\] ps by iteration\(\)"
+SPANS = {
+    **dict.fromkeys([Affine(MS, -1, 5), Affine(MS, 0.5, 5), Affine(MS, 0, 0), Affine(0, 1, UNBOUNDED)], TAKES),
+    **dict.fromkeys([Affine(MS, 1, UNBOUNDED), Affine(MS + 1, 0, UNBOUNDED)], DIFFER),
+}
+
+
 @pytest.mark.parametrize("duration", [1e9, 0, -5, True, None])
 def test_iteration_time_must_be_a_positive_integer(duration):
-    refuses("Odd says that an iteration takes", serve, cost=cost_taking(duration), error=PlugInError)
+    refuses(TAKES, serve, cost=cost_taking(duration), error=PlugInError)
 
 
-@pytest.mark.parametrize(
-    "durations", [Affine(MS, -1, 5), Affine(MS, 0.5, 5), Affine(MS, 0, 0), Affine(0, 1, UNBOUNDED)]
-)
-def test_span_times_must_not_decrease_or_become_negative(durations):
-    refuses("Odd says that an iteration takes", serve, cost=cost_taking(MS, durations), error=PlugInError)
+@pytest.mark.parametrize(("decode", "reported"), SPANS.items())
+def test_span_times_must_be_those_of_iterations_and_not_decrease_or_become_negative(decode, reported):
+    refuses(reported, serve, cost=cost_taking(MS, decode), error=PlugInError)
 
 
 def odd(**changes):
@@ -116,34 +122,19 @@ def test_wrong_answers_of_a_policy_are_named(policy, reported, options):
     refuses(reported, serve, policy, **options, error=PlugInError)
 
 
-def larger(**pool):
-    """Paged memory over another pool than it was given."""
-
-    class Larger(Paged):
-        def __init__(self, given, block_size=16):
-            super().__init__(replace(given, **pool), block_size, watermark=0)
-
-    return Larger
-
-
 @pytest.mark.parametrize(
-    ("kind", "reported"),
+    ("pool", "reported"),
     [
-        (larger(num_slots=128), "Larger has 128 slots by usage\\(\\); 64 were given"),
-        (larger(tiers=host(128)), "Larger moves slots up to [0-9]+ of the host; 8 were given"),
+        ({"num_slots": 128}, r"Paged has 128 slots by usage\(\); 64 were given"),
+        ({"tiers": host(128)}, "Paged moves slots up to [0-9]+ of the host; 8 were given"),
     ],
 )
-def test_more_slots_than_the_pool_has_are_reported(kind, reported):
+def test_more_slots_than_the_pool_has_are_reported(pool, reported):
+    """Paged memory over another pool than it was given."""
     given = PoolSpec(64, 64, host(8))
-    scheduler = scheduler_of(SeparatePrefill, kind(given, block_size=4), Swap())
+    scheduler = scheduler_of(SeparatePrefill, Paged(replace(given, **pool), block_size=4, watermark=0), Swap())
     requests = [Request(i, 0, 10, 40) for i in range(2)]
     refuses(reported, simulate, requests, scheduler, OneMillisecond(), 64, pool=given, error=PlugInError)
-
-
-@pytest.mark.parametrize("decode", [Affine(MS, 1, UNBOUNDED), Affine(MS + 1, 0, UNBOUNDED)])
-def test_decode_times_must_equal_iteration_times(decode):
-    with pytest.raises(PlugInError, match=r"Odd says \[\d+, \d+\] ps by decode\(\), \[\d+, \d+\] ps by iteration\(\)"):
-        serve(cost=cost_taking(MS, decode))
 
 
 class DropsRequest(SeparatePrefill):
@@ -168,3 +159,44 @@ def test_scheduler_must_run_every_request_once(kind):
 
     reported = "OneByOne lost a request, or has one twice: 2 arrived, 0 are finished"
     refuses(reported, serve, scheduler=OneByOne, error=PlugInError)
+
+
+def run_of(kind, rule=Recompute, num_seqs=1):
+    policy = kind(PoolSpec(256, 64, host(64)), block_size=4)
+    run = ManualDriver(scheduler_of(SeparatePrefill, policy, rule()))
+    run.add(Request(0, 0, 10, 20, num_seqs=num_seqs))
+    return run
+
+
+def admitting(answer):
+    return odd(admit=lambda *_: answer)
+
+
+@pytest.mark.parametrize("answer", [None, True, GRANTED, (GRANTED,), [], [GRANTED] * 2, [None], [3]])
+def test_admit_must_return_a_refusal_or_grants(answer):
+    refuses("Odd answered", lambda: run_of(admitting(answer)).step(), error=PlugInError)
+
+
+@pytest.mark.parametrize("num_cached", [-1, 11])
+def test_cached_tokens_must_lie_within_the_prompt(num_cached):
+    run = run_of(admitting([Grant(num_cached)]))
+    refuses(r"Odd answered Grant\(num_cached=.* has 10 tokens", run.step, error=PlugInError)
+
+
+@pytest.mark.parametrize(("method", "answer"), [("extend", None), ("move", False)])
+def test_extend_and_move_must_return_an_answer(method, answer):
+    run = run_of(odd(**{method: lambda *_: answer}), Swap)
+    run.step()
+    call = run.step if method == "extend" else run.preempt
+    refuses(f"Odd answered {answer}; it gives a Grant or a Refusal", call, error=PlugInError)
+
+
+def test_victim_must_be_running():
+    class PreemptsWaiting(Recompute):
+        def victim(self, running, batch):
+            return run.state.waiting[0]
+
+    run = run_of(Paged, PreemptsWaiting)
+    run.step()
+    run.add(Request(1, 0, 10, 20))
+    refuses(r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives", run.preempt, error=PlugInError)
