@@ -1,22 +1,21 @@
 """Prefix caching with generated blocks: what a sequence finds of its own, and the queue of blocks that nobody holds."""
 
 import pytest
-from manual_driver import admit, admit_and_prefill, extend, fork, release, samples, sequence
+from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
 
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, disband, passing_batch
 from testbed.core.slots import DEVICE, HOST, Refusal
-from testbed.memory.policy import PoolSpec, host
+from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 
-POOL = PoolSpec(num_slots=64, max_len=64, tiers=host(64))
 TEXT = tuple(range(100, 120))
 
 
 def caching(kind=OutputCaching):
-    return kind(POOL, block_size=4, watermark=0)
+    return paged(kind=kind, host_blocks=16)
 
 
 def preempt(policy, seq):

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from manual_driver import admit, admit_and_prefill, extend, fork, release, samples, sequence
+from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
 
 from testbed.core.request import Incoming, Request
 from testbed.core.sequence import Batch, Sequence, disband, passing_batch
@@ -16,10 +16,6 @@ from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import Mixed2023, MixedPrefill
 from testbed.sched.preemption import Recompute
-
-
-def paged(num_blocks=16, watermark=0.0):
-    return Paged(PoolSpec(num_blocks * 4, 64), block_size=4, watermark=watermark)
 
 
 def possible_steps(policy, seqs):

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from manual_driver import ManualDriver, scheduler_of, sequence
+from manual_driver import ITERATION_LEVEL, ManualDriver, scheduler_of, sequence
 from refusals import refuses
 
 from testbed.core.request import Request
@@ -12,10 +12,7 @@ from testbed.core.slots import Copy, Extent
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import RecordedBeams, SyntheticBeams, pairs, survivors
-from testbed.sched.chunked import ChunkedPrefill
-from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
-from testbed.sched.separate import SeparatePrefill
 from testbed.sched.static_batch import StaticBatch
 
 
@@ -98,9 +95,6 @@ def test_recorded_searches_are_replayed_in_turn(tmp_path):
 )
 def test_invalid_beam_records_are_refused(tmp_path, text, culprit):
     refuses(culprit, lambda: record(tmp_path, text).parents(beam(0), 2))
-
-
-ITERATION_LEVEL = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
 
 
 def static(policy):

@@ -4,26 +4,19 @@ import csv
 from pathlib import Path
 
 import pytest
-from manual_driver import ManualDriver, admit_and_prefill, release, scheduler_of, sequence
+from manual_driver import ITERATION_LEVEL, ManualDriver, admit_and_prefill, paged, release, scheduler_of, sequence
 
 import testbed.kernels
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
 from testbed.cost.transfers import MAX_PENDING, with_swaps
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
-from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
 
-POOL = PoolSpec(num_slots=64, max_len=64)
 TEXT = tuple(range(100, 110))
-
-
-def paged(kind=Paged):
-    return kind(POOL, block_size=4, watermark=0)
 
 
 def driver(kind, policy, **limits):
@@ -47,7 +40,7 @@ def chunks(plan):
     return [(chunk.new, chunk.num_stored) for chunk in plan.chunks]
 
 
-@pytest.mark.parametrize("prefill", [SeparatePrefill, MixedPrefill, ChunkedPrefill])
+@pytest.mark.parametrize("prefill", ITERATION_LEVEL)
 def test_group_recompute_computes_shared_blocks_once(prefill):
     run = driver(prefill, paged())
     group = preempted(run)
@@ -69,7 +62,7 @@ def test_group_recompute_continues_over_iterations():
 
 
 def test_only_stored_blocks_are_hit_after_repeated_preemption():
-    policy = paged(PrefixCaching)
+    policy = paged(kind=PrefixCaching)
     run = driver(ChunkedPrefill, policy, max_num_batched_tokens=6)
     preempted(run)
     crowd_out(policy)
@@ -86,12 +79,11 @@ def crowd_out(policy):
     release(policy, other)
 
 
-PREFILLS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
 MEASURED = Path(testbed.kernels.__file__).parent / "results" / "h200-overlap.csv"
 
 
 def swapping(prefill, policy=Paged):
-    return ManualDriver(scheduler_of(prefill, policy(PoolSpec(256, 256, host(256)), block_size=4), Swap()))
+    return ManualDriver(scheduler_of(prefill, paged(64, policy, host_blocks=64, max_len=256, watermark=0.01), Swap()))
 
 
 def swapped_out(run, num_generated, output_len=20, num_seqs=1, beam=False):
@@ -105,7 +97,7 @@ def swapped_out(run, num_generated, output_len=20, num_seqs=1, beam=False):
     return group
 
 
-@pytest.mark.parametrize("prefill", PREFILLS)
+@pytest.mark.parametrize("prefill", ITERATION_LEVEL)
 @pytest.mark.parametrize(("num_generated", "live"), [(5, 15), (19, 0)])
 def test_swapped_in_group_decodes_in_the_same_step(prefill, num_generated, live):
     run = swapping(prefill)
@@ -118,7 +110,7 @@ def test_swapped_in_group_decodes_in_the_same_step(prefill, num_generated, live)
     assert run.policy.usage().live == live
 
 
-@pytest.mark.parametrize("prefill", PREFILLS)
+@pytest.mark.parametrize("prefill", ITERATION_LEVEL)
 def test_swapped_in_group_without_free_slot_skips_the_step(prefill):
     class Tight(Paged):
         """Refuses to extend anything but the decode batch."""
