@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 from browser import CHROMIUM, Browser
+from import_fixtures import profile  # noqa: F401 (a fixture)
 from refused_folder import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments

@@ -6,9 +6,8 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from drawings import check_drawing
+from drawings import check_drawing, overlapping_labels
 from matplotlib.colors import to_rgb
-from overlaps import overlapping_labels
 from refusals import refuses
 
 from testbed.experiments.commands import plot

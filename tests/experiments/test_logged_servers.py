@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from import_fixtures import write_gpu, write_profile
 from refusals import refuses
 
 from testbed.cost.profile import read_profile
@@ -17,11 +16,6 @@ SYSTEM = ("+system=vllm-v1", "cost=profile")
 SMALL = ("server.num_blocks=1000", "swap_space_gib=0.001")  # pools of the toy's tiny blocks take long to make
 MANY = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
 CROWD = [(40 + 7 * i % 150, 30 + 11 * i % 9, 0.0003 * i) for i in range(60)]
-
-
-@pytest.fixture
-def profile(tmp_path):
-    return str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
 
 
 def write_log(path, rows, times=None):
@@ -157,17 +151,16 @@ def test_what_ifs_are_compared_with_the_simulation(testbed, tmp_path, profile):
     assert reported.count(" s ") >= 4  # a line for each quarter
 
 
-def test_links_of_the_benchmark_are_taken(tmp_path, testbed):
-    pair = str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
+def test_links_of_the_benchmark_are_taken(tmp_path, testbed, profile):
     whole = json.loads((tmp_path / "profile.json").read_text())
     (tmp_path / "profile.json").write_text(json.dumps({**whole, "num_gpus": 2}))
     log = write_log(tmp_path / "a.csv", MANY)
-    line = ("validate", log, *SYSTEM, *SMALL, f"cost.path={pair}")
+    line = ("validate", log, *SYSTEM, *SMALL, f"cost.path={profile}")
     assert "all-reduces were not measured: a ring over 100 GB/s stands in" in testbed(*line)[1]
     (tmp_path / "config.json").write_text('{"link_bw": 16, "link_latency": 20000}')
     assert "all-reduces: config.json, a ring over links of 16 GB/s, 20 us each" in testbed(*line)[1]
     (tmp_path / "config.json").write_text('{"link_bw": "fast"}')
-    refuses("link_bw is 'fast'", replay_links, log, pair)
+    refuses("link_bw is 'fast'", replay_links, log, profile)
 
 
 def replay_links(log, profile):

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from drawings import check_drawing
+from drawings import check_drawing, overlapping_labels
 from matplotlib import pyplot
-from overlaps import overlapping_labels
 from refusals import refuses
 
 from testbed.core.shapes import read_model

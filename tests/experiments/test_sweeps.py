@@ -48,9 +48,6 @@ def wait_until(reached, work):
         time.sleep(0.02)
 
 
-# ---- every point once
-
-
 def test_a_failed_point_is_one_line_and_the_others_are_kept(testbed, tmp_path):
     code, output, error = testbed("run", "-m", "arrivals.rate=0,1", *SHORT)
     assert (code, error) == (2, "testbed run: error: arrivals.rate is 0; it must be above 0\n")
@@ -122,9 +119,6 @@ def test_sweep_runs_through_cluster_launchers(command, tmp_path, launcher, packa
     assert all(json.loads(path.read_text())["requests"]["finished"] for path in summaries(tmp_path))
 
 
-# ---- what stops
-
-
 @pytest.mark.parametrize(
     ("words", "number", "code"),
     [(("run", *LONG), signal.SIGINT, 130), ((*LONG_SWEEP, "hydra/launcher=joblib"), signal.SIGTERM, 143)],
@@ -189,9 +183,6 @@ def test_closed_output_pipe_ends_a_run_silently(command, tmp_path):
     work.stdout.close()
     assert (work.stderr.read(), work.wait()) == ("", 1)
     assert (tmp_path / "run" / "summary.json").exists()
-
-
-# ---- the working folder
 
 
 def installed():

@@ -55,9 +55,6 @@ def write(folder, name, text):
     path.write_text(text)
 
 
-# ---- a folder of choices
-
-
 @pytest.fixture
 def _mine(tmp_path):
     shape = {"_target_": "testbed.core.specs.ModelSpec", **asdict(read_model("llama-3-8b")), "tied_embedding": False}
@@ -83,9 +80,6 @@ def test_shipped_gpus_have_a_server_and_cited_numbers(path):
     assert float(gpu["link_bandwidth"]) >= float(gpu["host_bandwidth"])
     assert configured((f"gpu={path.stem}", "model=qwen2.5-0.5b")).server.gpu.name == path.stem
     assert {path.stem, f"{path.stem}-x1"} & {server.stem for server in (CONF / "server").glob("*.yaml")}
-
-
-# ---- a class of one's own
 
 
 @pytest.mark.parametrize("way", ["policy=example_policy:Slabs", "policy=custom policy._target_=example_policy.Slabs"])
@@ -172,9 +166,6 @@ def test_a_file_that_a_plug_in_opens_by_itself_makes_another_result(testbed, tmp
     assert reported == [False, True, False]
     (folder,) = tmp_path.glob("runs/*")
     assert list(json.loads((folder / "inputs.json").read_text())) == [str(tmp_path / "slab.txt")]
-
-
-# ---- an installed plug-in
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 from drawings import check_drawing
-from import_fixtures import write_gpu, write_profile
 from refusals import refuses
 
 from testbed.experiments.validation.deviations import Compared, metrics
@@ -15,11 +14,6 @@ from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")
 LENGTHS = [(40, 30, 0.0), (100, 1, 0.001), (20, 60, 0.001), (200, 25, 0.004), (33, 12, 0.03)]
-
-
-@pytest.fixture
-def profile(tmp_path):
-    return str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
 
 
 def write_log(path, rows, start=1000.0):

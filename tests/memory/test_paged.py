@@ -114,7 +114,7 @@ def test_replaced_beam_frees_its_last_blocks():
 
 
 def resident(policy, batch, request_id, num_tokens):
-    seq = Sequence(request_id, Request(request_id, 0, num_tokens, 9).incoming)
+    seq = Sequence(len(batch), Request(request_id, 0, num_tokens, 9).incoming)
     assert policy.admit([seq], num_tokens) == [GRANTED]
     seq.num_slots = seq.num_stored = num_tokens
     batch.add(seq)
@@ -155,10 +155,7 @@ def test_many_steps_at_once_are_granted_exactly_where_single_steps_are(groups, s
     for policy, batch in zip(policies, batches, strict=True):
         for request_id, (width, num_tokens) in enumerate(groups):
             for _ in range(width):
-                seq = Sequence(len(batch), Request(request_id, 0, num_tokens, 9).incoming)
-                assert policy.admit([seq], num_tokens) == [GRANTED]
-                seq.num_slots = seq.num_stored = num_tokens
-                batch.add(seq)
+                resident(policy, batch, request_id, num_tokens)
     at_once = policies[0].extend(batches[0], num_steps)
     for _ in range(num_steps):
         answer = policies[1].extend(batches[1], 1)
