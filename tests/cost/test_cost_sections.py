@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import testbed.cost
-from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
@@ -102,8 +102,7 @@ def test_stepwise_interpolation_uses_the_next_point():
     assert stairs._linear(65) == 180e6
     assert stairs._linear(1000) == line._linear(1000) > 180e6
     profile["sections"]["linear"]["between"] = "curve"
-    with pytest.raises(InputError, match="section linear of tiny: between is 'curve', not one of line, next"):
-        cost_of(profile)
+    refuses("section linear of tiny: between is 'curve', not one of line, next", cost_of, profile)
 
 
 def test_missing_section_is_refused_only_when_needed():
@@ -113,14 +112,11 @@ def test_missing_section_is_refused_only_when_needed():
         (Work(0, 0, 0, 0, (), 0, ((16, 1),)), "block_copy"),
         (Work(0, 0, 0, 0, (), 0, (), (Moved("DEVICE", "HOST", 16, 1),)), "swap"),
     ):
-        with pytest.raises(InputError, match=section if section != "swap" else "swap|transfers"):
-            cost.iteration(work)
+        refuses(section if section != "swap" else "swap|transfers", cost.iteration, work)
     there = measured("num_tokens", [[1, 0.0]])
     cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=there))
-    with pytest.raises(InputError, match="no section decode_attention"):
-        cost.decode(Work(1, 16, 16))
-    with pytest.raises(InputError, match="no section prefill_attention"):
-        cost.iteration(Work(prefill=((16, 0),)))
+    refuses("no section decode_attention", cost.decode, Work(1, 16, 16))
+    refuses("no section prefill_attention", cost.iteration, Work(prefill=((16, 0),)))
 
 
 def test_unmeasured_swaps_use_the_data_sheet():

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 from browser import CHROMIUM, Browser
-from refused_folder import refused, wrong_files  # noqa: F401 (fixtures)
+from import_fixtures import profile  # noqa: F401 (a fixture)
+from refused_folder import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
 from testbed.experiments.commands.cli import dispatch
@@ -29,12 +30,27 @@ def testbed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine hears no more than a fast one
 
     def call(*arguments):
+        capsys.readouterr()  # what fixtures have printed
         try:
             code = dispatch(list(arguments))
         except SystemExit as end:  # help leaves by itself
             code = end.code or 0
         return code, *capsys.readouterr()
 
+    def done(*arguments):
+        """What is printed by a call that ends well and complains of nothing."""
+        code, output, error = call(*arguments)
+        assert (code, error) == (0, "")
+        return output
+
+    def refusal(*arguments):
+        """The one line of a call that is refused, and prints nothing else."""
+        code, output, error = call(*arguments)
+        check_one_line(code, error)
+        assert output == ""
+        return error
+
+    call.done, call.refused = done, refusal
     yield call
     for name, module in list(sys.modules.items()):  # another test's plug-in may have the same name
         if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}/"):
@@ -56,8 +72,7 @@ def run(testbed, tmp_path):
 
     def call(line, folder="out"):
         outputs = [] if "outputs=" in line else ["outputs=summary"]
-        code, output, error = testbed("run", "--again", *shlex.split(line), *outputs, f"hydra.run.dir={folder}")
-        assert (code, error) == (0, "")
+        output = testbed.done("run", "--again", *shlex.split(line), *outputs, f"hydra.run.dir={folder}")
         path = tmp_path / folder
         config = yaml.safe_load((path / "config.yaml").read_text())
         return FinishedRun(path, output, config, json.loads((path / "summary.json").read_text()))

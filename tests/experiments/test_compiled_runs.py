@@ -9,6 +9,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 import testbed
 from testbed.compiled import is_compiled, release
@@ -31,8 +32,7 @@ class Unfinished(MemoryPolicy):
 
 @pytest.mark.parametrize("kind", [MemoryPolicy, Unfinished])
 def test_class_without_a_required_method_is_refused(kind):
-    with pytest.raises(TypeError, match=r"Can't instantiate abstract class .*admit.*extend"):
-        kind()
+    refuses(r"Can't instantiate abstract class .*admit.*extend", kind, error=TypeError)
 
 
 def test_unknown_constructor_argument_is_refused():
@@ -40,8 +40,7 @@ def test_unknown_constructor_argument_is_refused():
         def times_ps(self, count, seed):
             return ()
 
-    with pytest.raises(TypeError, match="takes no arguments"):
-        UserArrivals(rate=3)
+    refuses("takes no arguments", UserArrivals, rate=3, error=TypeError)
 
 
 def test_subclasses_of_one_base_are_distinguished():

@@ -6,11 +6,10 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from drawings import check_drawing
+from drawings import check_drawing, overlapping_labels
 from matplotlib.colors import to_rgb
-from overlaps import overlapping_labels
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.experiments.commands import plot
 from testbed.experiments.paper.figures import bars, beyond, rate_curves
 from testbed.experiments.paper.scorecard import published
@@ -136,8 +135,7 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
     ],
 )
 def test_what_cannot_be_drawn_is_refused(words, reported):
-    with pytest.raises(InputError, match=reported):
-        plot.main(words)
+    refuses(reported, plot.main, words)
 
 
 def test_means_over_time_are_those_of_the_intervals_drawn_at_their_middle():

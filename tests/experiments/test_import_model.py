@@ -7,8 +7,8 @@ import hf_configs
 import pytest
 import yaml
 from hf_configs import GEMMA_2, LLAMA, MISTRAL, QWEN3_MOE
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
 from testbed.core.specs import ModelSpec
 from testbed.experiments.commands import import_model
@@ -97,12 +97,10 @@ def test_written_model_file_is_read_back(tmp_path, capsys):
 
 
 def test_run_accepts_an_imported_model(testbed, tmp_path):
-    code, _, err = testbed("import-model", str(config(tmp_path, LLAMA)), "--name", "mine")
-    assert (code, err) == (0, "")
+    testbed.done("import-model", str(config(tmp_path, LLAMA)), "--name", "mine")
     out = tmp_path / "model" / "mine.yaml"
     run = ("model=mine", "server=h200", "arrivals.duration_s=5", "outputs=summary")
-    code, _, err = testbed("run", "--config-dir", str(tmp_path), *run)
-    assert (code, err) == (0, "")
+    testbed.done("run", "--config-dir", str(tmp_path), *run)
     values = yaml.safe_load(out.read_text())
     assert values.pop("_target_") == "testbed.core.specs.ModelSpec"
     known = asdict(model_of(tmp_path / "config.json", "mine"))
@@ -136,18 +134,15 @@ def test_run_accepts_an_imported_model(testbed, tmp_path):
     ],
 )
 def test_unsupported_model_config_is_refused(tmp_path, values, message):
-    with pytest.raises(InputError, match=message):
-        model_of(config(tmp_path, values))
+    refuses(message, model_of, config(tmp_path, values))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}"], ids=["deep", "digits"])
 def test_a_file_that_python_cannot_read_is_named(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InputError, match=r"config.json: not a JSON file"):
-        model_of(tmp_path / "config.json")
+    refuses(r"config.json: not a JSON file", model_of, tmp_path / "config.json")
 
 
 def test_unknown_model_name_lists_the_known_ones():
-    with pytest.raises(InputError, match="opt-13b"):
-        model_named("gpt-5")
+    refuses("opt-13b", model_named, "gpt-5")
     assert model_named("meta-llama/Llama-3.1-8B").max_len == 131_072

@@ -5,9 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from import_fixtures import write_gpu, write_profile
+from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
 from testbed.experiments.validation.kv_blocks import high_water, impossible_lengths, recurrence
 from testbed.experiments.validation.log_replay import FrontEnd, replay, server_config
@@ -17,11 +16,6 @@ SYSTEM = ("+system=vllm-v1", "cost=profile")
 SMALL = ("server.num_blocks=1000", "swap_space_gib=0.001")  # pools of the toy's tiny blocks take long to make
 MANY = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
 CROWD = [(40 + 7 * i % 150, 30 + 11 * i % 9, 0.0003 * i) for i in range(60)]
-
-
-@pytest.fixture
-def profile(tmp_path):
-    return str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
 
 
 def write_log(path, rows, times=None):
@@ -49,8 +43,7 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
         for i, slow in enumerate((0.8, 1.25))
     ]
     line = (*SYSTEM, *base, f"cost.path={profile}")
-    code, reported, _ = testbed("fit-software", *logs, *line, "--out", "fitted.json")
-    assert code == 0
+    reported = testbed.done("fit-software", *logs, *line, "--out", "fitted.json")
     assert "the logs disagree by more than two standard errors" in reported
     built = read_profile(tmp_path / "fitted.json")
     times = dict(built["sections"]["overhead"]["points"])
@@ -59,8 +52,7 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
     assert times["token"] == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
     assert "standard error" in reported
     assert sorted(built["fingerprint"]["slowness"].values()) == pytest.approx([0.8, 1.25], rel=0.02)
-    code, reported, _ = testbed("validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5")
-    assert code == 0
+    reported = testbed.done("validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5")
     assert "taken with the slowness that was fitted to it, 1.2" in reported
     assert "a prediction: times were fitted on this very log" in reported
     other = simulated(tmp_path, "other.csv", MANY, profile, *base, *software)
@@ -74,13 +66,12 @@ def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
     machine = {"front_end": FrontEnd(9e-3, 2e-3), "slowness": 1.5}
     rows = {"one.csv": MANY, "two.csv": CROWD}
     logs = [simulated(tmp_path, name, rows[name], profile, *base, *software, **machine) for name in rows]
-    code, reported, _ = testbed("fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json")
-    assert code == 0
+    reported = testbed.done("fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json")
     assert "all kernels: 1.5" in reported
     found = dict(read_profile(tmp_path / "mine.json")["sections"]["overhead"]["points"])
     assert found["iteration"] == pytest.approx(600, rel=0.05)
     for log in logs:
-        assert testbed("validate", log, *SYSTEM, *base, "cost.path=mine.json", "--within", "3")[0] == 0
+        testbed.done("validate", log, *SYSTEM, *base, "cost.path=mine.json", "--within", "3")
 
 
 def test_a_profile_to_scale_must_fit(testbed, tmp_path, profile):
@@ -90,8 +81,7 @@ def test_a_profile_to_scale_must_fit(testbed, tmp_path, profile):
         (("--model", "llama-3-8b", "--gpu", "h200", "--tensor-parallel", "2"), "no profile that ships has the shape"),
         (("--model", "opt-13b", "--from", profile), "another shape than opt-13b"),
     ):
-        code, _, err = testbed("fit-profile", log, *words, "--out", "mine.json")
-        assert (code, message in err) == (2, True)
+        assert message in testbed.refused("fit-profile", log, *words, "--out", "mine.json")
         assert not (tmp_path / "mine.json").exists()
 
 
@@ -99,12 +89,12 @@ def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
     log = write_log(tmp_path / "a.csv", MANY)
     (tmp_path / "meta.json").write_text(json.dumps({"kv_cache": {"num_gpu_blocks": 77, "block_size": 16}}))
     line = (log, *SYSTEM, f"cost.path={profile}", "swap_space_gib=0.001")
-    code, reported, _ = testbed("validate", *line)
-    assert code == 0
+    reported = testbed.done("validate", *line)
     assert "meta.json: 77 KV blocks" in reported
     assert "so 76 hold tokens" in reported
-    code, _, err = testbed("validate", *line, "policy.block_size=32")
-    assert (code, "meta.json says block_size 16, simulated with 32" in err) == (2, True)
+    assert "meta.json says block_size 16, simulated with 32" in testbed.refused(
+        "validate", *line, "policy.block_size=32"
+    )
 
 
 def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
@@ -132,11 +122,10 @@ def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
     assert recurrence(np.full(24, 512)) is None
     again = write_log(tmp_path / "again.csv", [(int(n), 5, 0.1 * i) for i, n in enumerate(lengths)])
     line = ("validate", again, *SYSTEM, *SMALL, f"cost.path={profile}")
-    code, _, err = testbed(*line)
-    assert (code, "100% of the prompts are as long as the one 8 requests before" in err) == (2, True)
-    assert testbed(*line, "policy=paged")[0] == 0
+    assert "100% of the prompts are as long as the one 8 requests before" in testbed.refused(*line)
+    testbed.done(*line, "policy=paged")
     (tmp_path / "w.jsonl").write_text("".join(json.dumps({"input_tok_ids": [1] * int(n)}) + "\n" for n in lengths))
-    assert testbed(*line, "--workload", "w.jsonl")[0] == 0
+    testbed.done(*line, "--workload", "w.jsonl")
     inside = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([5.0, 4.0]), np.array([10, 20]))
     assert impossible_lengths(inside) == 1  # 20 tokens while the other had 10
 
@@ -147,8 +136,7 @@ def test_what_ifs_are_compared_with_the_simulation(testbed, tmp_path, profile):
     small = "defaults: [paged, _self_]\nblock_size: 8\n"
     (tmp_path / "own" / "policy" / "mine.yaml").write_text(small)
     line = (log, *SYSTEM, *SMALL, f"cost.path={profile}", "--config-dir", "own", "policy=mine", "--csv", "out.csv")
-    code, reported, err = testbed("validate", *line, "--what-if", "cost.choices.overhead_s=1e-3", "--what-if", "seed=0")
-    assert (code, err) == (0, "")
+    reported = testbed.done("validate", *line, "--what-if", "cost.choices.overhead_s=1e-3", "--what-if", "seed=0")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     effects = [row for row in rows if row["compared"] == "with the simulation"]
     ours = {row["metric"]: row["simulated"] for row in rows if row["compared"] == "with the log"}
@@ -163,18 +151,16 @@ def test_what_ifs_are_compared_with_the_simulation(testbed, tmp_path, profile):
     assert reported.count(" s ") >= 4  # a line for each quarter
 
 
-def test_links_of_the_benchmark_are_taken(tmp_path, testbed):
-    pair = str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
+def test_links_of_the_benchmark_are_taken(tmp_path, testbed, profile):
     whole = json.loads((tmp_path / "profile.json").read_text())
     (tmp_path / "profile.json").write_text(json.dumps({**whole, "num_gpus": 2}))
     log = write_log(tmp_path / "a.csv", MANY)
-    line = ("validate", log, *SYSTEM, *SMALL, f"cost.path={pair}")
+    line = ("validate", log, *SYSTEM, *SMALL, f"cost.path={profile}")
     assert "all-reduces were not measured: a ring over 100 GB/s stands in" in testbed(*line)[1]
     (tmp_path / "config.json").write_text('{"link_bw": 16, "link_latency": 20000}')
     assert "all-reduces: config.json, a ring over links of 16 GB/s, 20 us each" in testbed(*line)[1]
     (tmp_path / "config.json").write_text('{"link_bw": "fast"}')
-    with pytest.raises(InputError, match="link_bw is 'fast'"):
-        replay_links(log, pair)
+    refuses("link_bw is 'fast'", replay_links, log, profile)
 
 
 def replay_links(log, profile):

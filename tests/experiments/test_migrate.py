@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from example_policy import Slabs
-from refused_folder import check_one_line
+from refusals import refuses
 
 from testbed.build import build
 from testbed.config import RunConfig
@@ -64,12 +64,11 @@ def test_migrate_renames_and_keeps_everything_else(testbed, tmp_path, name):
     pack = partial(gzip.compress, mtime=0) if name.endswith(".gz") else bytes
     old, new = (pack(text.encode()) for text in FILES[name.removesuffix(".gz")])
     (tmp_path / name).write_bytes(old)
-    code, output, error = testbed("migrate", name)
-    assert (code, error) == (0, "")
+    output = testbed.done("migrate", name)
     assert (tmp_path / name).read_bytes() == old
     assert (tmp_path / f"{name}.new").read_bytes() == new
     assert f"-> {name}.new" in output
-    assert testbed("migrate", "--in-place", name)[0] == 0
+    testbed.done("migrate", "--in-place", name)
     assert (tmp_path / name).read_bytes() == new
     assert "->" not in testbed("migrate", name)[1]
 
@@ -98,10 +97,7 @@ def test_migrate_refuses_what_it_cannot_read_and_writes_nothing(testbed, tmp_pat
     (tmp_path / "run.yaml").write_text(FILES["run.yaml"][0])
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    code, output, error = testbed("migrate", "run.yaml", name)
-    check_one_line(code, error)
-    assert name in error
-    assert output == ""
+    assert name in testbed.refused("migrate", "run.yaml", name)
     assert not (tmp_path / "run.yaml.new").exists()
 
 
@@ -119,9 +115,7 @@ def test_old_names_are_refused_with_the_new_one(testbed, tmp_path, words, new):
     (tmp_path / "mine.py").write_text(
         "from example_policy import Slabs\nclass Mine(Slabs):\n    def computed(self, seq, num_tokens): pass\n"
     )
-    code, _, error = testbed("run", *words, *SHORT)
-    check_one_line(code, error)
-    assert f"is called {new} since 0.2.0" in error
+    assert f"is called {new} since 0.2.0" in testbed.refused("run", *words, *SHORT)
     assert not (tmp_path / "out").exists()
 
 
@@ -133,8 +127,7 @@ def built_with(**parts):
 @pytest.mark.parametrize("old", kinds()["policy"])
 def test_policies_with_old_methods_are_refused(old):
     policy = type("Old", (Slabs,), {old: lambda self, *_: 0})
-    with pytest.raises(InputError, match=rf"Old\.{old}: .* is called {kinds()['policy'][old]}\(\)"):
-        built_with(policy=policy)
+    refuses(rf"Old\.{old}: .* is called {kinds()['policy'][old]}\(\)", built_with, policy=policy)
 
 
 @pytest.mark.parametrize("old", ["end", "prompt_phases"])
@@ -157,8 +150,7 @@ def test_profiles_with_old_names_are_refused(tmp_path, section, new):
     profile["sections"] |= section
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile))
-    with pytest.raises(InputError, match=f"is called {new} since"):
-        read_profile(path)
+    refuses(f"is called {new} since", read_profile, path)
 
 
 def test_run_folders_with_old_columns_are_refused(run):
@@ -168,5 +160,4 @@ def test_run_folders_with_old_columns_are_refused(run):
     table.write_text(
         table.read_text().replace(",".join(rows[0]), ",".join(rows[0]).replace("external_fragmentation", "scattered"))
     )
-    with pytest.raises(InputError, match="column 'scattered' is called 'external_fragmentation'"):
-        read_run("run", folder)
+    refuses("column 'scattered' is called 'external_fragmentation'", read_run, "run", folder)

@@ -19,13 +19,11 @@ def errors(path):
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
 def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
-    code, reported, err = testbed("import-profile", str(RTX / "profile_tp1"), "--out", "rtx.json")
-    assert (code, err) == (0, "")
+    reported = testbed.done("import-profile", str(RTX / "profile_tp1"), "--out", "rtx.json")
     assert "llama-3.1-8b on 1 x NVIDIA RTX PRO 6000" in reported
     arguments = ("--workload", str(RTX / "workload_token_ids.jsonl.gz"), "+system=vllm-v1", "cost=profile")
     log = str(RTX / "requests.jsonl.gz")
-    code, reported, err = testbed("validate", log, *arguments, "cost.path=rtx.json", "--csv", "errors.csv")
-    assert (code, err) == (0, "")
+    reported = testbed.done("validate", log, *arguments, "cost.path=rtx.json", "--csv", "errors.csv")
     assert "35,879 of 16 tokens" in reported
     found = {metric: error for (_, metric), error in errors(tmp_path / "errors.csv").items()}
     # Measured: -4.2, -1.2, -2.0, +2.0.
@@ -40,8 +38,7 @@ def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
 def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
     arguments = ("--workload", str(RTX / "workload_token_ids.jsonl.gz"), "+system=vllm-v1", "--out", "mine.json")
     log, gpu = str(RTX / "requests.jsonl.gz"), ("--model", "llama-3.1-8b", "--gpu", "rtx-pro-6000")
-    code, reported, _ = testbed("fit-profile", log, *gpu, *arguments)
-    assert code == 0
+    reported = testbed.done("fit-profile", log, *gpu, *arguments)
     found = {row.split()[0]: row.split()[-1] for row in reported.splitlines() if "_s_mean" in row}
     # Measured: -0.2, -0.0, -0.0 in the second half.
     assert all(abs(float(error.strip("%"))) < 3 for error in found.values())
@@ -52,14 +49,12 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
 @pytest.mark.skipif(not (A100.is_dir() and TABLES.is_dir()), reason=f"no {A100} or {TABLES}; set TESTBED_SHARED")
 def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
     pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
-    assert testbed("import-profile", str(TABLES), "--model", "opt-13b", "--out", "a100.json")[0] == 0
+    testbed.done("import-profile", str(TABLES), "--model", "opt-13b", "--out", "a100.json")
     system = ("+system=vllm-v0", "cost=profile", "--blocks-from-log")
     logs = [str(A100 / name) for name in ("vllm-100-1.csv", "vllm-200-2.csv", "vllm-300-3.csv")]
-    code, reported, _ = testbed("fit-software", *logs[:2], *system, "cost.path=a100.json", "--out", "fitted.json")
-    assert code == 0
+    reported = testbed.done("fit-software", *logs[:2], *system, "cost.path=a100.json", "--out", "fitted.json")
     assert "the logs disagree by more than two standard errors" in reported
-    code, reported, _ = testbed("validate", *logs, *system, "cost.path=fitted.json", "--csv", "errors.csv")
-    assert code == 0
+    reported = testbed.done("validate", *logs, *system, "cost.path=fitted.json", "--csv", "errors.csv")
     assert "used up to 3,523 blocks at once while others waited: taken as the pool" in reported
     found = errors(tmp_path / "errors.csv")
     # Measured: -1.2, -0.6, +3.6.

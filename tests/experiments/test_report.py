@@ -10,7 +10,7 @@ from testbed.experiments.commands.cli import dispatch
 
 
 def test_report_of_a_reproduction_is_self_contained(testbed, tmp_path):
-    assert testbed("reproduce", "table1", "--out", "out", "--jobs", "1")[0] == 0
+    testbed.done("reproduce", "table1", "--out", "out", "--jobs", "1")
     assert testbed("run", "arrivals.duration_s=10", "cost=profile", "cost.path=h200-opt-13b-tp1", "server=h200",
                    "hydra.run.dir=run")[0] == 0  # fmt: skip
     code, output, _ = testbed("report", "out", "run", "--out", "page.html")
@@ -101,7 +101,7 @@ def test_report_lists_published_values_as_text(testbed, tmp_path):
     (folder / "scorecard.csv").write_text(f"{names}\n{row}\n")
     (folder / "fig13.png").write_bytes(b"a picture")
     (folder / "fig1.png").write_bytes(b"another")
-    assert testbed("report", "results", "--out", "page.html")[0] == 0
+    testbed.done("report", "results", "--out", "page.html")
     page = (tmp_path / "page.html").read_text()
     reported = "opt-13b sharegpt 2 req/s vllm: mean batched requests: 30.52 (published 30.42)."
     assert f'alt="Figure 13: average number of batched requests, the published bar and ours. {reported}"' in page

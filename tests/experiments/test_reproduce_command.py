@@ -11,8 +11,7 @@ from testbed.experiments.paper.scorecard import PICKLE, remarks
 @pytest.fixture
 def card(testbed, tmp_path):
     def reproduce(*figures):
-        code, output, error = testbed("reproduce", *figures, "--out", "out", "--jobs", "1")
-        assert code == 0, error
+        output = testbed.done("reproduce", *figures, "--out", "out", "--jobs", "1")
         assert "Scorecard" in output
         return pd.read_csv(tmp_path / "out" / "scorecard.csv", keep_default_na=False)
 

@@ -1,11 +1,14 @@
-"""`testbed show-memory`: the data of the page, and every kind of bad input."""
+"""`testbed show-memory` and `testbed timeline`: the data of the page, a trace that opens, and bad input."""
 
 import json
 import re
 import shutil
 
+import pandas as pd
 import pytest
 from tiny_run import tiny_run
+
+from testbed.experiments.commands.timeline import timeline
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +22,7 @@ def show(testbed, tmp_path):
     """Call show-memory on a folder with options; the folder that it wrote to, and what it said."""
 
     def call(folder, *options):
-        code, output, error = testbed("show-memory", str(folder), "--out", "shown", *options)
-        assert (code, error) == (0, "")
+        output = testbed.done("show-memory", str(folder), "--out", "shown", *options)
         return tmp_path / "shown", output
 
     return call
@@ -49,14 +51,12 @@ def test_a_window_starts_with_the_whole_state(show, plain):
     assert all(entry[2] == 0 for entry in data["frames"][0]["seqs"])
 
 
-def test_thinning_of_many_states_is_reported(testbed, tmp_path):
-    options = ("arrivals.duration_s=60", "arrivals.rate=0.5", "outputs=summary")
-    assert testbed("run", *options, "hydra.run.dir=a")[0] == 0
-    code, output, error = testbed("show-memory", "a")
-    assert (code, error) == (0, "")
+def test_thinning_of_many_states_is_reported(testbed, run):
+    folder = run("arrivals.duration_s=60 arrivals.rate=0.5").folder
+    output = testbed.done("show-memory", "out")
     assert re.search(r"([\d,]+) of ([\d,]+) states are drawn", output)
-    assert 750 <= len(data_of(tmp_path / "a")["frames"]) <= 1500
-    assert (tmp_path / "a" / "memory_map.html").stat().st_size < 3_500_000
+    assert 750 <= len(data_of(folder)["frames"]) <= 1500
+    assert (folder / "memory_map.html").stat().st_size < 3_500_000
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,7 @@ def test_bad_input_is_refused_in_one_line(testbed, plain, tmp_path, arguments, m
     for name, text in (("broken", "a: [1"), ("other", "model: 1")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(text)
-    code, output, error = testbed("show-memory", *arguments)
-    assert (code, output) == (2, "")
-    assert error.count("\n") == 1
-    assert message in error
+    assert message in testbed.refused("show-memory", *arguments)
 
 
 def test_changed_replay_of_a_run_is_reported(show, testbed, tmp_path):
@@ -90,19 +87,109 @@ def test_changed_replay_of_a_run_is_reported(show, testbed, tmp_path):
     lengths.write_text(lengths.read_text().replace("9,12,", "9,20,"))
     assert "and would now end at " in show(folder)[1]
     assert "would now" not in show(folder, "--to", "0.5")[1]
-    code, output, _ = testbed("timeline", str(folder))
-    assert code == 0
-    assert "and would now end at " in output
+    assert "and would now end at " in testbed.done("timeline", str(folder))
 
 
-def test_plug_in_without_blocks_is_drawn(show, testbed, tmp_path):
-    options = (
-        "policy=custom",
-        "policy._target_=example_policy.Slabs",
-        "+policy.slab_size=40",
-        "arrivals.duration_s=10",
-    )
-    assert testbed("run", *options, "outputs=summary", "hydra.run.dir=a")[::2] == (0, "")
-    data = data_of(show(tmp_path / "a", "--to", "5")[0])
+def test_plug_in_without_blocks_is_drawn(show, run):
+    folder = run(
+        "policy=custom policy._target_=example_policy.Slabs +policy.slab_size=40 arrivals.duration_s=10"
+    ).folder
+    data = data_of(show(folder, "--to", "5")[0])
     assert (data["block_size"], data["end"]) == (16, 5)
     assert {entry[3][1] for frame in data["frames"] for entry in frame["seqs"] if len(entry) > 1 and entry[3]} == {40}
+
+
+def events(trace, kind, **wanted):
+    found = [event for event in trace["traceEvents"] if event["ph"] == kind]
+    return [event for event in found if all(event.get(key) == value for key, value in wanted.items())]
+
+
+KEYS = {
+    "M": {"args"}, "B": {"ts", "cat"}, "E": {"ts"}, "X": {"ts", "dur", "cat"}, "C": {"ts", "args"}, "i": {"ts", "s"},
+}  # fmt: skip
+
+
+def check_opens(trace):
+    """The rules of the Chrome trace event format: keys by kind, times in order, what begins last ends first."""
+    open_names, last = {}, {}
+    for event in trace["traceEvents"]:
+        assert {"ph", "pid", "tid", "name"} | KEYS[event["ph"]] <= event.keys()
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "process_sort_index", "thread_name", "thread_sort_index")
+            continue
+        track = event["pid"], event["tid"]
+        assert last.get(track, 0) <= event["ts"] <= event["ts"] + event.get("dur", 0)
+        last[track] = event["ts"]
+        if event["ph"] == "B":
+            open_names.setdefault(track, []).append(event["name"])
+        elif event["ph"] == "E":
+            assert open_names[track].pop() == event["name"]
+        elif event["ph"] == "C":
+            assert all(type(value) in (int, float) for value in event["args"].values())
+    assert not any(open_names.values())
+
+
+@pytest.fixture(scope="module", params=["preemption=recompute", "preemption=swap"])
+def timed(request, tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("tiny") / "run", request.param, "outputs=full", blocks=10)
+
+
+def test_request_events_match_the_table(timed):
+    trace, table = timeline(timed), pd.read_csv(timed / "requests.csv")
+    check_opens(trace)
+    begun = {event["name"]: event["ts"] for event in events(trace, "B", cat="request")}
+    ended = {event["name"]: event["ts"] for event in events(trace, "E", cat="request")}
+    for row in table.itertuples():
+        name = f"request {row.request_id}"
+        assert begun[name] == pytest.approx(row.arrival_s * 1e6)
+        assert ended[name] == pytest.approx(row.finish_s * 1e6)
+
+
+def test_prefill_ends_at_the_first_token_without_gaps(timed):
+    trace, table = timeline(timed), pd.read_csv(timed / "requests.csv")
+    ends, open_request, last = set(), {}, {}
+    for event in trace["traceEvents"]:
+        lane = event["tid"]
+        if event["ph"] == "B" and event["cat"] == "request":
+            open_request[lane], last[lane] = event["name"], event["ts"]
+        elif event["ph"] == "B":
+            assert event["ts"] == last[lane]
+        elif event["ph"] == "E":
+            last[lane] = event["ts"]
+            if event["name"] == "prefill":
+                ends.add((open_request[lane], round(event["ts"])))
+    for row in table.itertuples():
+        assert (f"request {row.request_id}", round(row.first_token_s * 1e6)) in ends
+
+
+def test_iteration_and_pool_events_match_the_table(timed):
+    trace, table = timeline(timed), pd.read_csv(timed / "iterations.csv")
+    num_slots = json.loads((timed / "summary.json").read_text())["run"]["pool_slots"]
+    shown = events(trace, "X")
+    assert [event["ts"] for event in shown] == pytest.approx((table["start_s"] * 1e6).tolist())
+    assert sum(event["args"]["iterations"] for event in shown) == table["iterations"].sum()
+    slots = {event["ts"]: event["args"] for event in events(trace, "C", name="slots")}
+    for row in table.itertuples():
+        here = min(slots, key=lambda ts: abs(ts - row.start_s * 1e6))
+        assert slots[here]["live"] == pytest.approx(row.live, abs=1e-3)
+        assert sum(slots[here].values()) == pytest.approx(num_slots)
+    assert slots[max(slots)]["live"] == 0
+
+
+def test_preempted_requests_have_events(timed):
+    trace, preemptions = timeline(timed), json.loads((timed / "summary.json").read_text())["preemptions"]
+    assert sum(preemptions.values()) > 0
+    for rule, name in (("recompute", "preempted"), ("swap", "swapped")):
+        assert len(events(trace, "B", name=name)) == preemptions[rule]
+
+
+def test_timeline_of_a_time_window(testbed, tmp_path):
+    run = tiny_run(tmp_path / "run")
+    output = testbed.done("timeline", str(run), "--from", "0.2", "--to", "0.4")
+    assert "ui.perfetto.dev" in output
+    part = json.loads((run / "timeline.json").read_text())
+    check_opens(part)
+    assert all(2e5 <= event["ts"] < 4e5 for event in events(part, "X"))
+    assert 0 < len(events(part, "X")) < len(events(timeline(run), "X"))
+    assert part["otherData"]["model"] == "opt-13b"
+    assert "the run ends at" in testbed.refused("timeline", str(run), "--from", "1000")

@@ -1,5 +1,6 @@
-"""What a figure shows, as text: its size, and of all axes their words, scales, lines, bars and points."""
+"""What a figure shows, as text, compared with what is kept; and tick labels that overlap or lie outside."""
 
+from itertools import combinations
 from pathlib import Path
 
 from matplotlib.colors import to_hex
@@ -44,3 +45,19 @@ def numbers(values):
     """Four digits of each."""
     return " ".join(f"{value:.4g}" if isinstance(value, float) else str(value)
                     for value in (values if hasattr(values, "__iter__") else [values]))  # fmt: skip
+
+
+def overlapping_labels(figure):
+    """Pairs of tick labels of one axis whose boxes overlap, and labels that reach over the figure's edge."""
+    figure.draw_without_rendering()
+    edge = figure.bbox.padded(1)
+    found = []
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            labels = [tick.label1 for tick in ticks if tick.label1.get_text() and tick.label1.get_visible()]
+            boxes = [(label.get_text(), label.get_window_extent()) for label in labels]
+            found += [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
+            found += [(a, "the edge") for a, box in boxes if not (edge.x0 <= box.x0 and box.x1 <= edge.x1)]
+    return found

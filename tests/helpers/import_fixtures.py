@@ -3,6 +3,8 @@
 import csv
 import json
 
+import pytest
+
 from testbed.experiments.commands import import_profile
 
 MODEL = {
@@ -82,6 +84,12 @@ def write_profile(folder, *arguments):
     model = str(write_model(folder))
     import_profile.main([str(write_llmservingsim(folder)), "--out", str(out), "--model", model, *arguments])
     return out
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """The path of such a profile, of the toy GPU."""
+    return str(write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path))))
 
 
 def write_tables(folder, tables):

@@ -3,12 +3,24 @@
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, disband, passing_batch
 from testbed.core.slots import Refusal
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
 from testbed.sched.beams import SyntheticBeams
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import preempt_victim
+from testbed.sched.separate import SeparatePrefill
 from testbed.sim.outputs import Outputs
 
+ITERATION_LEVEL = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
 LIMITS = {"max_num_batched_tokens": 2560, "max_num_seqs": 256}
+
+
+def paged(num_blocks=16, kind=Paged, host_blocks=0, max_len=64, **options):
+    """Memory of so many blocks of four slots, all of which may be taken."""
+    pool = PoolSpec(num_blocks * 4, max_len, host(host_blocks * 4))
+    return kind(pool, block_size=4, **{"watermark": 0, **options})
 
 
 def scheduler_of(kind, policy, rule, **limits):

@@ -1,4 +1,4 @@
-"""Memory policies that break one clause each."""
+"""Memory policies with changed answers, and those that break one clause each."""
 
 import random
 from dataclasses import replace
@@ -18,6 +18,77 @@ class Breaks:
         BROKEN[cls] = clauses
         if silent:
             cls.check = lambda self: None
+
+
+def changed(base, **changes):
+    """Methods that answer change(policy, the base's answer, *arguments of the call)."""
+
+    def method(call, change):
+        return lambda self, *arguments: change(self, getattr(base, call)(self, *arguments), *arguments)
+
+    return {call: method(call, change) for call, change in changes.items()}
+
+
+def altered(name, base=Paged, **changes):
+    """A policy of this name, some of whose answers are changed."""
+    return type(name, (base,), changed(base, **changes))
+
+
+def planted(name, clauses, silent=False, **changes):
+    """A policy of this name: paged memory, some of whose answers are changed."""
+    type(name, (Breaks, Paged), changed(Paged, **changes), clauses=clauses, silent=silent)
+
+
+def instead(wrong, other):
+    return lambda policy, answer, *arguments: other if answer is wrong else answer
+
+
+def granted(change):
+    """Changes a Grant, and leaves a Refusal as it is."""
+    return lambda policy, answer, *arguments: change(answer) if isinstance(answer, Grant) else answer
+
+
+def with_moves(answer, change):
+    """The answer, each of its moves changed."""
+    return granted(lambda one: one._replace(ops=one.ops._replace(moves=tuple(map(change, one.ops.moves)))))(
+        None, answer
+    )
+
+
+def backwards(move):
+    return move._replace(copies=tuple(copy._replace(length=-copy.length) for copy in move.copies))
+
+
+def without_growth_of_copies(answer):
+    copied = sum(copy.length for copy in answer.ops.copies)
+    return answer._replace(growth=answer.growth._replace(slots=answer.growth.slots - copied)) if copied else answer
+
+
+planted("RefusesForeverWhenFull", {3}, admit=instead(Refusal.LATER, Refusal.NEVER))
+planted("DefersWhatCannotFit", {3}, admit=instead(Refusal.NEVER, Refusal.LATER))
+planted("UnderstatesMaxSeqLen", {3}, max_seq_len=lambda policy, longest, *_: longest - 1)
+planted("OverstatesMaxSeqLen", {3}, max_seq_len=lambda policy, longest, *_: longest + 1)
+planted("OverstatesGuaranteedSteps", {6}, guaranteed_steps=lambda *_: 1 << 60)
+planted("OmitsGrowth", {7}, extend=granted(lambda answer: answer._replace(growth=NO_GROWTH)))
+planted("ForgetsThatCopiesGrow", {7}, extend=granted(without_growth_of_copies))
+planted("OmitsCopyOnWrite", {5, 7}, extend=granted(lambda one: one._replace(ops=one.ops._replace(copies=()))))
+planted("ReturnsNone", {10}, extend=lambda *_: None)
+planted("CountsInATuple", {10}, usage=lambda policy, usage: tuple(usage))
+planted("MisstatesItsFootprint", {11}, footprint=lambda policy, *_: Granular(2 * policy.block_size))
+planted("OmitsSwapInCopies", {5}, move=lambda policy, answer, seqs, tier: (
+    Grant() if tier != HOST and isinstance(answer, Grant) else answer
+))  # fmt: skip
+planted("MovesToNowhere", {4}, move=lambda policy, answer, seqs, tier: (
+    with_moves(answer, lambda move: move._replace(target="disk")) if tier == HOST else answer
+))  # fmt: skip
+planted("MovesBackwards", {10}, move=lambda policy, answer, *_: with_moves(answer, backwards))
+planted("OmitsPrefixCopy", {8}, admit=lambda policy, answers, *_: (  # of a registered prefix's partial last block
+    answers if isinstance(answers, Refusal) else [Grant(grant.num_cached) for grant in answers]
+))  # fmt: skip
+planted("AssumesPromptStoredAfterPreemption", {8}, admit=lambda policy, answers, seqs, num_tokens: (
+    [Grant(min(num_tokens, seqs[0].prompt_len) - 1)] * len(seqs)
+    if isinstance(answers, list) and seqs[0].num_preemptions else answers
+))  # fmt: skip
 
 
 class LeaksOnRefusal(Breaks, Paged, clauses={1}):
@@ -43,28 +114,6 @@ class RefusalDependsOnCallCount(Breaks, Paged, clauses={2, 9}):
         return super().admit(seqs, num_tokens)
 
 
-class RefusesForeverWhenFull(Breaks, Paged, clauses={3}):
-    def admit(self, seqs, num_tokens):
-        answer = super().admit(seqs, num_tokens)
-        return Refusal.NEVER if answer is Refusal.LATER else answer
-
-
-class DefersWhatCannotFit(Breaks, Paged, clauses={3}):
-    def admit(self, seqs, num_tokens):
-        answer = super().admit(seqs, num_tokens)
-        return Refusal.LATER if answer is Refusal.NEVER else answer
-
-
-class UnderstatesMaxSeqLen(Breaks, Paged, clauses={3}):
-    def max_seq_len(self, prompt_len, num_seqs):
-        return super().max_seq_len(prompt_len, num_seqs) - 1
-
-
-class OverstatesMaxSeqLen(Breaks, Paged, clauses={3}):
-    def max_seq_len(self, prompt_len, num_seqs):
-        return super().max_seq_len(prompt_len, num_seqs) + 1
-
-
 class LeaksBlockOnRelease(Breaks, Paged, clauses={4}, silent=True):
     def release(self, seq):
         super().release(seq)
@@ -81,17 +130,6 @@ class AllocatesBlockTwice(Breaks, Paged, clauses={4, 5, 6, 7}, silent=True):
         return answer
 
 
-class OverstatesGuaranteedSteps(Breaks, Paged, clauses={6}):
-    def guaranteed_steps(self, batch):
-        return 1 << 60
-
-
-class OmitsGrowth(Breaks, Paged, clauses={7}):
-    def extend(self, batch, num_tokens):
-        answer = super().extend(batch, num_tokens)
-        return answer._replace(growth=NO_GROWTH) if isinstance(answer, Grant) else answer
-
-
 class AllocatesAtRandom(Breaks, Paged, clauses={9}):
     def admit(self, seqs, num_tokens):
         random.shuffle(self._pool.free)
@@ -103,20 +141,9 @@ class ReadsOutputLenInAdmit(Breaks, Paged, clauses={10}):
         return super().admit(seqs, seqs[0].prompt_len + self.output_len[seqs[0].request_id])
 
 
-class OmitsCopyOnWrite(Breaks, Paged, clauses={5, 7}):
-    def extend(self, batch, num_tokens):
-        answer = super().extend(batch, num_tokens)
-        return answer._replace(ops=answer.ops._replace(copies=())) if isinstance(answer, Grant) else answer
-
-
 class GrantsWithoutAllocating(Breaks, ContiguousMax, clauses={4, 7, 10}):
     def extend(self, batch, num_tokens):
         return GRANTED
-
-
-class ReturnsNone(Breaks, Paged, clauses={10}):
-    def extend(self, batch, num_tokens):
-        super().extend(batch, num_tokens)
 
 
 class Raises(Breaks, Paged, clauses={10}):
@@ -126,35 +153,6 @@ class Raises(Breaks, Paged, clauses={10}):
 
 class DeclaresMoves(Breaks, ContiguousMax, clauses={10}):
     moves_tiers = True
-
-
-class OmitsPrefixCopy(Breaks, Paged, clauses={8}):
-    """A registered prefix's partial last block is not copied."""
-
-    def admit(self, seqs, num_tokens):
-        answers = super().admit(seqs, num_tokens)
-        return answers if isinstance(answers, Refusal) else [Grant(grant.num_cached) for grant in answers]
-
-
-class AssumesPromptStoredAfterPreemption(Breaks, Paged, clauses={8}):
-    """Whoever was preempted is taken to have its prompt still."""
-
-    def admit(self, seqs, num_tokens):
-        answers = super().admit(seqs, num_tokens)
-        if isinstance(answers, list) and seqs[0].num_preemptions:
-            return [Grant(min(num_tokens, seqs[0].prompt_len) - 1)] * len(seqs)
-        return answers
-
-
-class MisstatesItsFootprint(Breaks, Paged, clauses={11}):
-    def footprint(self, seq):
-        return Granular(2 * self.block_size)
-
-
-class OmitsSwapInCopies(Breaks, Paged, clauses={5}):
-    def move(self, seqs, tier):
-        answer = super().move(seqs, tier)
-        return Grant() if tier != HOST and isinstance(answer, Grant) else answer
 
 
 class LeaksHostBlocksOnSwapIn(Breaks, Paged, clauses={3}, silent=True):
@@ -182,35 +180,9 @@ class TakesTwiceThePool(Breaks, Paged, clauses={4}):
         super().__init__(replace(pool, num_slots=2 * pool.num_slots), **options)
 
 
-class CountsInATuple(Breaks, Paged, clauses={10}):
-    def usage(self):
-        return tuple(super().usage())
-
-
 class TakesTwiceTheHost(Breaks, Paged, clauses={4}):
     def __init__(self, pool, **options):
         super().__init__(replace(pool, tiers=host(2 * pool.slots_of(HOST))), **options)
-
-
-class MovesToNowhere(Breaks, Paged, clauses={4}):
-    def move(self, seqs, tier):
-        answer = super().move(seqs, tier)
-        return with_moves(answer, lambda move: move._replace(target="disk")) if tier == HOST else answer
-
-
-class MovesBackwards(Breaks, Paged, clauses={10}):
-    def move(self, seqs, tier):
-        def back(move):
-            return move._replace(copies=tuple(copy._replace(length=-copy.length) for copy in move.copies))
-
-        return with_moves(super().move(seqs, tier), back)
-
-
-def with_moves(answer, changed):
-    """The answer, each of its moves changed."""
-    if isinstance(answer, Refusal):
-        return answer
-    return answer._replace(ops=answer.ops._replace(moves=tuple(map(changed, answer.ops.moves))))
 
 
 class ShrinksABlockLess(Breaks, Paged, clauses={4, 11}, silent=True):
@@ -233,12 +205,3 @@ class WritesWhereOthersRead(Breaks, Paged, clauses={5}):
         for index in batch.indexes.values():
             index.tails.clear()
         return super().extend(batch, num_tokens)
-
-
-class ForgetsThatCopiesGrow(Breaks, Paged, clauses={7}):
-    """The blocks that copies take are not in the growth."""
-
-    def extend(self, batch, num_tokens):
-        answer = super().extend(batch, num_tokens)
-        copied = sum(copy.length for copy in answer.ops.copies) if isinstance(answer, Grant) else 0
-        return answer._replace(growth=answer.growth._replace(slots=answer.growth.slots - copied)) if copied else answer

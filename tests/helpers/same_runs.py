@@ -16,9 +16,16 @@ def assert_same(fast, slow):
     assert fast.end_ps == slow.end_ps
     assert fast.marks == slow.marks
     assert fast.rejections == slow.rejections
-    for name, column in fast.requests.columns().items():
-        assert column.tolist() == slow.requests.columns()[name].tolist(), name
+    assert_same_rows(fast.requests, slow.requests)
     assert_same_spans(fast.spans.columns(), slow.spans.columns())
+
+
+def assert_same_rows(one, other):
+    """Two tables of recorders have the same columns."""
+    columns, others = one.columns(), other.columns()
+    assert columns.keys() == others.keys()
+    for name, column in columns.items():
+        assert column.tolist() == others[name].tolist(), name
 
 
 def assert_same_spans(spans, steps):

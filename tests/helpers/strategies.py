@@ -1,5 +1,7 @@
 """Random pools, policies, schedulers and workloads for whole simulations."""
 
+from functools import partial
+
 import hypothesis.strategies as st
 import numpy as np
 
@@ -53,6 +55,11 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     return make
 
 
+LIMITS = st.fixed_dictionaries({
+    "max_num_batched_tokens": st.sampled_from([4, 40, 300]), "max_num_seqs": st.sampled_from([2, 40, 40])
+})  # fmt: skip
+
+
 @st.composite
 def schedulers(draw, classes=(SeparatePrefill, MixedPrefill, ChunkedPrefill)):
     """A function that makes the scheduler of a policy."""
@@ -60,11 +67,12 @@ def schedulers(draw, classes=(SeparatePrefill, MixedPrefill, ChunkedPrefill)):
         return draw(vllm_schedulers())
     scheduler = draw(st.sampled_from(classes))
     preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
-    limits = {
-        "max_num_batched_tokens": draw(st.sampled_from([4, 40, 300])),
-        "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
-    }
-    return lambda policy: scheduler(policy, preemption(), **limits)
+    return partial(built, scheduler, preemption, draw(LIMITS))
+
+
+def built(scheduler, preemption, limits, policy, **options):
+    """A scheduler of a policy."""
+    return scheduler(policy, preemption(), **limits, **options)
 
 
 @st.composite
@@ -81,8 +89,8 @@ def vllm_schedulers(draw):
     preemption = draw(st.sampled_from([Recompute, Recompute, Swap, RecomputeSingleSwapGroup]))
     ahead = {"ignore_eos": draw(st.booleans())}
     if draw(st.sampled_from([False, True, True])):
-        return lambda policy: AsyncVllmV1(policy, preemption(), **limits, **ahead)
-    return lambda policy: VllmV1(policy, preemption(), **limits)
+        return partial(built, AsyncVllmV1, preemption, limits, **ahead)
+    return partial(built, VllmV1, preemption, limits)
 
 
 @st.composite
@@ -97,16 +105,8 @@ def workloads(draw, prefix=0):
     beam = draw(st.booleans())
     prefixes = rng.choice([0, prefix], size).tolist()
     return [
-        Request(
-            i,
-            arrivals[i],
-            max(lengths[i][0], prefixes[i]),
-            lengths[i][1],
-            num_seqs=n,
-            beam=beam and n > 1 and i % 3 > 0,
-            registered_prefix=prefixes[i],
-        )
-        for i, n in enumerate(num_seqs)
+        Request(i, at, max(prompt, prefix), output, n, beam and n > 1 and i % 3 > 0, registered_prefix=prefix)
+        for i, (at, (prompt, output), n, prefix) in enumerate(zip(arrivals, lengths, num_seqs, prefixes, strict=True))
     ]
 
 

@@ -13,6 +13,13 @@ class OneMillisecond(CostModel):
         return MS
 
 
+class OneSecond(OneMillisecond):
+    """Every iteration takes a second, as on the clock of the engine's tests."""
+
+    def iteration(self, work):
+        return PS
+
+
 class FastMillisecond(OneMillisecond):
     """The same, and any number of decode iterations at once."""
 

@@ -30,6 +30,7 @@ SHAPES = {
     "fp8": ModelSpec("fp8", 2, 32, 4, 2, 8, 48, 3, 61, 128, kv_dtype_bytes=1),
     "fp8 hybrid": ModelSpec("fp8", 4, 32, 4, 2, 8, 48, 3, 61, 128, kv_dtype_bytes=1, window=Window(9, 3)),
 }
+LENGTHS = [(30, 9), (7, 20), (50, 5), (3, 30), (40, 12), (12, 25)]
 
 
 def architecture(family):

@@ -1,4 +1,4 @@
-"""On a GPU: kernels against their references, on both libraries' arrays, streams and under graph capture."""
+"""On a GPU: kernels and the ladder's steps against their references, on both libraries' arrays, under graph capture."""
 
 import numpy as np
 import pytest
@@ -9,15 +9,10 @@ if not torch.cuda.is_available():
     pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
+from testbed.kernels.ladder import measure as ladder  # noqa: E402
 from testbed.kernels.launch.attention import paged_decode  # noqa: E402
 from testbed.kernels.verify.random_batches import Shape, random_batch  # noqa: E402
-from testbed.kernels.verify.verify_attention import (  # noqa: E402
-    SMALL_CASES,
-    TOLERANCE,
-    Case,
-    cases,
-    check_forms,
-)
+from testbed.kernels.verify.verify_attention import SMALL_CASES, TOLERANCE, Case, cases, check_forms  # noqa: E402
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 
 
@@ -48,3 +43,9 @@ def test_cupy_streams_and_graphs_give_equal_results() -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("case", ladder.CASES, ids=str)
+def test_every_ladder_step_equals_the_reference(case: ladder.Case) -> None:
+    found = ladder.check(case)
+    assert all(error <= TOLERANCE[case.shape.dtype] for error in found.values()), found

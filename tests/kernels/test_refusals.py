@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from testbed.kernels.launch import compile
 from testbed.kernels.launch.attention import contiguous_decode, paged_decode
@@ -130,8 +131,7 @@ def test_prefill_refuses_wrong_starts_and_lengths() -> None:
     ],
 )
 def test_paper_kernel_refuses_unsupported_shapes(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        paper_decode(**decode_arguments(**changed))
+    refuses(message, paper_decode, **decode_arguments(**changed), error=ValueError)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,7 @@ def test_cache_write_refuses_wrong_arguments_by_name(changed: dict[int, Any], op
 
 def test_caches_of_e4m3_need_their_scales_and_sizes() -> None:
     caches = {name: FakeArray((5, 2, 16, 64), "uint8") for name in ("k_cache", "v_cache")}
-    with pytest.raises(TypeError, match="k_cache: expected float16, got uint8"):
-        paged_decode(**decode_arguments(**caches))
+    refuses("k_cache: expected float16, got uint8", paged_decode, **decode_arguments(**caches), error=TypeError)
     with pytest.raises(TypeError, match="k_cache: expected float8_e4m3fn or uint8, got float16"):
         paged_decode(**decode_arguments(kv_scales=FakeArray((2, 2), "float32")))
     with pytest.raises(ValueError, match=r"kv_scales: expected shape \[2, 2\]"):
@@ -162,18 +161,14 @@ def test_caches_of_e4m3_need_their_scales_and_sizes() -> None:
     wide = {name: FakeArray((2, 8, 80)) for name in ("q", "out")}
     with pytest.raises(ValueError, match="no kernel of e4m3 for head size 80"):
         paged_decode(**decode_arguments(**narrow, **wide, kv_scales=FakeArray((2, 2), "float32")))
-    with pytest.raises(ValueError, match="window: expected 1 to"):
-        paged_decode(**decode_arguments(window=0))
+    refuses("window: expected 1 to", paged_decode, **decode_arguments(window=0), error=ValueError)
 
 
 def test_block_copies_refuse_wrong_arguments_by_name() -> None:
     pool, ids = FakeArray((4, 9, 2, 16, 64)), FakeArray((3,), "int32")
-    with pytest.raises(ValueError, match="pairs: expected shape"):
-        copy_blocks(pool, ids)
-    with pytest.raises(ValueError, match="pool: expected shape"):
-        copy_blocks(FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"))
-    with pytest.raises(ValueError, match="staging: has 2 blocks"):
-        gather_blocks(FakeArray((2, 4, 2, 16, 64)), pool, ids)
+    refuses("pairs: expected shape", copy_blocks, pool, ids, error=ValueError)
+    refuses("pool: expected shape", copy_blocks, FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"), error=ValueError)
+    refuses("staging: has 2 blocks", gather_blocks, FakeArray((2, 4, 2, 16, 64)), pool, ids, error=ValueError)
     with pytest.raises(TypeError, match="ids: expected int32"):
         scatter_blocks(pool, FakeArray((3, 4, 2, 16, 64)), FakeArray((3,), "int64"))
     with pytest.raises(ValueError, match="host_pool"):

@@ -1,20 +1,25 @@
-"""What calibrate and bench-kernels do without a GPU: load, read model shapes, lay out their files."""
+"""Calibration, bench-kernels and the ladder without a GPU: they load, compile and lay out their files; kept times."""
 
+import csv
 import pkgutil
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import testbed.kernels
-from testbed.core.errors import InputError
-from testbed.core.shapes import read_model
-from testbed.cost.profile import read_profile
-from testbed.kernels.commands import MEASUREMENTS, measure
-from testbed.kernels.measure.all_reduce import predictions, require_gpus
-from testbed.kernels.measure.layers import shard_shape
-from testbed.kernels.measure.sweeps import ragged_lens
+from refusals import refuses  # noqa: E402
+
+import testbed.kernels  # noqa: E402
+from testbed.core.errors import InputError  # noqa: E402
+from testbed.core.shapes import read_model  # noqa: E402
+from testbed.cost.profile import read_profile  # noqa: E402
+from testbed.kernels.commands import MEASUREMENTS, measure  # noqa: E402
+from testbed.kernels.ladder.batch import LadderBatch  # noqa: E402
+from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
+from testbed.kernels.measure.layers import shard_shape  # noqa: E402
+from testbed.kernels.measure.sweeps import ragged_lens  # noqa: E402
 
 
 def test_every_kernel_module_can_be_imported() -> None:
@@ -48,10 +53,8 @@ def test_shipped_profiles_match_the_configured_models(name: str, num_gpus: int) 
 def test_tensor_parallel_shards_split_heads() -> None:
     shape = shard_shape(read_model("llama-3-70b"), 4)
     assert (shape.num_heads, shape.num_kv_heads) == (16, 2)
-    with pytest.raises(InputError, match="do not split over 3 GPUs"):
-        shard_shape(read_model("llama-3-8b"), 3)
-    with pytest.raises(InputError, match="model opt-1b: is unknown"):
-        read_model("opt-1b")
+    refuses("do not split over 3 GPUs", shard_shape, read_model("llama-3-8b"), 3)
+    refuses("model opt-1b: is unknown", read_model, "opt-1b")
 
 
 @pytest.mark.parametrize(("num_seqs", "mean"), [(1, 100), (7, 16), (64, 400), (256, 2000)])
@@ -68,5 +71,42 @@ def test_measurements_are_chosen_by_name() -> None:
         found = import_module(f"testbed.kernels.{module}").MEASUREMENT
         assert callable(found.rows), name
         assert found.about, name
-    with pytest.raises(InputError, match="invalid choice: 'speed'"):
-        measure(["speed"])
+    refuses("invalid choice: 'speed'", measure, ["speed"])
+
+
+SOURCES = ("v1_gather.cu", "v2_online.cu", "v3_batch.cu", "v4_ragged.cu")
+VARIANTS = {"sm_80": (64, 7, 16, 0), "sm_90": (128, 4, 1, 1)}
+KERNELS = Path(testbed.kernels.__file__).parent
+
+
+def test_flat_tokens_and_waves_cover_the_batch() -> None:
+    tables = torch.tensor([[4, 2, 9], [7, 0, 9], [5, 3, 1]], dtype=torch.int32)
+    batch = LadderBatch([3, 2, 1], [5, 2, 9], 2, tables)
+    assert batch.tokens == [(0, 3), (0, 4), (0, 5), (1, 1), (1, 2), (2, 9)]
+    assert batch.seq_ids.tolist() == [0, 0, 0, 1, 1, 2]
+    assert batch.positions.tolist() == [2, 3, 4, 0, 1, 8]
+    assert batch.query_starts.tolist() == [0, 3, 5, 6]
+    assert [wave.tokens.tolist() for wave in batch.waves] == [[0, 3, 5], [1, 4], [2]]
+    assert [wave.context_lens.tolist() for wave in batch.waves] == [[3, 1, 9], [4, 2], [5]]
+    assert batch.waves[1].block_tables.tolist() == tables[:2].tolist()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_ladder_sources_compile_without_spills(source: str) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from ptxas import resources
+
+    for arch, (head_size, group, block_size, bf16) in VARIANTS.items():
+        defines = {"HEAD_SIZE": head_size, "GROUP": group, "BLOCK_SIZE": block_size, "BF16": bf16}
+        found = resources(f"../ladder/{source}", defines, arch)
+        assert found
+        assert all(one.spill_bytes == 0 and one.registers <= 64 for one in found), found
+
+
+def test_page_has_every_source_and_the_kept_times() -> None:
+    page = (KERNELS / "ladder" / "README.md").read_text()
+    assert all(source in page for source in SOURCES)
+    lines = (KERNELS / "results" / "ladder" / "times.csv").read_text().splitlines()
+    for row in csv.DictReader(lines[1:]):
+        line = next(line for line in page.splitlines() if line.startswith(f"| {row['step']} |"))
+        assert f" {float(row['median_us']):,.1f}" in line

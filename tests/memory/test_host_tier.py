@@ -1,24 +1,19 @@
 """What moves to the host and back, and what stays pinned: counted by hand on pools of a few blocks of four slots."""
 
 import pytest
-from manual_driver import ManualDriver, admit, admit_and_prefill, extend, release, scheduler_of, sequence
+from manual_driver import ManualDriver, admit, admit_and_prefill, extend, paged, release, scheduler_of, sequence
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
 from testbed.core.slots import DEVICE, HOST, Copy, Extent, Grant, Move, Refusal
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Swap
 from testbed.sched.separate import SeparatePrefill
 
 
-def paged(num_blocks=16, kind=Paged, host_blocks=16):
-    return kind(PoolSpec(num_blocks * 4, 64, host(host_blocks * 4)), block_size=4, watermark=0)
-
-
 def test_swap_in_needs_slots_for_the_next_step():
-    policy, seqs = paged(6), [sequence(i, 8) for i in range(2)]
+    policy, seqs = paged(6, host_blocks=16), [sequence(i, 8) for i in range(2)]
     for seq in seqs:
         admit_and_prefill(policy, [seq], 8)
     policy.move(seqs[:1], HOST)

@@ -1,18 +1,21 @@
-"""Prefix caching with generated blocks by example: what a sequence finds of its own, and what others do not."""
+"""Prefix caching with generated blocks: what a sequence finds of its own, and the queue of blocks that nobody holds."""
 
-from manual_driver import admit, admit_and_prefill, extend, fork, release, samples, sequence
+import pytest
+from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
 
-from testbed.core.slots import DEVICE, HOST
-from testbed.memory.policy import PoolSpec, host
+from testbed.core.request import Incoming
+from testbed.core.sequence import Sequence, disband, passing_batch
+from testbed.core.slots import DEVICE, HOST, Refusal
+from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 
-POOL = PoolSpec(num_slots=64, max_len=64, tiers=host(64))
 TEXT = tuple(range(100, 120))
 
 
 def caching(kind=OutputCaching):
-    return kind(POOL, block_size=4, watermark=0)
+    return paged(kind=kind, host_blocks=16)
 
 
 def preempt(policy, seq):
@@ -105,3 +108,92 @@ def test_swap_out_and_swap_in_keep_generated_blocks_cached():
     policy.publish(seq, seq.num_stored)
     preempt(policy, seq)
     assert found_again(policy, seq, 17) == 16
+
+
+def cache(num_blocks, **options):
+    return OutputCaching(PoolSpec(num_blocks * 2, 100), block_size=2, **options)
+
+
+def admitted(policy, seq_id, *content, num_tokens=None):
+    """A sequence whose prompt has this content, computed; how many of its tokens were found."""
+    seq = Sequence(seq_id, Incoming(seq_id, 0, len(content), prompt_ids=content))
+    (grant,) = policy.admit([seq], num_tokens or len(content))
+    seq.num_slots = seq.num_stored = num_tokens or len(content)
+    policy.publish(seq, seq.num_stored)
+    policy.check()
+    return seq, grant.num_cached
+
+
+def found(policy, *content):
+    """Tokens of such a prompt that would be found."""
+    return policy.find(Sequence(99, Incoming(99, 0, len(content), prompt_ids=content)), len(content))
+
+
+@pytest.mark.parametrize(("uncached_first", "kept"), [(False, 0), (True, 2)])
+def test_a_block_without_known_content_waits_for_its_turn_or_is_taken_first(uncached_first, kept):
+    policy = cache(4, uncached_first=uncached_first)
+    cached, _ = admitted(policy, 0, 1, 2, 3)  # a full block and a partial one
+    partial, _ = admitted(policy, 1, 4)
+    policy.release(cached)
+    policy.release(partial)
+    admitted(policy, 2, 5, 6, 7, 8, 9, 10)  # three blocks: the one never used, then by the order
+    assert found(policy, 1, 2, 3) == kept
+
+
+def test_with_another_eviction_order_free_blocks_are_taken_first_and_one_copy_is_kept():
+    policy = cache(4, eviction=Arc())
+    first, _ = admitted(policy, 0, 1, 2)
+    policy.release(first)
+    again, _ = admitted(policy, 1, 1, 2)
+    policy.release(again)
+    assert policy.usage().cached == 2
+
+
+def test_equal_contents_lie_in_two_blocks_and_the_second_is_found_when_the_first_has_gone():
+    policy = cache(3)
+    first, _ = admitted(policy, 0, 1, 2)
+    second, num_found = admitted(policy, 1, 1, 2)  # its last token is computed, so its block is its own
+    assert num_found == 0
+    policy.release(first)
+    policy.release(second)
+    assert policy.usage().cached == 4
+    admitted(policy, 2, 7, 8, 9, 10)  # takes the block that was never used, and the first copy
+    assert found(policy, 1, 2, 3) == 2
+    assert policy.counters()["evictions"] == 1
+
+
+def test_a_found_block_leaves_the_queue_and_comes_back_at_its_end():
+    policy = cache(4)
+    for seq_id, content in enumerate([(1, 2), (3, 4)]):
+        seq, _ = admitted(policy, seq_id, *content)
+        policy.release(seq)
+    seq, num_found = admitted(policy, 2, 1, 2, 5)
+    assert num_found == 2
+    policy.release(seq)
+    admitted(policy, 3, 6, 7, 8, 9)  # what was never used and (3, 4) come before (1, 2)
+    assert (found(policy, 3, 4, 9), found(policy, 1, 2, 9)) == (0, 2)
+
+
+@pytest.mark.parametrize("num_tokens", [5, 7, 9])
+def test_fits_says_what_admit_would_and_changes_nothing(num_tokens):
+    policy = cache(4)
+    seq, _ = admitted(policy, 0, 1, 2, 3, 4)
+    policy.release(seq)
+    before = policy.usage()
+    other = Sequence(1, Incoming(1, 0, num_tokens, prompt_ids=(1, 2, *range(10, 8 + num_tokens))))
+    fits = policy.fits(other, num_tokens)
+    assert policy.usage() == before
+    assert fits == (not isinstance(policy.admit([other], num_tokens), Refusal))
+
+
+def test_evictions_of_a_step_are_reported():
+    policy = cache(3)
+    cached, _ = admitted(policy, 0, 1, 2)
+    grower, _ = admitted(policy, 1, 3)
+    policy.release(cached)
+    batch = passing_batch([grower])
+    grant = policy.extend(batch, 4)  # five tokens: two blocks more, the unused one, then the cached one
+    batch.extend(4)
+    disband(batch)
+    assert (grant.growth.slots, grant.evicted.slots) == (4, 2)
+    policy.check()

@@ -1,16 +1,21 @@
-"""Blocks that are taken, shared, promised and given back: counted by hand on pools of a few blocks of four slots."""
+"""Blocks that are taken, shared, promised and given back, on pools of a few blocks; the margins of the 2023 system."""
 
 import pytest
-from manual_driver import admit, admit_and_prefill, extend, fork, release, samples, sequence
+from hypothesis import example, given
+from hypothesis import strategies as st
+from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
 
-from testbed.core.sequence import disband, passing_batch
-from testbed.core.slots import Copy, Refusal
+from testbed.core.request import Incoming, Request
+from testbed.core.sequence import Batch, Sequence, disband, passing_batch
+from testbed.core.slots import GRANTED, Copy, Grant, Growth, Refusal, growth_of
+from testbed.memory.paged.block_index import BlockIndex
+from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.block_tables import BlockTable, Tables
 from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
-
-
-def paged(num_blocks=16, watermark=0.0):
-    return Paged(PoolSpec(num_blocks * 4, 64), block_size=4, watermark=watermark)
+from testbed.sched.mixed import Mixed2023, MixedPrefill
+from testbed.sched.preemption import Recompute
 
 
 def possible_steps(policy, seqs):
@@ -106,3 +111,122 @@ def test_replaced_beam_frees_its_last_blocks():
     policy.check()
     assert policy.table(one) == policy.table(two)
     assert (policy.usage().live, policy.usage().held, policy.usage().saved) == (10, 12, 12)
+
+
+def resident(policy, batch, request_id, num_tokens):
+    seq = Sequence(len(batch), Request(request_id, 0, num_tokens, 9).incoming)
+    assert policy.admit([seq], num_tokens) == [GRANTED]
+    seq.num_slots = seq.num_stored = num_tokens
+    batch.add(seq)
+    return seq
+
+
+@pytest.mark.parametrize(("kind", "free"), [(Paged, 2), (Paged2023, 1)])
+def test_watermark_is_rounded_down_to_whole_blocks(kind, free):
+    """A share of 0.19 of 8 blocks are 1.52: after 5 blocks, a sixth leaves 2, a seventh 1 and an eighth none."""
+    policy = kind(PoolSpec(32, 32), block_size=4, watermark=0.19)
+    batch = Batch()
+    resident(policy, batch, 0, 20)
+    while policy.usage().free // 4 > free:
+        resident(policy, batch, 8 - policy.usage().free // 4, 4)
+    assert policy.admit([Sequence(99, Request(99, 0, 4, 9).incoming)], 4) is Refusal.LATER
+
+
+@pytest.mark.parametrize(("kind", "answer"), [(Paged, Grant), (Paged2023, Refusal)])
+def test_step_needs_a_free_block_for_each_sequence(kind, answer):
+    """Two sequences with free slots in their last blocks need none, but the pool has none left either."""
+    policy, batch = kind(PoolSpec(8, 8), block_size=4, watermark=0.0), Batch()
+    for request_id in range(2):
+        resident(policy, batch, request_id, 2)
+    assert isinstance(policy.extend(batch, 1), answer)
+    assert policy.guaranteed_steps(batch) == (2 if kind is Paged else 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12)), min_size=1, max_size=4),
+    st.integers(0, 12), st.integers(1, 12),
+)  # fmt: skip
+@example([(4, 4), (2, 4)], 3, 3)  # of 9 blocks of 4 six are held: the first step takes 6 of 3
+@example([(4, 4), (2, 4)], 8, 3)  # six are taken, and then the four ask for four more though 2 are left
+def test_many_steps_at_once_are_granted_exactly_where_single_steps_are(groups, spare, num_steps):
+    needed = sum(width * -(-num_tokens // 4) for width, num_tokens in groups)
+    policies = [Paged2023(PoolSpec(4 * (needed + spare), 64), block_size=4, watermark=0.0) for _ in range(2)]
+    batches = [Batch(), Batch()]
+    for policy, batch in zip(policies, batches, strict=True):
+        for request_id, (width, num_tokens) in enumerate(groups):
+            for _ in range(width):
+                resident(policy, batch, request_id, num_tokens)
+    at_once = policies[0].extend(batches[0], num_steps)
+    for _ in range(num_steps):
+        answer = policies[1].extend(batches[1], 1)
+        if isinstance(answer, Refusal):
+            break
+        batches[1].extend(1)
+    assert isinstance(at_once, Refusal) == isinstance(answer, Refusal)
+
+
+@pytest.mark.parametrize(("kind", "num_admitted"), [(MixedPrefill, 2), (Mixed2023, 3)])
+def test_max_num_seqs_counts_groups(kind, num_admitted):
+    """Groups of two, at most four: two groups are four sequences, but with two groups a third adds only its two."""
+    scheduler = kind(Paged(PoolSpec(1024, 64)), Recompute(), max_num_batched_tokens=100, max_num_seqs=4)
+    for request_id in range(4):
+        scheduler.add(Request(request_id, 0, 4, 9, num_seqs=2).incoming)
+    scheduler.plan()
+    assert len(scheduler.state.running) == num_admitted
+
+
+SIZE = 4
+SLOT_COUNTS = st.lists(st.integers(1, 3 * SIZE), min_size=1, max_size=6)
+
+
+def test_blocks_are_taken_lowest_first_or_in_list_order():
+    assert BlockPool(4).take(3) == [0, 1, 2]
+    assert BlockPool(4, [2, 0, 3, 1]).take(4) == [2, 0, 3, 1]
+    assert BlockPool(4).take(0) == []
+
+
+def test_shared_block_is_free_after_its_last_release():
+    pool = BlockPool(4)
+    blocks = pool.take(2)
+    pool.share(blocks)
+    pool.share(blocks[:1])
+    assert ([pool.ref_count(b) for b in blocks], pool.num_saved) == ([3, 2], 3)
+    assert [pool.put(list(blocks)), pool.put(list(blocks)), pool.put(blocks[:1])] == [0, 1, 1]
+    assert (sorted(pool.free), pool.sharers, pool.num_saved) == ([0, 1, 2, 3], {}, 0)
+
+
+def batch_of(slot_counts: list[int]) -> tuple[Batch, BlockIndex]:
+    """A batch whose members have slots for so many tokens, in as many blocks as that takes."""
+    batch, tables = Batch(), Tables(BlockPool(1000), SIZE)
+    for i, num_slots in enumerate(slot_counts):
+        seq = Sequence(i, Incoming(i, 0, num_slots))
+        seq.num_slots = num_slots
+        tables.held[i] = BlockTable(seq, tables.pool.take(-(-num_slots // SIZE)))
+        batch.add(seq)
+    return batch, batch.index("blocks", lambda batch: BlockIndex(batch, tables, tables.pool))
+
+
+def events(slot_counts: list[int], steps: int) -> list[tuple[int, int]]:
+    """Each step with the slots that it takes: a block for every member whose blocks are full by then."""
+    return [(step, SIZE * sum((num_slots + step) % SIZE == 0 for num_slots in slot_counts)) for step in range(steps)]
+
+
+@given(SLOT_COUNTS, st.integers(1, 5 * SIZE))
+def test_batch_growth_equals_growth_of_single_events(slot_counts: list[int], steps: int) -> None:
+    batch, index = batch_of(slot_counts)
+    assert index.grow(steps) == growth_of(events(slot_counts, steps))
+    batch.extend(steps)
+    assert [len(index.tables.of(seq).blocks) * SIZE for seq in batch] == [
+        -(-seq.num_slots // SIZE) * SIZE for seq in batch
+    ]
+
+
+@given(SLOT_COUNTS, st.integers(0, SIZE))
+def test_single_step_equals_growth_by_one(slot_counts: list[int], before: int) -> None:
+    indexes = [batch_of(slot_counts)[1] for _ in range(2)]
+    for index in indexes:
+        index.grow(before)
+        index.batch.extend(before)
+    stepped, grown = indexes
+    assert Growth(stepped.step()) == grown.grow(1)
+    assert [t.blocks for t in stepped.tables.held.values()] == [t.blocks for t in grown.tables.held.values()]

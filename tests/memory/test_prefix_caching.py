@@ -1,7 +1,7 @@
 """Prefix caching by example: what is found, what is written, and what goes first."""
 
 import pytest
-from manual_driver import admit, admit_and_prefill, extend, release, sequence
+from manual_driver import admit, admit_and_prefill, extend, paged, release, sequence
 
 from testbed.core.errors import InputError, OracleError
 from testbed.core.slots import DEVICE, HOST, Grant, Refusal
@@ -172,7 +172,7 @@ def test_belady_keeps_the_next_used_blocks():
 )
 def test_the_session_that_has_ended_goes_first_and_then_the_one_idle_longest(order, closed, kept):
     """Session 1 comes, then session 2, then session 1 with other content; then two blocks are needed."""
-    caching = PrefixCaching(PoolSpec(6 * 4, 64), block_size=4, watermark=0, eviction=order())
+    caching = paged(6, PrefixCaching, eviction=order())
     texts = [tuple(range(start, start + 8)) for start in (0, 100, 200)]
     for seq_id, session in enumerate((1, 2, 1)):
         seq = prompt(seq_id, texts[seq_id], session=session)
@@ -202,12 +202,8 @@ def test_blocks_lie_where_single_steps_put_them(kind):
     assert tables([40]) == tables([1] * 40)
 
 
-def small(num_blocks, watermark=0.0):
-    return PrefixCaching(PoolSpec(num_blocks * 4, 64, host(64)), block_size=4, watermark=watermark)
-
-
 def test_watermark_applies_to_evictable_blocks_too():
-    caching = small(10, watermark=0.2)
+    caching = paged(10, PrefixCaching, watermark=0.2)
     found(caching, first := prompt(0, TEXT[:16]))
     release(caching, first)
     found(caching, prompt(1, TEXT[16:20]))
@@ -218,7 +214,11 @@ def test_watermark_applies_to_evictable_blocks_too():
 
 def test_block_with_an_evicted_duplicate_is_published():
     """Two prompts alike are admitted before either is computed, so each has blocks of its own; the first one leaves."""
-    caching, first, second, other = small(6), *(prompt(i, TEXT[:8]) for i in range(2)), prompt(2, tuple(range(17)))
+    caching, first, second, other = (
+        paged(6, PrefixCaching),
+        *(prompt(i, TEXT[:8]) for i in range(2)),
+        prompt(2, tuple(range(17))),
+    )
     for seq in (first, second):
         admit(caching, [seq], 8)
     for seq in (first, second):

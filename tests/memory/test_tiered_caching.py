@@ -3,12 +3,13 @@
 from functools import partial
 
 import pytest
+from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, server
 
 from testbed.contract import check_policy
 from testbed.contract.search import POOLS
-from testbed.core.errors import InputError, PlugInError
+from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence, passing_batch
 from testbed.core.slots import DEVICE, Refusal
@@ -223,8 +224,7 @@ def test_prefetched_requests_wait_less_for_a_slow_tier():
     ],
 )
 def test_what_does_not_go_together_is_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
+    refuses(message, make)
 
 
 def test_a_tier_larger_than_the_one_that_was_given_is_reported():

@@ -9,6 +9,7 @@ from itertools import count
 import cheapest_victim
 import pytest
 import shortest_remaining
+from refusals import refuses
 from test_plug_in_policies import POLICIES
 from ticks import MS, FastMillisecond
 from tiny import analytic
@@ -175,8 +176,7 @@ def test_a_scheduler_that_goes_with_no_policy_is_refused():
         def plan(self):
             raise InputError("choose another policy")
 
-    with pytest.raises(InputError, match="choose another policy"):
-        testbed.check(Choosy, **SIZES)
+    refuses("choose another policy", testbed.check, Choosy, **SIZES)
 
 
 def test_costs_of_ours_keep_the_contract():

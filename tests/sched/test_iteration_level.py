@@ -1,29 +1,23 @@
 """Who runs next, who is preempted and who comes back first: plans small enough to be written down beforehand."""
 
 import pytest
-from manual_driver import ManualDriver, scheduler_of
+from manual_driver import ITERATION_LEVEL, ManualDriver, paged, scheduler_of
 from ticks import FastMillisecond
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec, host
+from testbed.memory.policy import PoolSpec
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
 from testbed.sim.simulation import simulate
 
-KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
-
-
-def paged(num_blocks=100, host_blocks=100):
-    return Paged(PoolSpec(num_blocks * 4, 64, host(host_blocks * 4)), block_size=4, watermark=0)
-
 
 def driver(kind, rule=Recompute, policy=None, **limits):
-    return ManualDriver(scheduler_of(kind, policy or paged(), rule(), **limits))
+    return ManualDriver(scheduler_of(kind, policy or paged(100), rule(), **limits))
 
 
 def add(run, *requests, num_seqs=1):
@@ -72,9 +66,9 @@ def test_last_prompt_token_is_prefilled_after_a_full_hit():
     assert outcome.first_tokens == [group]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_refused_head_blocks_the_queue(kind):
-    run = driver(kind, policy=paged(num_blocks=8))
+    run = driver(kind, policy=paged(8))
     groups = add(run, (16, 3), (24, 3), (4, 3))
     step(run)
     assert list(run.state.waiting) == groups[1:]
@@ -84,9 +78,9 @@ def test_refused_head_blocks_the_queue(kind):
     assert list(run.state.running.values()) == groups[1:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_last_admitted_is_preempted_to_the_queue_head(kind):
-    run = driver(kind, policy=paged(num_blocks=6))
+    run = driver(kind, policy=paged(6, host_blocks=100))
     groups = add(run, (8, 12), (8, 12), (8, 12))  # three times two blocks
     step(run)
     (newcomer,) = add(run, (4, 2))
@@ -98,7 +92,7 @@ def test_last_admitted_is_preempted_to_the_queue_head(kind):
 
 def test_earliest_preempted_swaps_in_before_new_requests():
     """Six blocks for three times two: the third is preempted at once, the second at the next block."""
-    run = driver(SeparatePrefill, Swap, policy=paged(num_blocks=6))
+    run = driver(SeparatePrefill, Swap, policy=paged(6, host_blocks=100))
     one, two, three = add(run, (8, 9), (8, 9), (8, 9))
     step(run)
     (newcomer,) = add(run, (4, 2))
@@ -114,7 +108,7 @@ def test_earliest_preempted_swaps_in_before_new_requests():
 
 def test_no_swap_in_during_an_iteration_that_preempts():
     """Two samples are on the host when a long request has to be computed again: it leaves more slots than they need."""
-    run = driver(SeparatePrefill, RecomputeSingleSwapGroup, policy=paged(num_blocks=9))
+    run = driver(SeparatePrefill, RecomputeSingleSwapGroup, policy=paged(9, host_blocks=100))
     _, long = add(run, (4, 30), (16, 30))
     (pair,) = add(run, (4, 30), num_seqs=2)
     plans = [run.step()[0] for _ in range(11)]
@@ -139,7 +133,7 @@ def test_request_above_the_length_limit_is_rejected(kind, num_slots, max_len, re
     assert recorder.rejections == {1: reason}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_max_num_seqs_limits_running_sequences(kind):
     run = driver(kind, max_num_seqs=4)
     groups = [run.add(Request(i, 0, 8, 9, num_seqs=2)) for i in range(2)] + [run.add(Request(2, 0, 8, 9))]
@@ -149,7 +143,7 @@ def test_max_num_seqs_limits_running_sequences(kind):
     assert list(run.state.waiting) == groups[2:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_group_above_max_num_seqs_runs_alone(kind):
     policy = Paged(PoolSpec(512, 64), block_size=4)
     requests = [Request(0, 0, 8, 5), Request(1, 0, 8, 5, num_seqs=3), Request(2, 0, 8, 5)]

@@ -1,15 +1,19 @@
 """Order of service by rank, and plans that depend on time."""
 
+from functools import partial
+
 import hypothesis.strategies as st
 import pytest
+import strategies
 from hypothesis import HealthCheck, given, settings
 from manual_driver import LIMITS, scheduler_of
+from refusals import refuses
 from same_runs import assert_same
 from strategies import MAX_LEN, policies, workloads
 from ticks import MS, FastMillisecond
 from tiny import analytic
 
-from testbed.core.errors import InputError, PlugInError
+from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -59,17 +63,11 @@ class WatchedLives(Watched, TimeToLive):
 @st.composite
 def ranked_schedulers(draw):
     preemption = draw(st.sampled_from([Recompute, Swap, Swap, RecomputeSingleSwapGroup]))
-    limits = {
-        "max_num_batched_tokens": draw(st.sampled_from([4, 40, 300])),
-        "max_num_seqs": draw(st.sampled_from([2, 40, 40])),
-    }
+    limits = draw(strategies.LIMITS)
     patience_s = draw(st.sampled_from([0.0, 1e-3, 0.02, 1e3]))
     kind = draw(st.sampled_from([WatchedSessions, WatchedPriorities, WatchedLives]))
-    if kind is WatchedSessions:
-        return lambda policy: WatchedSessions(policy, preemption(), **limits)
-    if kind is WatchedLives:
-        return lambda policy: WatchedLives(policy, preemption(), time_to_live_s=max(patience_s, 1e-6), **limits)
-    return lambda policy: WatchedPriorities(policy, preemption(), patience_s=patience_s, **limits)
+    options = {WatchedPriorities: {"patience_s": patience_s}, WatchedLives: {"time_to_live_s": max(patience_s, 1e-6)}}
+    return partial(strategies.built, kind, preemption, limits, **options.get(kind, {}))
 
 
 @many
@@ -173,8 +171,7 @@ def test_a_lone_prompt_goes_on_when_the_decode_behind_it_was_preempted():
 
 @pytest.mark.parametrize(("kind", "name"), [(PriorityClasses, "patience_s"), (TimeToLive, "time_to_live_s")])
 def test_patience_and_time_to_live_are_times(kind, name):
-    with pytest.raises(InputError, match=rf"{name}=-1\.0: must be a time"):
-        kind(Paged(PoolSpec(64, 64)), Recompute(), **{name: -1.0}, **LIMITS)
+    refuses(rf"{name}=-1\.0: must be a time", kind, Paged(PoolSpec(64, 64)), Recompute(), **{name: -1.0}, **LIMITS)
 
 
 class OpensLate(ChunkedPrefill):

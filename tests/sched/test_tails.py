@@ -4,12 +4,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
+from refusals import refuses
 from same_runs import assert_same
 from strategies import MAX_LEN, mixed_workloads, policies, workloads
 from ticks import MS, FastMillisecond
 from tiny import analytic
 
-from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
 from testbed.memory.contiguous.contiguous import ContiguousMax
@@ -80,8 +80,7 @@ def test_only_the_blocks_that_others_lack_are_computed_again():
 
 
 def test_a_tail_of_no_tokens_is_refused():
-    with pytest.raises(InputError, match="tail_tokens=0: must be at least 1 token"):
-        RecomputeTail(tail_tokens=0)
+    refuses("tail_tokens=0: must be at least 1 token", RecomputeTail, tail_tokens=0)
 
 
 def test_a_shrunk_sequence_keeps_its_blocks_and_fits_with_them():

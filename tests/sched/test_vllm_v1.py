@@ -1,14 +1,12 @@
 """What vLLM V1's scheduler does, rule by rule; at the end what it plans before the last iteration's results are in."""
 
 import pytest
-from manual_driver import ManualDriver
+from manual_driver import ManualDriver, paged
+from refusals import refuses
 from ticks import MS, OneMillisecond
 
-from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
-from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.sim.simulation import simulate
@@ -22,8 +20,7 @@ LIMITS = {
 
 
 def driver(num_blocks, **limits):
-    policy = Paged(PoolSpec(num_blocks * 4, 1000), block_size=4, watermark=0)
-    return ManualDriver(VllmV1(policy, Recompute(), **{**LIMITS, **limits}))
+    return ManualDriver(VllmV1(paged(num_blocks, max_len=1000), Recompute(), **{**LIMITS, **limits}))
 
 
 def add(run, *requests):
@@ -88,13 +85,12 @@ def test_admission_needs_blocks_for_whole_prompt_or_first_chunk(whole, chunks):
 
 
 def test_token_budget_below_max_num_seqs_is_refused():
-    with pytest.raises(InputError, match="max_num_seqs, which is 17"):
-        driver(9, max_num_seqs=17)
+    refuses("max_num_seqs, which is 17", driver, 9, max_num_seqs=17)
 
 
 def async_vllm(num_blocks=100, *, ignore_eos=True, **limits):
-    policy = Paged(PoolSpec(num_blocks * 4, 1000), block_size=4, watermark=0)
-    return AsyncVllmV1(policy, Recompute(), **{**LIMITS, "max_num_batched_tokens": 64, **limits}, ignore_eos=ignore_eos)
+    limits = {**LIMITS, "max_num_batched_tokens": 64, **limits}
+    return AsyncVllmV1(paged(num_blocks, max_len=1000), Recompute(), **limits, ignore_eos=ignore_eos)
 
 
 def times(built, *requests):
@@ -108,7 +104,7 @@ def times(built, *requests):
 
 def test_async_arrival_during_an_iteration_waits_one_more():
     requests = [(0, 4, 10), (2.5, 4, 2)]
-    sync = VllmV1(Paged(PoolSpec(400, 1000), block_size=4, watermark=0), Recompute(), **LIMITS)
+    sync = VllmV1(paged(100, max_len=1000), Recompute(), **LIMITS)
     assert times(sync, *requests) == [(1, 10), (4, 5)]
     assert times(async_vllm(), *requests) == [(1, 10), (5, 6)]
 

@@ -1,14 +1,16 @@
-"""What the engine refuses of plug-ins, each once."""
+"""What engine and scheduler refuse of plug-ins: wrong answers, costs and choices, each named with who gave it."""
 
 from dataclasses import replace
 
 import pytest
-from manual_driver import scheduler_of
+from manual_driver import ManualDriver, scheduler_of
+from planted import altered
+from refusals import refuses
 from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.slots import Copy, Fixed, Growth, Move, Ops, Refusal
+from testbed.core.slots import GRANTED, Copy, Fixed, Grant, Growth, Move, Ops, Refusal
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -34,119 +36,105 @@ def cost_taking(prompt_ps, decode=None):
     return Odd()
 
 
-@pytest.mark.parametrize("duration", [1e9, 0, -5, True, None])
-def test_iteration_time_must_be_a_positive_integer(duration):
-    with pytest.raises(PlugInError, match="Odd says that an iteration takes"):
-        serve(cost=cost_taking(duration))
-
-
-@pytest.mark.parametrize(
-    "durations", [Affine(MS, -1, 5), Affine(MS, 0.5, 5), Affine(MS, 0, 0), Affine(0, 1, UNBOUNDED)]
-)
-def test_span_times_must_not_decrease_or_become_negative(durations):
-    with pytest.raises(PlugInError, match="Odd says that an iteration takes"):
-        serve(cost=cost_taking(MS, durations))
-
-
-WRONG_USAGE = {
-    "negative live": {"live": -1},
-    "more live than held": {"live": 250},
-    "more held than allocated": {"held": 250},
-    "cached and free do not add up": {"cached": 4},
-    "negative cached": {"cached": -4, "free": 244},
-    "a run larger than what is free": {"largest_free": 253},
-    "negative saved": {"saved": -1},
-    "half a slot": {"live": 8.5},
+TAKES = "Odd says that an iteration takes"
+DIFFER = r"Odd says \[\d+, \d+\] ps by decode\(\), \[\d+, \d+\] ps by iteration\(\)"
+SPANS = {
+    **dict.fromkeys([Affine(MS, -1, 5), Affine(MS, 0.5, 5), Affine(MS, 0, 0), Affine(0, 1, UNBOUNDED)], TAKES),
+    **dict.fromkeys([Affine(MS, 1, UNBOUNDED), Affine(MS + 1, 0, UNBOUNDED)], DIFFER),
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_USAGE)
-def test_usage_must_sum_to_the_pool(wrong):
-    class Miscounting(Paged):
-        def usage(self):
-            return super().usage()._replace(**WRONG_USAGE[wrong])
+@pytest.mark.parametrize("duration", [1e9, 0, -5, True, None])
+def test_iteration_time_must_be_a_positive_integer(duration):
+    refuses(TAKES, serve, cost=cost_taking(duration), error=PlugInError)
 
-    reported = r"Miscounting(| miscounts its slots| counts parts of slots): "
-    with pytest.raises(PlugInError, match=reported):
-        serve(Miscounting)
+
+@pytest.mark.parametrize(("decode", "reported"), SPANS.items())
+def test_span_times_must_be_those_of_iterations_and_not_decrease_or_become_negative(decode, reported):
+    refuses(reported, serve, cost=cost_taking(MS, decode), error=PlugInError)
+
+
+def odd(**changes):
+    return altered("Odd", **changes)
+
+
+def using(**wrong):
+    return odd(usage=lambda policy, usage: usage._replace(**wrong))
+
+
+def footprint(waste):
+    return odd(footprint=lambda *_: waste)
+
+
+def ordering(ops):
+    return odd(admit=lambda policy, grants, *_: [grant._replace(ops=ops) for grant in grants])
+
+
+def growing(slots):
+    return odd(extend=lambda policy, answer, batch, num_tokens: (
+        answer if num_tokens == 1 else answer._replace(growth=Growth(slots))
+    ))  # fmt: skip
+
+
+COUNTS = r"Odd(| miscounts its slots| counts parts of slots): "
+LONG = {"cost": FastMillisecond(), "lengths": (10, 220), "max_len": 256}
+MARKED = {"cost": FastMillisecond(), "marks_ps": [12 * MS]}
+ANSWERS = {
+    "negative live": (using(live=-1), COUNTS, {}),
+    "more live than held": (using(live=250), COUNTS, {}),
+    "more held than allocated": (using(held=250), COUNTS, {}),
+    "cached and free do not add up": (using(cached=4), COUNTS, {}),
+    "negative cached": (using(cached=-4, free=244), COUNTS, {}),
+    "a run larger than what is free": (using(largest_free=253), COUNTS, {}),
+    "negative saved": (using(saved=-1), COUNTS, {}),
+    "half a slot": (using(live=8.5), COUNTS, {}),
+    "refused though nothing runs": (
+        odd(admit=lambda *_: Refusal.LATER), r"Odd refuses request 0 \(10 tokens\) though nothing runs", LONG),
+    "a footprint that is too large": (
+        footprint(Fixed(1000)), r"Odd: usage\(\) does not go with its tables or footprints", LONG),
+    "a footprint that is too small": (
+        footprint(Fixed(11)), r"Odd: .*clause 11: Fixed\(slots=11\) gives 11 .* table of Sequence\(0\) has 12", LONG),
+    "no footprint": (footprint(None), r"Odd: .*clause 11: footprint\(\) says nothing of Sequence\(0\)", LONG),
+    "too many steps": (
+        odd(guaranteed_steps=lambda *_: 1000),
+        r"Odd promised \d+ more steps by guaranteed_steps\(\) and then answered", LONG),
+    "steps below nothing": (odd(guaranteed_steps=lambda *_: -1), "Odd promises -1 steps", LONG),
+    "a table that is too short": (
+        odd(table=lambda policy, table, *_: table[:-1]),
+        r"Odd: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of \[Sequence\(0\), Seq", {}),
+    **{f"a growth of {slots}": (
+        growing(slots), rf"Odd took \d+ slots in several steps, and says {slots} by Grant.growth", MARKED)
+       for slots in (0, 4, 1000)},
+    "dropped tokens": (
+        odd(num_stored=lambda policy, stored, num_tokens: min(num_tokens, 8)),
+        "Odd keeps 8 of 64 tokens, but does not declare drops_tokens", {}),
+    "a count below nothing": (
+        ordering(Ops(extra=(("pages_mapped", -3),))), "count -6 pages_mapped: less than nothing", {}),
+    "a copy of nothing": (ordering(Ops(copies=(Copy(0, 16, 0),))), "copy 0 slots: less than nothing", {}),
+    "a move of less than nothing": (
+        ordering(Ops(moves=(Move("device", "host", (Copy(0, 0, -16),)),))),
+        "move -16 slots from device to host: less", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "reported", "options"), ANSWERS.values(), ids=ANSWERS)
+def test_wrong_answers_of_a_policy_are_named(policy, reported, options):
+    refuses(reported, serve, policy, **options, error=PlugInError)
 
 
 @pytest.mark.parametrize(
-    ("method", "answer", "reported"),
+    ("pool", "reported"),
     [
-        ("admit", Refusal.LATER, r"refuses request 0 \(10 tokens\) though nothing runs"),
-        ("footprint", Fixed(1000), r": usage\(\) does not go with its tables or footprints"),
-        ("footprint", Fixed(11), r": .*clause 11: Fixed\(slots=11\) gives 11 slots .* table of Sequence\(0\) has 12"),
-        ("footprint", None, r": .*clause 11: footprint\(\) says nothing of Sequence\(0\)"),
-        ("guaranteed_steps", 1000, r"promised \d+ more steps by guaranteed_steps\(\) and then answered"),
-        ("guaranteed_steps", -1, "promises -1 steps"),
+        ({"num_slots": 128}, r"Paged has 128 slots by usage\(\); 64 were given"),
+        ({"tiers": host(128)}, "Paged moves slots up to [0-9]+ of the host; 8 were given"),
     ],
 )
-def test_policy_answers_must_match_the_plan(method, answer, reported):
-    odd = type("Odd", (Paged,), {method: lambda self, *arguments: answer})
-    with pytest.raises(PlugInError, match=f"Odd ?{reported}"):
-        serve(odd, cost=FastMillisecond(), lengths=(10, 220), max_len=256)
-
-
-def test_a_table_that_is_too_short_is_named_with_its_clause_and_sequences():
-    class Cutting(Paged):
-        def table(self, seq):
-            return super().table(seq)[:-1]
-
-    reported = r"Cutting: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of \[Sequence\(0\), Seq"
-    with pytest.raises(PlugInError, match=reported):
-        serve(Cutting)
-
-
-def larger(**pool):
+def test_more_slots_than_the_pool_has_are_reported(pool, reported):
     """Paged memory over another pool than it was given."""
-
-    class Larger(Paged):
-        def __init__(self, given, block_size=16):
-            super().__init__(replace(given, **pool), block_size, watermark=0)
-
-    return Larger
-
-
-@pytest.mark.parametrize(
-    ("kind", "reported"),
-    [
-        (larger(num_slots=128), "Larger has 128 slots by usage\\(\\); 64 were given"),
-        (larger(tiers=host(128)), "Larger moves slots up to [0-9]+ of the host; 8 were given"),
-    ],
-)
-def test_more_slots_than_the_pool_has_are_reported(kind, reported):
     given = PoolSpec(64, 64, host(8))
-    scheduler = scheduler_of(SeparatePrefill, kind(given, block_size=4), Swap())
+    scheduler = scheduler_of(SeparatePrefill, Paged(replace(given, **pool), block_size=4, watermark=0), Swap())
     requests = [Request(i, 0, 10, 40) for i in range(2)]
-    with pytest.raises(PlugInError, match=reported):
-        simulate(requests, scheduler, OneMillisecond(), 64, pool=given)
-
-
-@pytest.mark.parametrize("decode", [Affine(MS, 1, UNBOUNDED), Affine(MS + 1, 0, UNBOUNDED)])
-def test_decode_times_must_equal_iteration_times(decode):
-    with pytest.raises(PlugInError, match=r"Odd says \[\d+, \d+\] ps by decode\(\), \[\d+, \d+\] ps by iteration\(\)"):
-        serve(cost=cost_taking(MS, decode))
-
-
-@pytest.mark.parametrize("slots", [0, 4, 1000])
-def test_slots_taken_in_a_span_must_match_its_growth(slots):
-    class Silent(Paged):
-        def extend(self, batch, num_tokens):
-            answer = super().extend(batch, num_tokens)
-            return answer if num_tokens == 1 else answer._replace(growth=Growth(slots))
-
-    with pytest.raises(PlugInError, match=rf"Silent took \d+ slots in several steps, and says {slots} by Grant.growth"):
-        serve(Silent, cost=FastMillisecond(), marks_ps=[12 * MS])
-
-
-def test_dropped_tokens_must_be_declared():
-    class Dropping(Paged):
-        def num_stored(self, num_tokens):
-            return min(num_tokens, 8)
-
-    with pytest.raises(PlugInError, match="Dropping keeps 8 of 64 tokens, but does not declare drops_tokens"):
-        serve(Dropping)
+    refuses(reported, simulate, requests, scheduler, OneMillisecond(), 64, pool=given, error=PlugInError)
 
 
 class DropsRequest(SeparatePrefill):
@@ -169,22 +157,46 @@ def test_scheduler_must_run_every_request_once(kind):
         def __init__(self, *arguments, **limits):
             super().__init__(*arguments, **{**limits, "max_num_seqs": 1})
 
-    with pytest.raises(PlugInError, match="OneByOne lost a request, or has one twice: 2 arrived, 0 are finished"):
-        serve(scheduler=OneByOne)
+    reported = "OneByOne lost a request, or has one twice: 2 arrived, 0 are finished"
+    refuses(reported, serve, scheduler=OneByOne, error=PlugInError)
 
 
-@pytest.mark.parametrize(
-    ("ops", "reported"),
-    [
-        (Ops(extra=(("pages_mapped", -3),)), "count -6 pages_mapped: less than nothing"),
-        (Ops(copies=(Copy(0, 16, 0),)), "copy 0 slots: less than nothing"),
-        (Ops(moves=(Move("device", "host", (Copy(0, 0, -16),)),)), "move -16 slots from device to host: less"),
-    ],
-)
-def test_negative_operation_counts_are_refused(ops, reported):
-    class Backward(Paged):
-        def admit(self, seqs, num_tokens):
-            return [grant._replace(ops=ops) for grant in super().admit(seqs, num_tokens)]
+def run_of(kind, rule=Recompute, num_seqs=1):
+    policy = kind(PoolSpec(256, 64, host(64)), block_size=4)
+    run = ManualDriver(scheduler_of(SeparatePrefill, policy, rule()))
+    run.add(Request(0, 0, 10, 20, num_seqs=num_seqs))
+    return run
 
-    with pytest.raises(PlugInError, match=reported):
-        serve(Backward)
+
+def admitting(answer):
+    return odd(admit=lambda *_: answer)
+
+
+@pytest.mark.parametrize("answer", [None, True, GRANTED, (GRANTED,), [], [GRANTED] * 2, [None], [3]])
+def test_admit_must_return_a_refusal_or_grants(answer):
+    refuses("Odd answered", lambda: run_of(admitting(answer)).step(), error=PlugInError)
+
+
+@pytest.mark.parametrize("num_cached", [-1, 11])
+def test_cached_tokens_must_lie_within_the_prompt(num_cached):
+    run = run_of(admitting([Grant(num_cached)]))
+    refuses(r"Odd answered Grant\(num_cached=.* has 10 tokens", run.step, error=PlugInError)
+
+
+@pytest.mark.parametrize(("method", "answer"), [("extend", None), ("move", False)])
+def test_extend_and_move_must_return_an_answer(method, answer):
+    run = run_of(odd(**{method: lambda *_: answer}), Swap)
+    run.step()
+    call = run.step if method == "extend" else run.preempt
+    refuses(f"Odd answered {answer}; it gives a Grant or a Refusal", call, error=PlugInError)
+
+
+def test_victim_must_be_running():
+    class PreemptsWaiting(Recompute):
+        def victim(self, running, batch):
+            return run.state.waiting[0]
+
+    run = run_of(Paged, PreemptsWaiting)
+    run.step()
+    run.add(Request(1, 0, 10, 20))
+    refuses(r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives", run.preempt, error=PlugInError)

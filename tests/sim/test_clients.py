@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from manual_driver import scheduler_of
+from refusals import refuses
 from test_simulation import SaysItLate
 from ticks import MS, FastMillisecond, OneMillisecond
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Turns
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
@@ -83,20 +83,16 @@ def test_likely_order_keeps_turns_and_session_slots():
     ],
 )
 def test_invalid_turns_are_refused(links, culprit):
-    with pytest.raises(InputError, match=culprit):
-        turns(*links)
+    refuses(culprit, turns, *links)
 
 
 def test_sessions_need_turns_and_cut_long_think_times():
     rows = Rows(np.array([3, 4]), np.array([1, 1]))
-    with pytest.raises(InputError, match="trace=agent_sessions"):
-        Sessions(2).workload(rows, 1, False)
+    refuses("trace=agent_sessions", lambda: Sessions(2).workload(rows, 1, False))
     rows = Rows(rows.prompt_len, rows.output_len, turns=turns([0, 0], [(), (0,)], [0, 90]))
     assert Sessions(2, max_think_s=60).workload(rows, 1, False).turns.wait_s.tolist() == [0, 60]
-    with pytest.raises(InputError, match="at_once is 0"):
-        Sessions(0)
-    with pytest.raises(InputError, match="has no arrival times"):
-        Sessions(1).times_ps(rows, 0)
+    refuses("at_once is 0", Sessions, 0)
+    refuses("has no arrival times", lambda: Sessions(1).times_ps(rows, 0))
     assert len(Poisson(1, 10).times_ps(None, 0))
 
 

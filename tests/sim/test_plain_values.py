@@ -2,6 +2,8 @@
 
 import pytest
 from manual_driver import scheduler_of
+from planted import changed
+from refusals import refuses
 from ticks import FastMillisecond
 
 from testbed.compiled import is_compiled
@@ -40,52 +42,17 @@ class OwnFootprint(Granular):
         return super().waste(final_len)
 
 
-class Longest(Paged):
-    def max_seq_len(self, prompt_len, num_seqs):
-        return Ear(super().max_seq_len(prompt_len, num_seqs))
-
-
-class Horizon(Paged):
-    def guaranteed_steps(self, batch):
-        return Ear(super().guaranteed_steps(batch))
-
-
-class ItsFootprint(Paged):
-    def footprint(self, seq):
-        return OwnFootprint(self.block_size)
-
-
-class ItsBlocks(Paged):
-    def footprint(self, seq):
-        return Granular(Ear(self.block_size))
-
-
-class Table(Paged):
-    footprint = MemoryPolicy.footprint  # none of its own: tables are walked
-
-    def table(self, seq):
-        return [Extent(start, Ear(length)) for start, length in super().table(seq)]
-
-
-class Stored(Table):
-    table = Paged.table
-
-    def num_stored(self, num_tokens):
-        return Ear(num_tokens)
-
-
-class Cached(Paged):
-    def admit(self, seqs, num_tokens):
-        return [grant._replace(num_cached=Ear(0)) for grant in super().admit(seqs, num_tokens)]
-
-
-class Grown(Paged):
-    def extend(self, batch, num_tokens):
-        answer = super().extend(batch, num_tokens)
-        return answer._replace(growth=Growth(*map(Ear, answer.growth)))
-
-
-CHANNELS = (Longest, Horizon, ItsFootprint, ItsBlocks, Table, Stored, Cached, Grown)
+WALKED = {"footprint": MemoryPolicy.footprint}  # none of its own: tables are walked
+CHANNELS = {
+    "Longest": changed(Paged, max_seq_len=lambda policy, longest, *_: Ear(longest)),
+    "Horizon": changed(Paged, guaranteed_steps=lambda policy, steps, *_: Ear(steps)),
+    "ItsFootprint": changed(Paged, footprint=lambda policy, *_: OwnFootprint(policy.block_size)),
+    "ItsBlocks": changed(Paged, footprint=lambda policy, *_: Granular(Ear(policy.block_size))),
+    "Table": WALKED | changed(Paged, table=lambda policy, table, *_: [Extent(at, Ear(size)) for at, size in table]),
+    "Stored": WALKED | changed(Paged, num_stored=lambda policy, num_stored, *_: Ear(num_stored)),
+    "Cached": changed(Paged, admit=lambda policy, grants, *_: [one._replace(num_cached=Ear(0)) for one in grants]),
+    "Grown": changed(Paged, extend=lambda policy, one, *_: one._replace(growth=Growth(*map(Ear, one.growth)))),
+}
 
 
 def serve(policy, cost=None, **options):
@@ -94,21 +61,22 @@ def serve(policy, cost=None, **options):
     return simulate(requests, scheduler, cost or FastMillisecond(), 128, **options)
 
 
-@pytest.mark.parametrize("policy", CHANNELS)
-def test_no_answer_of_a_policy_receives_an_output_length(policy):
+@pytest.mark.parametrize("name", CHANNELS)
+def test_no_answer_of_a_policy_receives_an_output_length(name):
+    policy = type(name, (Paged,), CHANNELS[name])
     HEARD.clear()
-    if is_compiled() and policy in (Horizon, Cached, Grown):
+    if is_compiled() and name in ("Horizon", "Cached", "Grown"):
         serve(policy)  # the compiler has made a plain int of the number
     else:
-        with pytest.raises(PlugInError, match=policy.__name__):
-            serve(policy)
-    past = {OUTPUT_LEN - 1} if policy is Grown else set()  # the steps of a span that is over when growth is read
+        refuses(name, serve, policy, error=PlugInError)
+    past = {OUTPUT_LEN - 1} if name == "Grown" else set()  # the steps of a span that is over when growth is read
     secrets = {OUTPUT_LEN, PROMPT_LEN + OUTPUT_LEN, OUTPUT_LEN - 1, -(PROMPT_LEN + OUTPUT_LEN) % 4} - past
     assert not secrets & set(map(abs, HEARD))
 
 
-@pytest.mark.parametrize("policy", [one for one in CHANNELS if one is not Stored])  # which is asked where tokens drop
-def test_the_contract_refuses_it_too(policy):
+@pytest.mark.parametrize("name", sorted(CHANNELS.keys() - {"Stored"}))  # which is asked where tokens drop
+def test_the_contract_refuses_it_too(name):
+    policy = type(name, (Paged,), CHANNELS[name])
     found = check_policy(lambda pool: policy(pool, block_size=8), max_examples=30, shrink=False)
     assert found is not None
     assert found.clause in (3, 6, 10)
@@ -125,8 +93,7 @@ def test_no_cost_receives_when_an_output_ends_or_a_request_arrives(kind):
         def decode(self, work):
             return kind(*super().decode(work))
 
-    with pytest.raises(PlugInError, match="Odd"):
-        serve(Paged, Odd())
+    refuses("Odd", serve, Paged, Odd(), error=PlugInError)
 
 
 def test_an_oracle_reads_and_cannot_write():
@@ -135,6 +102,5 @@ def test_an_oracle_reads_and_cannot_write():
             self.output_len[seqs[0].request_id] -= 10
             return super().admit(seqs, num_tokens)
 
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        serve(Shortening)
+    refuses("does not support item assignment", serve, Shortening, error=TypeError)
     assert check_policy(lambda pool: Shortening(pool, block_size=4), max_examples=2).clause == 10

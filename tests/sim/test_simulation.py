@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import simpy
-from manual_driver import scheduler_of
+from manual_driver import paged, scheduler_of
+from refusals import refuses
+from same_runs import assert_same_rows
 from ticks import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import InputError, PlugInError
@@ -11,7 +13,7 @@ from testbed.core.request import PS, Request, Rows, Workload
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.mixed import MixedPrefill
@@ -41,13 +43,12 @@ class RecordingCost(OneMillisecond):
 
 
 def run(requests, cost, policy=None, rule=Recompute, kind=SeparatePrefill, **options):
-    policy = policy or Paged(PoolSpec(640, 512), block_size=4, watermark=0)
-    return simulate(requests, scheduler_of(kind, policy, rule()), cost, 512, **options)
+    return simulate(requests, scheduler_of(kind, policy or paged(160, max_len=512), rule()), cost, 512, **options)
 
 
-def tight(num_slots=40):
+def tight(kind=Paged):
     """Two requests of 8 + 20 tokens do not fit: the second is preempted, and has to wait for the first."""
-    return Paged(PoolSpec(num_slots, 512, host(400)), block_size=4, watermark=0)
+    return paged(10, kind, host_blocks=100, max_len=512)
 
 
 PAIR = [Request(i, 0, 8, 20) for i in range(2)]
@@ -93,9 +94,8 @@ def test_time_goes_on_to_the_last_arrival_and_past_it(kind):
     assert fast.totals.finished == slow.totals.finished == 10
     assert fast.end_ps == slow.end_ps == (LAST_MS + 10) * MS
     assert fast.totals == slow.totals
-    rows, others = fast.requests.columns(), slow.requests.columns()
-    assert all(column.tolist() == others[name].tolist() for name, column in rows.items())
-    assert rows["finish_ps"].tolist() == [request.arrival_ps + 10 * MS for request in requests]
+    assert_same_rows(fast.requests, slow.requests)
+    assert fast.requests.columns()["finish_ps"].tolist() == [request.arrival_ps + 10 * MS for request in requests]
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
@@ -124,7 +124,7 @@ class SaysItLate(Paged):
 def test_a_plan_turns_away_whom_the_policy_can_never_hold_and_serves_the_others(others, cost):
     """The second of these prompts is longer than the pool of 40 slots."""
     requests = sorted([*others, Request(1, 0, 80, 20), Request(3, 200 * MS, 80, 20), Request(4, 201 * MS, 8, 2)])
-    recorder = run(requests, cost, SaysItLate(PoolSpec(40, 512), block_size=4, watermark=0))
+    recorder = run(requests, cost, tight(SaysItLate))
     assert recorder.rejections == dict.fromkeys((1, 3), "the memory policy can never hold it")
     assert recorder.totals.rejected == 2
     assert recorder.totals.finished == len(others) + 1
@@ -175,7 +175,7 @@ def test_work_counts_copies_and_swaps_by_length():
 @pytest.mark.parametrize("cost", COSTS)
 def test_cached_blocks_are_counted_until_eviction(cost):
     """Ten blocks, four of them cached when the second request comes; its 34 tokens take one after another of them."""
-    policy = PrefixCaching(PoolSpec(40, 64), block_size=4, watermark=0)
+    policy = paged(10, PrefixCaching)
     requests = [Request(0, 0, 17, 1, prompt_ids=tuple(range(17))), Request(1, 5 * MS, 4, 30)]
     recorder = simulate(requests, scheduler_of(SeparatePrefill, policy, Recompute()), cost, 64)
     assert policy.counters()["evictions"] == 3  # the last token is never stored: nine blocks
@@ -223,8 +223,7 @@ def test_forks_are_counted_in_the_following_iteration(beam):
 
 
 def engine_on(env):
-    policy = Paged(PoolSpec(640, 512), block_size=4, watermark=0)
-    scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
+    scheduler = scheduler_of(SeparatePrefill, paged(160, max_len=512), Recompute())
     meter = SpanMeter(scheduler, Outputs(scheduler.state, SyntheticBeams()))
     engine = Engine(env, scheduler, FastMillisecond(), meter, Recorder(), 512)
     env.process(engine.serve())
@@ -248,5 +247,4 @@ def test_an_unexpected_arrival_within_a_span_is_refused():
     engine = engine_on(env)
     env.process(open_loop(env, engine, [Request(0, 0, 8, 200)]))
     env.run(until=50 * MS)
-    with pytest.raises(PlugInError, match=r"request 1 at .*call expect\(\) in advance"):
-        engine.submit(Request(1, 50 * MS, 8, 20))
+    refuses(r"request 1 at .*call expect\(\) in advance", engine.submit, Request(1, 50 * MS, 8, 20), error=PlugInError)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refusals import refuses
 
 from testbed import identity
 from testbed.build import build
 from testbed.config import RunConfig
-from testbed.core.errors import InputError
 from testbed.experiments.runs import compose
 from testbed.experiments.runs.compose import configured
 from testbed.identity import run_id
@@ -46,8 +46,7 @@ def test_config_values_round_trip():
     ],
 )
 def test_wrong_value_is_refused_with_its_key(override, message):
-    with pytest.raises(InputError, match=message):
-        build(configured((*override.split(), *SHORT)))
+    refuses(message, lambda: build(configured((*override.split(), *SHORT))))
 
 
 CONF = Path(compose.__file__).parents[1] / "conf"
@@ -89,8 +88,7 @@ def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(chosen):
         usual = configured(()).values  # of the other groups
         values = deepcopy({**usual, **{group: config.values[group] for group in groups[:1]}})
         reduce(getitem, groups, values)[name] = word
-        with pytest.raises(InputError, match=f"{re.escape(key)}='{word}': must be"):
-            build(RunConfig.from_values(values))
+        refuses(f"{re.escape(key)}='{word}': must be", lambda v=values: build(RunConfig.from_values(v)))
 
 
 def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):
@@ -121,8 +119,7 @@ def test_config_part_can_be_a_class_or_an_object():
     assert by_class.description["policy"] == "Paged(block_size=8)"
     built = build(replace(config, policy=Part(Paged(by_class.pool, block_size=32))))
     assert built.scheduler.policy.block_size == 32
-    with pytest.raises(InputError, match="scheduler is an object already; give its class"):
-        build(replace(config, scheduler=Part(built.scheduler)))
+    refuses("scheduler is an object already; give its class", build, replace(config, scheduler=Part(built.scheduler)))
 
 
 def test_a_policy_with_tiers_of_its_own_says_so():

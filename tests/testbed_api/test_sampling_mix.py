@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import refuses
 from trace_files import put
 
 from testbed import simulate
@@ -30,8 +31,7 @@ def test_shares_are_drawn_as_often_as_they_weigh():
 
 @pytest.mark.parametrize("text", ["", "4", "0:1", "-1:1", "beam:1", "1:0.5,,2:1", "1:0,2:0", "1:nan", "4x:1"])
 def test_a_text_that_is_no_mix_is_refused(text):
-    with pytest.raises(InputError, match=r"workload\.mix="):
-        simulate(mix=text, **SHORT)
+    refuses(r"workload\.mix=", simulate, mix=text, **SHORT)
 
 
 def test_columns_of_a_trace_say_how_each_request_samples(tmp_path):
@@ -49,7 +49,5 @@ def test_columns_of_a_trace_say_how_each_request_samples(tmp_path):
 def test_only_one_thing_says_how_requests_sample(tmp_path):
     path = f"trace.path={put(tmp_path, 'mixed.csv', CSV)}"
     for options in ({"mix": MIX}, {"num_seqs": 2}, {"beam": True, "num_seqs": 4}):
-        with pytest.raises(InputError, match="says how each request samples"):
-            simulate("arrivals=replay", "trace=csv", path, **options)
-    with pytest.raises(InputError, match="says how each request samples"):
-        simulate(mix=MIX, num_seqs=2, **SHORT)
+        refuses("says how each request samples", simulate, "arrivals=replay", "trace=csv", path, **options)
+    refuses("says how each request samples", simulate, mix=MIX, num_seqs=2, **SHORT)

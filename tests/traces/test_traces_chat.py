@@ -4,9 +4,9 @@ from random import Random
 
 import numpy as np
 import pytest
+from refusals import refuses
 from trace_files import pairs, put
 
-from testbed.core.errors import InputError
 from testbed.traces.chat import ChatCsv, ChatFitted, interleave
 from testbed.traces.chat_histories import ChatHistories
 
@@ -30,8 +30,7 @@ def test_shorter_answers_are_shorter_in_later_histories_too(csv_file):
     half = ChatCsv(csv_file, max_prompt=1500, answer_scale=0.5)
     assert pairs(half.rows(None, 0)) == [(74, 459), (290, 452), (949, 512), (1500, 16), (41, 475)]
     assert sorted(pairs(half.rows(5, 0))) == sorted(pairs(half.rows(None, 0)))
-    with pytest.raises(InputError, match="answer_scale is 0"):
-        ChatFitted(answer_scale=0)
+    refuses("answer_scale is 0", ChatFitted, answer_scale=0)
 
 
 def test_every_turn_is_used_once(csv_file):
@@ -120,8 +119,7 @@ def test_fitted_conversations_match_turn_lengths_of_the_file():
     ],
 )
 def test_bad_chat_settings_are_refused(csv_file, ask, culprit):
-    with pytest.raises(InputError, match=culprit):
-        ask(csv_file)
+    refuses(culprit, ask, csv_file)
 
 
 @pytest.mark.parametrize(
@@ -129,5 +127,4 @@ def test_bad_chat_settings_are_refused(csv_file, ask, culprit):
     [("3,0,0,5\n", "line 7, column history_plus_prompt_tokens: '0'"), ("3,0,5,-1\n", "line 7, column output_tokens")],
 )
 def test_bad_chat_line_is_refused(tmp_path, line, culprit):
-    with pytest.raises(InputError, match=culprit):
-        ChatCsv(put(tmp_path, "chat.csv", CSV + line)).rows(5, 0)
+    refuses(culprit, lambda: ChatCsv(put(tmp_path, "chat.csv", CSV + line)).rows(5, 0))

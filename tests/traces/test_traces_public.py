@@ -1,15 +1,24 @@
-"""Public formats on files of ten lines of our own: BurstGPT, RAGPulse, ServeGen."""
+"""Public formats on files of ten lines of our own, and real files where they are at hand (in TESTBED_SHARED)."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from trace_files import pairs, put
 
-from testbed.core.errors import InputError
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.replay import prompts_of, replay
+from testbed.traces.artifact_lengths import PUBLISHED, rows_sha256
+from testbed.traces.azure import AzureCsv
 from testbed.traces.burstgpt import BurstGptCsv
+from testbed.traces.csv_lengths import CsvLengths
+from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.ragpulse import RagPulseJsonl
 from testbed.traces.servegen import ServeGenFolder, Window, arrivals
+from testbed.traces.wmt import WmtCsv
 
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
@@ -151,10 +160,52 @@ NEGATIVE = {"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}
     ],
 )
 def test_bad_public_trace_files_are_refused(tmp_path, make, culprit):
-    with pytest.raises(InputError, match=culprit):
-        make(tmp_path).rows(None, 0)
+    refuses(culprit, lambda: make(tmp_path).rows(None, 0))
 
 
 def test_servegen_requires_replayed_arrivals(tmp_path):
-    with pytest.raises(InputError, match="arrivals=replay"):
-        ServeGenFolder(str(tmp_path)).rows(3, 0)
+    refuses("arrivals=replay", lambda: ServeGenFolder(str(tmp_path)).rows(3, 0))
+
+
+DATA = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared")) / "data"
+SHAREGPT = "sharegpt_sosp23/sharegpt_opt_lengths.csv.gz"
+WMT = "wmt_newstest/wmt_ende_lengths.csv.gz"
+
+
+def shared(name):
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"needs the shared data file {name} (set TESTBED_SHARED to its folder)")
+    return str(path)
+
+
+def test_sharegpt_rows_are_the_published_ones():
+    assert rows_sha256(CsvLengths(shared(SHAREGPT)).read()) in PUBLISHED
+    rows = CsvLengths(shared(SHAREGPT)).rows(None, 0, max_len=2049)
+    assert len(rows) == 79_731
+    assert rows.prompt_len.mean() == pytest.approx(161.31, abs=0.005)
+    assert rows.output_len.mean() == pytest.approx(337.99, abs=0.005)
+
+
+def test_mooncake_ideal_hit_rate_matches_the_paper():
+    rows = MooncakeJsonl(shared("mooncake/conversation_trace.jsonl.gz")).rows(None, 0)
+    blocks = sum(map(len, rows.prompt_ids))
+    distinct = len(set().union(*rows.prompt_ids))
+    assert (len(rows), blocks) == (12_031, 288_500)
+    assert 1 - distinct / blocks == pytest.approx(0.366, abs=0.0005)
+    assert replay(list(prompts_of(rows, 512)), None, Lru()).hit_rate == pytest.approx(0.366, abs=0.001)
+    assert rows.arrival_s[-1] == pytest.approx(3536.999)
+
+
+def test_azure_conversation_trace_matches_its_statistics():
+    rows = AzureCsv(shared("azure_2023/azure_llm_conv.csv.gz")).rows(None, 0)
+    assert len(rows) == 19_366
+    assert rows.prompt_len.mean() == pytest.approx(1154.7, abs=0.05)
+    assert rows.arrival_s[-1] == pytest.approx(3502, abs=1)
+
+
+def test_wmt_prompt_lengths_match_the_measured_ones():
+    rows = WmtCsv(shared(WMT), registered_prefix=80).rows(None, 0)
+    assert len(rows) == 2999
+    assert rows.prompt_len.mean() == pytest.approx(108.55, rel=0.005)
+    assert rows.output_len.mean() == pytest.approx(36.29, abs=0.005)

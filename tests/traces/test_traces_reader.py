@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from trace_files import pairs, put
 
 from testbed.core.errors import InputError
@@ -49,8 +50,7 @@ def test_sampling_recipe_matches_the_protocol_code(given_pairs, num_rows, seed, 
     filtered = [(prompt, output) for prompt, output in given_pairs if prompt + output < max_len]
     trace = InMemory(given_pairs)
     if not filtered:
-        with pytest.raises(InputError, match="no row of less than"):
-            trace.rows(num_rows, seed, max_len)
+        refuses("no row of less than", trace.rows, num_rows, seed, max_len)
         return
     expected = list(islice(cycle(filtered), num_rows))
     Random(seed).shuffle(expected)
@@ -146,8 +146,7 @@ def test_prompt_ids_round_trip_through_csv(tmp_path):
 )
 def test_prompt_ids_must_match_the_prompt_length(tmp_path, row, size, message):
     path = put(tmp_path, "t.csv", f"{TABLE}{row}\n")
-    with pytest.raises(InputError, match=message):
-        CsvLengths(path, tokens_per_id=size).read()
+    refuses(message, lambda: CsvLengths(path, tokens_per_id=size).read())
 
 
 def test_long_prompt_ids_are_one_csv_field(tmp_path):
@@ -193,8 +192,7 @@ def test_sessions_and_priorities_stay_with_their_rows(tmp_path):
 
 def test_a_priority_is_a_whole_number(tmp_path):
     path = put(tmp_path, "bad.csv", "input_tokens,output_tokens,priority\n5,1,high\n")
-    with pytest.raises(InputError, match="line 2, column priority: 'high' is not a whole number"):
-        CsvLengths(path).read()
+    refuses("line 2, column priority: 'high' is not a whole number", lambda: CsvLengths(path).read())
 
 
 def test_a_conversation_is_a_session():
@@ -212,5 +210,4 @@ def test_a_log_of_the_engine_may_have_sessions_and_priorities(tmp_path):
     rows = VllmLog(path).read()
     assert (rows.session.tolist(), rows.priority.tolist()) == ([0, 1], [3, 0])
     path = put(tmp_path, "bad.jsonl", line % ', "priority": "low"')
-    with pytest.raises(InputError, match="line 1: priority='low'"):
-        VllmLog(path).read()
+    refuses("line 1: priority='low'", lambda: VllmLog(path).read())

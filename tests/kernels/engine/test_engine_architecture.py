@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
@@ -70,8 +71,7 @@ def test_what_the_engine_does_not_compute_is_refused(tmp_path, config, words):
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"config\.json: is missing"):
-        of_folder(tmp_path)
+    refuses(r"config\.json: is missing", of_folder, tmp_path)
 
 
 @pytest.mark.parametrize(

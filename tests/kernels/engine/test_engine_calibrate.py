@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from refusals import refuses  # noqa: E402
 from ticks import OneMillisecond  # noqa: E402
 
-from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.model import Work  # noqa: E402
 from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
@@ -87,8 +87,7 @@ def test_decode_benchmark_contains_only_full_batches(monkeypatch, kind):
     found = bench.decodes_alone(tiny_bench("llama"), kind, 3)
     assert len(found) == 12 - 1 - bench.SETTLING
     assert {(one.work.decode_seqs, one.work.prefill) for one in found} == {(3, ())}
-    with pytest.raises(InputError, match="measured iterations: there are none"):
-        bench.beyond([], OneMillisecond())
+    refuses("measured iterations: there are none", bench.beyond, [], OneMillisecond())
 
 
 def test_prefill_benchmark_adds_single_prompts_to_decodes(monkeypatch):

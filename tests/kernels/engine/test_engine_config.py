@@ -1,4 +1,4 @@
-"""From a config or a folder to tokens and raw rows; what does not fit is refused in one line."""
+"""From a config or a folder to tokens, raw rows and a simulated run's folder; what does not fit is refused."""
 
 import csv
 import json
@@ -7,16 +7,28 @@ from itertools import pairwise
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from refusals import refuses  # noqa: E402
+from same_runs import assert_same_rows  # noqa: E402
+from ticks import OneSecond  # noqa: E402
 
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
+from testbed.core.request import PS  # noqa: E402
+from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
-from testbed.kernels.engine.serve import engine_options, serve_into  # noqa: E402
+from testbed.kernels.engine.run_folder import MEASURED  # noqa: E402
+from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.weights import load_weights  # noqa: E402
+from testbed.memory.paged.paged import Paged  # noqa: E402
+from testbed.metrics import summarize  # noqa: E402
+from testbed.sched.preemption import Swap  # noqa: E402
+from testbed.sim.recorder import request_columns, span_columns, with_identity  # noqa: E402
+from testbed.sim.simulation import simulate  # noqa: E402
 
 OPT = {"model_type": "opt", "hidden_size": 32, "num_attention_heads": 4, "ffn_dim": 64, "num_hidden_layers": 2,
        "vocab_size": 61, "max_position_embeddings": 128}  # fmt: skip
@@ -131,5 +143,51 @@ def check_times(rows, rounding_s=1e-6):
     ],
 )
 def test_bad_engine_configs_are_refused(tmp_path, changes, message):
-    with pytest.raises(InputError, match=message):
-        engine_options(setup(tmp_path, **changes).config.engine)
+    refuses(message, lambda: engine_options(setup(tmp_path, **changes).config.engine))
+
+
+@pytest.mark.parametrize(("num_seqs", "window_s"), [(1, None), (3, None), (1, (4.0, 25.0))])
+def test_engine_and_simulator_agree_step_by_step(num_seqs, window_s):
+    """Where an iteration takes the same time, both record the same: requests, spans, totals, summary."""
+    spec = tiny.pool(160 if num_seqs > 1 else 96, 512)
+
+    def scheduler(policy):
+        return tiny.mixed(policy, Swap())
+
+    window_ps = tuple(round(at * PS) for at in window_s) if window_s else None
+    options = {"marks_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
+    requests = tiny.requests(tiny.LENGTHS, num_seqs)
+    ours = tiny.engine(spec=spec, scheduler=scheduler, window_s=window_s).serve(requests).recorder
+    theirs = simulate(requests, scheduler(Paged(spec)), OneSecond(), 128, fast_forward=False, **options)
+    assert summarize(ours, 96, window_ps) == summarize(theirs, 96, window_ps)
+    assert (ours.end_ps == 25 * PS) == bool(window_s)
+    assert ours.totals.swaps or window_s
+    assert_same_rows(ours.requests, theirs.requests)
+    assert_same_rows(ours.spans, theirs.spans)
+
+
+def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
+    pd = pytest.importorskip("pandas")
+    built = setup(tmp_path, window_s=[0.0, 100.0])
+    engine = make_engine(built)
+    assert serve_into(tmp_path / "out", built, engine)["engine"] == {"kind": "cpu", "fingerprint": None}
+    recorder = engine.records.recorder
+    for name, columns in (
+        ("requests", with_identity(request_columns(recorder), built.workload.rows)),
+        ("iterations", span_columns(recorder)),
+    ):
+        table = pd.DataFrame(columns)
+        got = pd.read_csv(tmp_path / "out" / f"{name}.csv", keep_default_na=name != "requests")
+        more = [*MEASURED, *WORK_COLUMNS] if name == "iterations" else []
+        assert [*got.columns] == [*table.columns, *more]
+        pd.testing.assert_frame_equal(got[[*table.columns]].astype(table.dtypes.to_dict()), table)
+    rows = list(csv.DictReader((tmp_path / "out" / "iterations.csv").open()))
+    assert [read_work(row) for row in rows] == [one.work for one in engine.records.iterations]
+
+
+def test_work_is_read_back_from_its_columns():
+    moves = (Moved("device", "host", 16, 3),)
+    work = Work(3, 70, 40, 5, ((9, 0), (2, 30)), 4, ((16, 2),), moves, (("pages", 7),))
+    assert read_work(dict(zip(WORK_COLUMNS, map(str, work_cells(work)), strict=True))) == work
+    assert read_work(dict(zip(WORK_COLUMNS, work_cells(Work()), strict=True))) == Work()
+    refuses("work_decode_seqs is missing", read_work, {})

@@ -1,11 +1,13 @@
-"""Whatever the policy does with the slots, the tokens are those of a forward pass without any."""
+"""Whatever the policy does with the slots, tokens are those of a forward pass without any; its misuse is named."""
 
+import re
 from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import faulty_policies as faults  # noqa: E402
 import tiny_models as tiny  # noqa: E402
 
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2  # noqa: E402
@@ -17,6 +19,7 @@ from testbed.memory.tiers.tiered_caching import TieredCaching  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
 from testbed.sched.preemption import Recompute, RecomputeTail, Swap  # noqa: E402
 from testbed.sched.separate import SeparatePrefill  # noqa: E402
+from testbed.sched.static_batch import StaticBatch  # noqa: E402
 
 LENGTHS = [(5, 9), (17, 4), (1, 12), (30, 3), (8, 20), (16, 7), (33, 2), (3, 1)]
 
@@ -100,8 +103,45 @@ def test_tokens_are_right_with_a_registered_prefix():
         built.register_prefix(21)
         return built
 
-    check(
-        tiny.engine("llama", policy, registered=21),
-        tiny.requests([(30, 5), (22, 6), (21, 4)], registered_prefix=21),
-        "llama",
-    )
+    requests = tiny.requests([(30, 5), (22, 6), (21, 4)], registered_prefix=21)
+    check(tiny.engine("llama", policy, registered=21), requests, "llama")
+
+
+@pytest.mark.parametrize("policy", [ContiguousMax, ContiguousOracle])
+def test_every_planned_token_runs_and_outputs_are_unchanged(policy):
+    computed = []
+
+    def static(policy):
+        return StaticBatch(policy, Recompute(), max_batch_size=4, max_padded_len=100)
+
+    engine = tiny.engine(policy=policy, scheduler=static, spec=tiny.pool(1024))
+    forward = engine.runner.forward
+
+    def watched(batch):
+        computed.append(len(batch.tokens))
+        return forward(batch)
+
+    engine.runner.forward = watched
+    records = check(engine, tiny.requests(tiny.LENGTHS))
+    assert computed == [one.work.num_tokens for one in records.iterations]
+    assert sum(computed) > sum(prompt + output - 1 for prompt, output in tiny.LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (faults.ForgottenCopy, r"step 2: sequence \d of request 0 reads slot \d+ as its token 8; it holds nothing"),
+        (faults.DoubleOwner, r"step 2: sequence 0 of request 0 reads slot \d+ .* sequence 1 of request 1 wrote"),
+        (faults.WritesShared, r"step 2: sequence 0 of request 0 reads slot \d+ as its token 9; it holds token 9"),
+        (faults.WrongSwapIn, r"step \d+: sequence \d of request \d reads slot \d+ as its token 0; it holds token 4"),
+    ],
+    ids=lambda one: one.__name__ if isinstance(one, type) else "",
+)
+def test_planted_faults_are_caught(policy, message):
+    assert re.search(message, faults.caught(policy, faults.FAULTS[policy], "cpu", torch.float32))
+
+
+def test_slots_without_an_owner_are_nan():
+    engine = tiny.engine("opt")
+    engine.serve(tiny.requests(faults.LENGTHS))
+    assert torch.isnan(engine.runner.attention.pools.device).all()

@@ -9,9 +9,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from refusals import refuses  # noqa: E402
+from same_runs import assert_same_rows  # noqa: E402
 from test_engine_config import setup  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
-from test_engine_folder import OneSecond  # noqa: E402
+from ticks import OneSecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
@@ -64,9 +66,8 @@ def test_engine_and_simulator_agree_on_the_same_policy():
     ours = tiny.engine("hybrid", policy, spec=tiny.pool(40), debug=False).serve(requests).recorder
     spec = replace(tiny.pool(40), groups=tiny.SHAPES["hybrid"].groups, num_layers=6)
     theirs = simulate(requests, tiny.mixed(policy(spec)), OneSecond(), 128, fast_forward=False)
-    for name in ("requests", "spans"):
-        got, want = getattr(ours, name).columns(), getattr(theirs, name).columns()
-        assert {key: column.tolist() for key, column in got.items()} == {k: c.tolist() for k, c in want.items()}
+    assert_same_rows(ours.requests, theirs.requests)
+    assert_same_rows(ours.spans, theirs.spans)
 
 
 @pytest.mark.parametrize("policy", ["testbed.memory.groups.grouped.Grouped", "testbed.memory.paged.paged.Paged"])
@@ -104,11 +105,9 @@ def test_layers_of_a_column_are_adjacent_blocks():
 
 
 def test_what_is_not_served_is_refused_in_one_line():
-    with pytest.raises(InputError, match="has experts, which the engine does not support"):
-        of_spec(read_model("mixtral-8x7b"))
+    refuses("has experts, which the engine does not support", of_spec, read_model("mixtral-8x7b"))
     with pytest.raises(InputError, match=r"kv_dtype_bytes=4: the engine's cache has the type of the weights or e4m3"):
         of_spec(replace(read_model("llama-3-8b"), kv_dtype_bytes=4))
-    with pytest.raises(InputError, match=r"engine\.debug=true: checks no tables of several groups"):
-        tiny.engine("hybrid", Grouped)
+    refuses(r"engine\.debug=true: checks no tables of several groups", tiny.engine, "hybrid", Grouped)
     assert of_spec(read_model("mistral-7b-v0.1")).windows == (4096,) * 32
     assert of_spec(read_model("ministral-8b")).windows[:5] == (None, 32768, 32768, 32768, None)

@@ -16,7 +16,6 @@ from testbed.kernels.engine.run_folder import write_run  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[3] / "experiments" / "examples"
-LENGTHS = [(30, 9), (7, 20), (50, 5), (3, 30), (40, 12), (12, 25)]
 
 
 @pytest.fixture
@@ -33,10 +32,10 @@ def test_example_policy_generates_correct_tokens(slabs):
         return slabs(pool, slab_size=8)
 
     engine = tiny.engine(policy=policy, spec=tiny.pool(120))
-    records = engine.serve(tiny.requests(LENGTHS))
+    records = engine.serve(tiny.requests(tiny.LENGTHS))
     assert sum(r.num_recomputes for r in records.requests) > 0
-    alone = [tiny.engine(policy=policy).serve([r]).outputs[r.request_id] for r in tiny.requests(LENGTHS)]
-    assert [records.outputs[i] for i in range(len(LENGTHS))] == alone
+    alone = [tiny.engine(policy=policy).serve([r]).outputs[r.request_id] for r in tiny.requests(tiny.LENGTHS)]
+    assert [records.outputs[i] for i in range(len(tiny.LENGTHS))] == alone
 
 
 @pytest.mark.gpu
@@ -50,16 +49,16 @@ def test_example_policy_generates_correct_tokens_on_a_gpu(slabs, debug):
         scheduler = tiny.mixed(slabs(pool, slab_size=8))
         weights = random_weights(arch, 0, "cuda", torch.float16)
         options = Options("cuda", torch.float16, debug=debug, clock=StepClock(), graphs=0 if debug else 16)
-        records = assemble(scheduler, pool, arch, weights, options).serve(tiny.requests(LENGTHS))
-        outputs.append([len(records.outputs[i][0]) for i in range(len(LENGTHS))])
+        records = assemble(scheduler, pool, arch, weights, options).serve(tiny.requests(tiny.LENGTHS))
+        outputs.append([len(records.outputs[i][0]) for i in range(len(tiny.LENGTHS))])
     assert sum(r.num_recomputes for r in records.requests) > 0
-    assert outputs[0] == outputs[1] == [output for _, output in LENGTHS]
+    assert outputs[0] == outputs[1] == [output for _, output in tiny.LENGTHS]
 
 
 def test_simulator_replays_recorded_beams_of_the_engine(tmp_path):
     """With the engine's record for its beam model it copies, saves and holds the same, iteration by iteration."""
     pytest.importorskip("simpy", reason="SimPy is not installed")
-    from test_engine_folder import OneSecond
+    from ticks import OneSecond
 
     from testbed.memory.paged.paged import Paged
     from testbed.metrics import summarize
