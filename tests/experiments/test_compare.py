@@ -61,6 +61,11 @@ def test_percentiles_equal_those_of_the_summary(pair):
     assert found.differences.empty
 
 
+def test_one_token_has_no_gap_between_tokens():
+    columns = {"arrival_s": (0.0, 1.0), "first_token_s": (1.0, 2.0), "finish_s": (3.0, 2.0), "output_len": (3, 1)}
+    assert latencies(pd.DataFrame(columns))["tpot_s"].tolist() == [1.0]
+
+
 def test_differences_and_changes_are_found(pair):
     found = compare(read_runs([str(pair / "paged"), f"other={pair / 'max'}"]))
     assert list(found.differences.columns) == ["paged", "other"]

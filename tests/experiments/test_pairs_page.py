@@ -1,0 +1,60 @@
+"""Tables and figure of runs on a GPU and their simulations: goals up to the knee, ranges of seeds beyond it."""
+
+import pandas as pd
+import pytest
+from drawings import check_drawing
+
+from testbed.experiments.validation.pairs import INDEX, JUDGED, Sides, section
+from testbed.experiments.validation.pairs_figure import draw
+from testbed.kernels.engine.pairs.plan import PAIRS, SERIES
+
+REAL = dict.fromkeys(JUDGED, 100.0) | {"hit_rate": 0.5, "preemptions": 0.0}
+
+
+def sides(cells):
+    """Pairs of one series by load and seed, whose measured figures are REAL; both sides are given what differs."""
+    index = pd.MultiIndex.from_tuples([(f"a-{load:g}-{seed}", "series", load) for load, seed in cells], names=INDEX)
+    real, ours = ([REAL | pair[side] for pair in cells.values()] for side in (0, 1))
+    return Sides(*(pd.DataFrame(rows, index, JUDGED, dtype=float) for rows in (real, ours)))
+
+
+def test_goals_are_judged_up_to_the_knee_in_percent_and_points():
+    text = section(sides({
+        (0.5, 0): ({}, {"mean_batch": 102.9, "hit_rate": 0.515, "tpot_mean_s": 94.0}),
+        (1.1, 0): ({"hit_rate": float("nan")}, {"mean_batch": 96.9, "hit_rate": float("nan")}),
+    }))  # fmt: skip
+    assert "- batch within 3%: 1 of 2 pairs; missed by a-1.1-0 -3.1" in text
+    assert "- hit rate within 1 points: 0 of 1 pairs; missed by a-0.5-0 +1.5" in text
+    assert "- TPOT within 5%: 1 of 2 pairs; missed by a-0.5-0 -6.0" in text
+    first, second = (line for line in text.split("\n") if line.startswith("| series"))
+    assert first.startswith(
+        "| series | 0.5 | 102.90 / 100.00, +2.9% | 51.5 / 50.0, +1.5 points | 0 / 0 | 100 / 100, +0"
+    )
+    assert second.startswith("| series | 1.1 | 96.90 / 100.00, -3.1% | - / - | 0 / 0 | 100 / 100, +0.0% |")
+    assert "0 of 0 figures (0%); seed by seed 0 of 0" in text
+
+
+@pytest.mark.parametrize(("ours", "inside"), [((96, 106), True), ((94, 94), False), ((100, 130), False)])
+def test_beyond_the_knee_means_are_held_against_the_range_of_the_seeds(ours, inside):
+    """The range of 100 to 102, widened by 5%, is 95 to 107.1."""
+    cells = {(2.0, seed): ({"mean_batch": 100 + 2 * seed}, {"mean_batch": each}) for seed, each in enumerate(ours)}
+    text = section(sides({**cells, (4.0, 0): ({}, {})}))
+    cell = f"{min(ours):.2f} to {max(ours):.2f} / 100.00 to 102.00"
+    line = next(line for line in text.split("\n") if line.startswith("| series"))
+    assert line.split(" | ")[2] == (cell if inside else f"**{cell}**")
+    alone = sum(95 <= each <= 107.1 for each in ours)
+    count = f"{6 + inside} of 7 figures ({(6 + inside) / 7:.0%}); seed by seed {12 + alone} of 14. "
+    assert count in text  # preemptions are 0 on both sides
+    assert "| 4 |" not in text  # one seed has no range
+
+
+def test_figure_has_a_column_of_panels_for_each_series(request, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("testbed.experiments.validation.pairs_figure.plt.close", drawn.append)
+    pairs = [pair for pair in PAIRS if pair.series in SERIES]
+    index = pd.MultiIndex.from_tuples([(pair.name, pair.series.about, pair.load) for pair in pairs], names=INDEX)
+    real = pd.DataFrame([{name: 10 + pair.load + pair.seed for name in JUDGED} for pair in pairs], index)
+    real.loc[[pair.series is SERIES[0] for pair in pairs], "hit_rate"] = float("nan")
+    draw(Sides(real, 1.05 * real), tmp_path / "pairs.png")
+    assert (tmp_path / "pairs.png").stat().st_size > 10_000
+    check_drawing(drawn[0], (), request)
