@@ -157,7 +157,6 @@ def capacity(
 
 
 def _simulated(overrides: Sequence[str], options: Mapping[str, Any]) -> Setup:
-    """The parts of a simulation; InputError for a run on a GPU."""
     config = front_end().configure(overrides, options)
     if config.engine is not None:
         raise InputError("engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out")
@@ -165,7 +164,6 @@ def _simulated(overrides: Sequence[str], options: Mapping[str, Any]) -> Setup:
 
 
 def _measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None) -> dict[str, Any]:
-    """The summary of a run; from its folder, if there is one below `folder`."""
     if folder is None:
         return run(_simulated(overrides, options)).summary
     config = front_end().configure(overrides, {"outputs": "summary", **options})
@@ -184,12 +182,10 @@ def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
 
 
 def _is_axis(value: Any) -> bool:
-    """Whether an option has several values, one after another."""
     if isinstance(value, list):
         return not (value and isinstance(value[0], Request))
     return isinstance(value, range) or (type(value).__name__ == "ndarray" and value.ndim == 1)
 
 
 def _names(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a point; classes and functions by their names."""
     return {key: getattr(value, "__name__", value) for key, value in point.items()}

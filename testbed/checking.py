@@ -89,7 +89,6 @@ def _check_scheduler(kind: type[Scheduler], pools: list[PoolSpec], parameters: d
 
 
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:
-    """The pools of the contract, with the requested sizes in place of theirs."""
     for name, number, least in (("slots", num_slots, 1), ("max-len", max_len, 4), ("host-slots", host_slots, 0)):
         if number is not None and number < least:
             raise InputError(f"--{name} {number}: must be at least {least}")

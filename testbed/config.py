@@ -47,7 +47,6 @@ class ServerConfig(ServerSpec):
 
     @classmethod
     def default(cls, name: str) -> Any:
-        """The value where none is given."""
         return next(one.default for one in fields(cls) if one.name == name)
 
 
@@ -66,7 +65,6 @@ class WorkloadConfig:
     mix: str | None = None
 
     def __post_init__(self) -> None:
-        """A mix says for itself how its requests sample."""
         if self.mix is not None:
             parse_mix(self.mix)
             self.check_alone(f"workload.mix={self.mix}")
@@ -153,7 +151,6 @@ class RunConfig:
     outputs: Literal["full", "summary"] = "full"
 
     def __post_init__(self) -> None:
-        """What no single value shows."""
         from testbed.core.request import PS  # here, because it needs NumPy, and help should not
 
         if self.window_s is not None and not round(self.window_s[0] * PS) < round(self.window_s[1] * PS):
@@ -165,7 +162,6 @@ class RunConfig:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The exchangeable parts by name."""
         return {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), Part)}
 
     @classmethod
@@ -180,7 +176,6 @@ class RunConfig:
 
 
 def _named(name: str, value: Any) -> list[tuple[str, Any]]:
-    """A value under its name; nothing of a group that is not there."""
     return [] if value is None and name in GROUPS else [(name, _values(value))]
 
 

@@ -77,7 +77,6 @@ def _part(part: Part, built: object) -> str:
 
 
 def cost_source(config: RunConfig, cost: CostModel) -> str:
-    """The class or function of the costs, and where they come from if it says so."""
     times = {key: value for key, value in asdict(config.software).items() if key != "name"} if config.software else {}
     name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
     if config.server.tiers:

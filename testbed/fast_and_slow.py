@@ -59,7 +59,6 @@ class Case:
     parameters: Mapping[str, Any]
 
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
-        """A run in which every plan is looked at."""
         policy, decisions, env = self.make(self.pool), list[Decision](), Environment(0)
         registered(policy, prefix)
         cost = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
@@ -86,7 +85,6 @@ class Served:
         return {int(request_id): int(max(finish, arrival)) for request_id, finish, arrival in times}
 
     def before(self, time_ps: int) -> list[Decision]:
-        """What was decided before that time."""
         return [decision for decision in self.decisions if decision.time_ps < time_ps]
 
 
@@ -147,7 +145,6 @@ def other_future(requests: list[Request], rejected: Container[int]) -> list[Requ
 
 
 def unequal(one: Served, other: Served) -> list[str]:
-    """The parts in which two runs differ."""
     a, b = one.recorder, other.recorder
     parts = [field.name for field in fields(a.totals) if getattr(a.totals, field.name) != getattr(b.totals, field.name)]
     parts += ["end or rejections"] if (a.end_ps, a.rejections) != (b.end_ps, b.rejections) else []

@@ -32,7 +32,6 @@ class FrontEnd(Protocol):
 
 
 def front_end() -> FrontEnd:
-    """The installed front end."""
     found = entry_points(group="testbed.front_end")
     if not found:
         raise InputError("testbed is not installed here, so no choice has a name: pip install -e .")

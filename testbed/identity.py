@@ -56,7 +56,6 @@ def _data(value: Any) -> Iterator[tuple[str, Path]]:
 
 
 def content_hash(path: str | Path) -> str:
-    """SHA-256 of a file."""
     stat = Path(path).stat()
     return _content_hash(str(path), stat.st_size, stat.st_mtime_ns)
 

@@ -39,7 +39,6 @@ def make_pool(config: RunConfig) -> PoolSpec:
 
 
 def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
-    """The tiers below the device, but for the swap space."""
     for name, tier in (server.tiers or {}).items():
         if name in (DEVICE, HOST):
             raise InputError(f"server.tiers.{name}: is the name of {KNOWN_TIERS[name]} (choose another name)")

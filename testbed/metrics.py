@@ -16,7 +16,6 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def spread(values: Floats) -> dict[str, float | None]:
-    """Mean and percentiles; all None where there are no values."""
     if not len(values):
         return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
     found = np.percentile(values, PERCENTILES).tolist()

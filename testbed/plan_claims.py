@@ -35,7 +35,6 @@ def watched(kind: type[Scheduler], env: Environment, decisions: list[Decision]) 
 
 
 def decision(now_ps: int, scheduler: Scheduler, plan: Plan) -> Decision:
-    """What was decided now."""
     state = scheduler.state
     chunks = [(c.group.request.request_id, c.seq.seq_id, c.new, c.num_stored, c.last, c.padding) for c in plan.chunks]
     groups = (plan.preempted, plan.swapped_in, plan.rejected, state.running.values())

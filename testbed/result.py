@@ -80,5 +80,4 @@ class Result:
         return front_end().draw(self)
 
     def __repr__(self) -> str:
-        """The summary as `testbed run` prints it."""
         return front_end().show(self.summary)

@@ -18,7 +18,6 @@ class Share(NamedTuple):
 
 
 def parse_mix(text: str) -> list[Share]:
-    """The shares of a text such as 1:0.5,4:0.3,beam4:0.2."""
     shares = []
     for part in text.split(","):
         match = PART.fullmatch(part.strip())

@@ -135,7 +135,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def dotted(group: str, name: str) -> str:
-    """The key of a name in a group."""
     return f"{group}.{name}" if group else name
 
 

@@ -60,7 +60,6 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
 
 
 def with_mix(rows: Rows, shares: Sequence[Share], rng: np.random.Generator) -> Rows:
-    """The rows, each of which samples by one of the shares, drawn independently."""
     weights = np.array([share.weight for share in shares])
     chosen = rng.choice(len(shares), len(rows), p=weights / weights.sum())
     num_seqs, beam = np.array([share.num_seqs for share in shares]), np.array([share.beam for share in shares])
@@ -68,7 +67,6 @@ def with_mix(rows: Rows, shares: Sequence[Share], rng: np.random.Generator) -> R
 
 
 def checked_rows(trace: Any, rows: Any) -> Rows:
-    """The rows themselves, if that is what the trace gave."""
     if not isinstance(rows, Rows):
         raise InputError(f"{_class(trace)}.rows gave {type(rows).__name__}; it must give testbed.core.request.Rows")
     return rows

@@ -22,12 +22,10 @@ class PlainData(pickle.Unpickler):
     """Reads numbers, lists and tuples only; a pickle that names a class or a function could run any code."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse."""
         raise InputError(f"the pickle: names {module}.{name} (only plain lists of numbers are read)")
 
 
 def read_pairs(path: str) -> Rows:
-    """The (prompt, output) pairs of a pickled list."""
     try:
         with open(path, "rb") as file:
             pairs = PlainData(file).load()

@@ -100,7 +100,6 @@ class Chat(Trace):
             )
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
-        """The rows of these turns."""
         prompts, outputs = talks.prompt_len[turns], talks.output_len[turns]
         return Rows(np.minimum(prompts, self.max_prompt), np.minimum(outputs, self.max_output))
 
@@ -116,7 +115,6 @@ class ChatCsv(Chat):
 
     @cached_property
     def talks(self) -> Conversations:
-        """All conversations in file order."""
         table = read_table(self.path, ["conv_id", HISTORY, OUTPUT])
         new = [True, *(a != b for a, b in pairwise(table["conv_id"])), True]
         prompts, outputs = (lengths(self.path, name, table[name]) for name in (HISTORY, OUTPUT))
@@ -144,11 +142,9 @@ class ChatFitted(Chat):
 
     @cached_property
     def fitted(self) -> ConversationModel:
-        """The model, read at its first use."""
         return ConversationModel.load(self.model)
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """Conversations of the model; the last may lose turns."""
         return Conversations(*self.fitted.draw(num_turns, rng)).first(num_turns)
 
 

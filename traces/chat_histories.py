@@ -21,7 +21,6 @@ class ChatHistories(ChatFitted):
     max_prompt: int = 32768
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
-        """The rows of these turns, with the content of their prompts."""
         rows = super().cut(talks, turns)
         talk = np.searchsorted(talks.starts, turns, side="right") - 1
         first_ids = talk * (self.max_prompt // TOKENS_PER_ID + 1)

@@ -42,7 +42,6 @@ class CsvLengths(FileTrace):
             raise InputError(f"trace.tokens_per_id={self.tokens_per_id}: must be at least 1")
 
     def read(self) -> Rows:
-        """All rows in file order; what only some files have is set where this one has the columns."""
         optional = [self.arrival_column, self.prompt_ids_column, self.num_seqs_column, self.beam_column]
         optional += [self.session_column, self.priority_column]
         requested = [name for name in optional if name not in DEFAULTS]

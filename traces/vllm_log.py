@@ -40,7 +40,6 @@ class Times(NamedTuple):
 
     @property
     def ttft_s(self) -> Floats:
-        """Time to first token."""
         return self.first_token_s - self.arrival_s
 
     @property
@@ -51,11 +50,9 @@ class Times(NamedTuple):
 
     @property
     def e2e_s(self) -> Floats:
-        """Latency: from arrival to the last token."""
         return self.finish_s - self.arrival_s
 
     def take(self, rows: Any) -> "Times":
-        """Some of the requests, by index or mask."""
         return Times(*(column[rows] for column in self))
 
     def running_at(self, times_s: Floats) -> Column:
@@ -79,12 +76,10 @@ class VllmLog(FileTrace):
         self.remarks: list[str] = []
 
     def read(self) -> Rows:
-        """All rows in order of arrival."""
         return self._served[0]
 
     @property
     def times(self) -> Times:
-        """The real server's times."""
         return self._served[1]
 
     @property

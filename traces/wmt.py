@@ -30,7 +30,6 @@ class WmtCsv(FileTrace):
             raise InputError(f"trace {self.path}: registered_prefix={self.registered_prefix}: must be 0 or more tokens")
 
     def read(self) -> Rows:
-        """The rows of that year in file order, with the prefix before each and its length in Rows."""
         names = [self.source_column, self.target_column]
         table = read_table(self.path, names if self.year is None else [*names, "year"])
         sources, targets = (lengths(self.path, name, table[name]) for name in names)

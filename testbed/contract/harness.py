@@ -78,7 +78,6 @@ class Harness(Moves):
                     act(self, groups[-1 - pick % len(groups)], number)
 
     def _admit_new(self, call: Admit) -> bool:
-        """A request arrives; whether it is admitted. A refused one leaves again."""
         registered_prefix = self.questions.registered_prefix if call.provided else 0
         prompt_len = max(call.prompt_len, registered_prefix)
         ids = range(self._num_seqs, self._num_seqs + call.num_seqs)

@@ -99,15 +99,12 @@ class Histories:
         return others[kind - 5]
 
     def few(self) -> list[Call]:
-        """Up to three calls."""
         return [self.single() for _ in range(self.random.randint(0, 3))]
 
     def decode(self) -> list[Call]:
-        """A group decodes with the batch, some steps at once and one by one."""
         return [RUN, Act("join", self.pick()), Act("step", 0, self.length()), Act("step", 0, 1), *self.few()]
 
     def meanwhile(self) -> list[Call]:
-        """What happens while a group is away."""
         return [*self.few(), FLOOD] if self.random.random() < 0.5 else self.few()
 
     def again(self) -> list[Call]:
@@ -116,7 +113,6 @@ class Histories:
         return [admit, *self.meanwhile(), admit]
 
     def preempted(self) -> list[Call]:
-        """A group decodes, is preempted by release and comes back."""
         pick = self.pick()
         chunk = self.random.choice([0, self.length()])
         gone = [RUN, Act("extend", pick, self.length()), Act("preempt", pick), *self.meanwhile()]
@@ -169,9 +165,7 @@ class Histories:
         return Admit(prompt_len, output_len, 0, 0, chunk, num_seqs, provided)
 
     def length(self) -> int:
-        """Tokens, of which two fit a sequence."""
         return self.random.randint(1, self.max_len // 2)
 
     def pick(self) -> int:
-        """Which of those that are there, the newest first."""
         return self.random.randint(0, MAX_PICK)

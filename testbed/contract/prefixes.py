@@ -31,15 +31,12 @@ class Stories:
         return (*story_tokens(story, shared), *(self.fresh() for _ in range(prompt_len - shared)))
 
     def fresh(self) -> int:
-        """A token that occurs once."""
         return next(self._fresh)
 
     def entered(self, seq_id: int, num_cached: int) -> None:
-        """The sequence is on the device, with num_cached tokens that others have published."""
         self._declared[seq_id] = num_cached
 
     def removed(self, seq_id: int) -> None:
-        """The sequence is no longer on the device."""
         self._declared.pop(seq_id, None)
 
     def publish(self, seq_id: int, num_tokens: int, tables: Tables) -> None:
@@ -80,5 +77,4 @@ class Stories:
 
 
 def story_tokens(story: int, num_tokens: int) -> list[int]:
-    """The first tokens of a story."""
     return [-1 - position * (PREFIX + 1) - story for position in range(num_tokens)]

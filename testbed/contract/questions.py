@@ -37,7 +37,6 @@ class Questions:
         self.answers: list[object] = []
 
     def fresh(self) -> MemoryPolicy:
-        """Another such policy, whose pool is empty."""
         policy = self._factory()
         if policy.reads_output_len:
             policy.foresee(MappingProxyType(self.lengths))
@@ -97,7 +96,6 @@ class Questions:
         self.witness.memory.perform(ops)
 
     def land(self, move_id: int) -> None:
-        """A transfer has ended, which may end a refusal."""
         self.log.append(f"landed({move_id})")
         self.witness.memory.land(move_id)
         self.policy.landed(move_id)
@@ -157,7 +155,6 @@ class Questions:
             require(2, still, f"{name} was refused, and now granted with no release")
 
     def _ask(self, name: str, ask: Callable[[MemoryPolicy], A]) -> A:
-        """Put one question, check clauses 1 and 2 on the answer."""
         seqs = list(self.witness.resident.values())
         before = state_of(self.policy, seqs) if self.thorough else None
         self.log.append(name)

@@ -102,7 +102,6 @@ def shortest(
 
 
 def without_runs(items: list[C]) -> Iterator[list[C]]:
-    """The items without a run of them, the longest runs first."""
     size = len(items)
     while size := size // 2:
         for start in range(len(items) - size, -1, -size):

@@ -19,7 +19,6 @@ class TokenMemory:
 
     @property
     def device(self) -> Slots:
-        """The token in every slot of the device."""
         return self.tiers[DEVICE]
 
     def perform(self, ops: Ops) -> None:
@@ -50,11 +49,9 @@ class TokenMemory:
         return {src: source.get(src) for src, _ in pairs}, {dst: target.get(dst) for _, dst in pairs}
 
     def write(self, slots: Iterable[int], tokens: Iterable[Hashable]) -> None:
-        """Store tokens in these slots of the device, one each."""
         self.device.update(zip(slots, tokens, strict=True))
 
     def _check_inside(self, tier: str, extents: list[Extent]) -> None:
-        """Clause 4: nothing is read or written beyond the configured slots."""
         given = self.num_slots.get(tier, 0)
         require(4, tier in self.num_slots, f"ops name the tier {tier}; there are {', '.join(self.num_slots)}")
         for start, length in extents:

@@ -59,7 +59,6 @@ class Witness:
         self.stories.entered(seq.seq_id, num_cached)
 
     def removed(self, seq: Sequence) -> None:
-        """`seq` is no longer on the device."""
         del self.resident[seq.seq_id]
         self.stories.removed(seq.seq_id)
 
@@ -68,11 +67,9 @@ class Witness:
         self.stories.publish(seq.seq_id, num_tokens, self.tables())
 
     def certain_hit(self, seq: Sequence) -> int:
-        """Tokens that an admission of `seq` must find."""
         return self.stories.certain_hit(seq.seq_id, seq.prompt_len, self.tables())
 
     def forked(self, parent: Sequence, child: Sequence) -> None:
-        """`child` continues with the parent's tokens."""
         self.tokens[child.seq_id] = self.tokens[parent.seq_id][: parent.num_stored]
         self.entered(child, 0)
 
@@ -133,11 +130,9 @@ class Witness:
             require(5, alone, f"{seq} writes to a block that another one shares (copy a shared block first)")
 
     def tables(self) -> Tables:
-        """The slots of every sequence on the device."""
         return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
 
     def _generate(self, seq: Sequence, num_tokens: int) -> None:
-        """Sequences generate tokens that occur once."""
         tokens = self.tokens[seq.seq_id]
         tokens.extend(self.stories.fresh() for _ in range(num_tokens - len(tokens)))
 
@@ -171,7 +166,6 @@ class Witness:
             require(5, read == expected, name)
 
     def _check_states(self, seq: Sequence, tables: list[GroupTable], token: int) -> None:
-        """The state of each group is that of all tokens before `token`."""
         for table in tables:
             if not table.slots_per_token and token:
                 read = {self.memory.device.get(slot) for slot in self._state_slots(table, token - 1)}
@@ -195,7 +189,6 @@ class Witness:
                 yield slots, [(group, tuple(tokens[: token + 1]))] * len(slots)
 
     def _state_slots(self, table: GroupTable, token: int) -> list[int]:
-        """The slots of the state as `token` leaves it."""
         block = (token - table.first) // self._tokens_per_page
         return slots_of([table.extents[min(block, len(table.extents) - 1)]])
 

@@ -96,7 +96,6 @@ def _layers(fields: Fields, kind: str) -> int:
 
 
 def _states(fields: Fields, kind: str, layers: int, dtype_bytes: int) -> tuple[Any, int | None]:
-    """The layers with a state, and the number of feed-forward networks where it is not that of the layers."""
     if kind == "qwen3_next":
         return delta_net(fields, layers, dtype_bytes), None
     if kind != "nemotron_h":

@@ -28,13 +28,11 @@ class Fields:
         self._read = set[str]()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, or the default where it is missing or null."""
         self._read.add(key)
         value = self._values.get(key)
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
         value = self.get(key, default)
         if type(value) is not int or value < 1:
             raise InputError(f"{self.path}: {key}={value!r}: must be a whole number of at least 1")
@@ -76,13 +74,11 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
 
 
 def latent_of(fields: Fields) -> Latent:
-    """DeepSeek's latent attention."""
     rank = fields.get("q_lora_rank", 0)
     return Latent(fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim"), fields.whole("v_head_dim"), rank)
 
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
-    """The mixture of experts of each type that has one."""
     if kind in ("mixtral", "gpt_oss"):
         count, per_token = fields.whole("num_local_experts"), fields.whole("num_experts_per_tok")
         return Experts(count, per_token, fields.whole("intermediate_size"), bits=bits)

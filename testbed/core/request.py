@@ -63,7 +63,6 @@ class Request(NamedTuple):
 
     @property
     def final_len(self) -> int:
-        """Tokens of one sequence when it has finished."""
         return self.prompt_len + self.output_len
 
 
@@ -120,7 +119,6 @@ class Turns:
 
     @property
     def num_sessions(self) -> int:
-        """Number of sessions."""
         return int(self.session.max()) + 1 if len(self) else 0
 
     def take(self, order: Column) -> "Turns":
@@ -176,7 +174,6 @@ class Rows:
             yield ids, self.tokens_per_id, prompt_len
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
-        """The rows at `index`, in that order."""
         names = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam", "session", "priority"
         chosen: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[index] for name in names

@@ -165,7 +165,6 @@ def passing_batch(seqs: Iterable[Sequence]) -> Batch:
 
 
 def disband(batch: Batch) -> None:
-    """Remove all members."""
     for seq in list(batch):
         batch.remove(seq)
 

@@ -24,19 +24,16 @@ class Shipped:
 
 
 def model_names() -> list[str]:
-    """The names of all models that ship."""
     return sorted(path.stem for path in MODELS.glob("*.json"))
 
 
 def shipped(name: str) -> Shipped:
-    """The content of a shipped model's file."""
     if name not in model_names():
         raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
     return Shipped(**json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def read_model(name: str) -> ModelSpec:
-    """The shape of a model by name."""
     return ModelSpec(**shipped(name).shape)
 
 

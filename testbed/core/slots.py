@@ -159,7 +159,6 @@ class Fixed(NamedTuple):
     slots: int
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
-        """See Footprint."""
         return [(0, self.slots - final_len)] if self.slots > final_len else []
 
 
@@ -174,7 +173,6 @@ class Granular(NamedTuple):
     slots_per_token: int = 1
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
-        """See Footprint."""
         padding = -final_len % self.size
         return [(final_len + padding - self.size + 1, padding * self.slots_per_token)] if padding else []
 
@@ -185,7 +183,6 @@ class Stepped(NamedTuple):
     steps: tuple[tuple[int, int], ...]
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
-        """See Footprint."""
         events, from_len, wasted = list[tuple[int, int]](), 0, 0
         for tokens, slots in self.steps:
             if slots - final_len > wasted:

@@ -151,7 +151,6 @@ class PrefillTable:
         return alone, full
 
     def _compute_share(self, count: int, new: int, past: int) -> int:
-        """What a prompt takes of a batch of `count` like it."""
         assert self._batches is not None
         if past:
             return max(self._share(count, new + past, 0) - self._share(count, past, 0), self._share(count, new, 0))
@@ -201,7 +200,6 @@ class MixedTable:
         return sum(self._at(new, past, 0, 0) for new, past in prefill)
 
     def _at(self, new: int, past: int, num_seqs: int, context: int) -> int:
-        """One prompt together with num_seqs decodes that read `context` tokens in all."""
         return self._axis(new, num_seqs, past, num_seqs, context)
 
 

@@ -107,7 +107,6 @@ class Loads:
         self.pair = 4 * model.num_heads // num_gpus * model.head_size  # FLOPs of a query and a key
 
     def load(self, section: str, key: Key) -> tuple[float, float]:
-        """(bytes, FLOPs) of one point."""
         size = self.model.dtype_bytes
         if section in ("linear", "output_head"):
             weights = self.layer if section == "linear" else self.head
@@ -126,7 +125,6 @@ class Loads:
         return key[-1] * self.read, 0.0
 
     def sent(self, section: str, key: Key) -> float:
-        """Bytes over a link."""
         if section == "swap":
             return float(key[2] * key[3] * self.kv * self.model.num_layers)
         num_gpus, num_bytes = key

@@ -50,7 +50,6 @@ class KvGroups:
 
 
 def _by_seqs(points: Rows, num_layers: int) -> Decodes:
-    """Decodes of states, whose time goes by the number of sequences alone."""
     curve = Knots((key[0], ps * num_layers) for key, ps in points)
     return lambda work: Affine(curve(work.decode_seqs), 0, UNBOUNDED)
 

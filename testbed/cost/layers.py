@@ -54,8 +54,6 @@ class Layers:
 
 
 def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) -> Curve:
-    """All layers' mixtures of experts, where tokens go to the experts by this distribution."""
-
     def of(points: Rows) -> Curve:
         known = dict.fromkeys(key[0] for key, _ in points)
         if distribution not in known:

@@ -25,16 +25,13 @@ class Known(NamedTuple):
 
     @property
     def model(self) -> ModelSpec:
-        """The model that it was measured for."""
         return ModelSpec(**self.profile["model"])
 
     @property
     def loads(self) -> Loads:
-        """Bytes and FLOPs of its shard."""
         return Loads(self.model, self.profile["num_gpus"])
 
     def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
-        """Whether it is of this shape on so many GPUs."""
         return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
 
 
@@ -105,7 +102,6 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
 
 
 def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
-    """Whether the profile is of another GPU."""
     return one.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
 
 

@@ -87,7 +87,6 @@ def left_out(way: str, server: ServerSpec) -> str:
 
 @cache
 def table() -> list[dict[str, str]]:
-    """The kept table; empty where it is not there."""
     if not TESTED.is_file():
         return []
     with TESTED.open(newline="", encoding="utf-8") as file:

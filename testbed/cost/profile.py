@@ -108,7 +108,6 @@ class ProfileCost(CostModel):
 
 
 def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
-    """A profile is for the shape of model and the number of GPUs that it was measured for."""
     if not model.is_shaped_like(ModelSpec(**profile["model"])) or profile["num_gpus"] != num_gpus:
         name, degree = profile["model"]["name"], profile["num_gpus"]
         raise InputError(f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on {num_gpus}")

@@ -56,13 +56,11 @@ def measured_file(name: str | Path, shipped: Path, culprit: str, kind: str) -> t
 
 
 def dump(profile: Mapping[str, Any]) -> str:
-    """A profile as JSON with one measured point a line."""
     text = json.dumps(profile, indent=1)
     return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
 def has(profile: Mapping[str, Any], section: str) -> bool:
-    """Whether the profile has that section."""
     return section in profile["sections"]
 
 
@@ -76,7 +74,6 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
 
 
 def missing(profile: Mapping[str, Any], section: str) -> NoReturn:
-    """Name the section that a cost needs and the profile has not."""
     name, there = profile["model"]["name"], ", ".join(profile["sections"])
     raise InputError(f"the profile of {name} has no section {section}, which this run needs; it has {there}")
 
@@ -154,5 +151,4 @@ class Choices:
 
     @property
     def decode_section(self) -> str:
-        """The profile section of the chosen decode kernel."""
         return DECODES[self.kernel]

@@ -55,7 +55,6 @@ class Traced(MemoryPolicy):
                 setattr(self, name, getattr(policy, name))
 
     def __getattr__(self, name: str) -> Any:
-        """What only this policy has."""
         return getattr(self.policy, name)
 
     def held(self) -> dict[int, Held]:
@@ -73,7 +72,6 @@ class Traced(MemoryPolicy):
         return found
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        """Pass on, and note who is there."""
         self._before_change()
         answers = self.policy.admit(seqs, num_tokens)
         if isinstance(answers, list):
@@ -81,21 +79,18 @@ class Traced(MemoryPolicy):
         return answers
 
     def release(self, seq: Sequence) -> None:
-        """Pass on, and forget the sequence."""
         self._before_change()
         self.policy.release(seq)
         del self._sequences[seq.seq_id]
         self._swapped.pop(seq.seq_id, None)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        """Pass on, and note who is there."""
         self._before_change()
         ops = self.policy.fork(parent, child)
         self._sequences[child.seq_id] = child
         return ops
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
-        """Pass on, and note which blocks of the tier each sequence went to."""
         self._before_change()
         tables = [] if tier == DEVICE else [self._known(self.policy.table(seq)) for seq in seqs]
         answer = self.policy.move(seqs, tier)
@@ -110,11 +105,9 @@ class Traced(MemoryPolicy):
         return answer
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """The policy's promise, or none while stepwise."""
         return 0 if self.stepwise else self.policy.guaranteed_steps(batch)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        """The policy's answer, as in what follows."""
         return self.policy.table(seq)
 
     def usage(self) -> Usage:

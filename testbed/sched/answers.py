@@ -6,7 +6,6 @@ from testbed.memory.policy import MemoryPolicy
 
 
 def one_answer(policy: MemoryPolicy, answer: object) -> Answer:
-    """The answer, if it is one."""
     if not isinstance(answer, (Grant, Refusal)):
         raise wrong_answer(policy, answer, "it gives a Grant or a Refusal")
     return answer
@@ -20,5 +19,4 @@ def whole(plug_in: object, name: str, answer: object) -> int:
 
 
 def wrong_answer(plug_in: object, answer: object, expected: str) -> PlugInError:
-    """What to raise where a plug-in answers something that is none."""
     return PlugInError(f"{type(plug_in).__name__} answered {answer!r}; {expected}")

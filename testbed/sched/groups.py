@@ -64,7 +64,6 @@ class Groups:
         return [*self.running.values(), *(() if self.kept is None else (self.kept,))]
 
     def leave_batch(self, group: SequenceGroup) -> None:
-        """The group no longer decodes."""
         self.beams.pop(group.request.request_id, None)
         group.leave_batch()
 

@@ -35,7 +35,6 @@ class Scheduler(Foresight, ABC):
 
     @property
     def policy(self) -> MemoryPolicy:
-        """The memory policy of this scheduler."""
         return self.state.policy
 
     def add(self, request: Incoming) -> SequenceGroup:

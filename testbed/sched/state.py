@@ -163,7 +163,6 @@ class SchedulerState(Groups):
         raise PlugInError(f"{name} promised {steps} more steps by guaranteed_steps() and then answered {answered}")
 
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """The group is running from now on."""
         group.status = status
         self.running[group.request.request_id] = group
         self.num_seqs += len(group.sequences)

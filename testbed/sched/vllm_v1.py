@@ -142,7 +142,6 @@ class VllmV1(IterationLevel):
             budget = prompts.schedule_chunks(group, plan, budget)
 
     def _ensure_chunk_slots(self, group: SequenceGroup, budget: int, plan: Plan) -> bool:
-        """Whether the next chunk has its slots, or gets them."""
         seq, left, num_stored = group.todo[0]
         return self.state.ensure_slots([seq], num_stored + min(left, self.chunks.max_chunk_tokens, budget), plan)
 
@@ -188,7 +187,6 @@ class AsyncVllmV1(VllmV1):
         return group
 
     def finish(self, group: SequenceGroup) -> None:
-        """The group is answered, but its results are not in."""
         if self.ignore_eos:
             super().finish(group)
             return

@@ -27,7 +27,6 @@ class ArrivalProcess(ABC):
 
 
 def positive(**values: float) -> None:
-    """Raise InputError for a value that is not above zero."""
     for name, value in values.items():
         if not value > 0:
             raise InputError(f"arrivals.{name} is {value}; it must be above 0")
@@ -113,7 +112,6 @@ class SessionWorkload(Workload):
 
     @property
     def turns(self) -> Turns:
-        """Which rows wait for which."""
         assert self.rows.turns is not None
         return self.rows.turns
 

@@ -119,7 +119,6 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
-    """Every request is somewhere."""
     r = scheduler.state
     waiting, running = len(r.waiting) + len(r.arriving), len(r.running) - len(r.ended)
     if totals.arrived - totals.finished - totals.rejected != waiting + running + len(r.swapped):

@@ -31,7 +31,6 @@ class Link:
     since_ps: int = 0
 
     def served(self) -> list[Flow]:
-        """The transfers that make progress."""
         return [flow for flow in self.flows if flow.is_load] or self.flows
 
     @property
@@ -79,7 +78,6 @@ class Links:
         self._links: dict[str, Link] = {}
 
     def begin(self, transfers: Iterable[Transfer]) -> None:
-        """These transfers begin now."""
         for move_id, move in transfers:
             source, target, _ = move
             flow = Flow(move_id, target == DEVICE, max(self._cost.transfer(counted([move])), 1))
@@ -90,7 +88,6 @@ class Links:
             self._expect()
 
     def take_landed(self) -> list[int]:
-        """What has landed since the last call."""
         landed, self.landed = self.landed, []
         return landed
 

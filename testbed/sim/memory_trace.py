@@ -80,13 +80,11 @@ class Tracer:
         self.policy.stepwise = now >= self.trace.start_ps
 
     def noted(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """The requests, remembered for the picture."""
         for request in requests:
             self.trace.requests[request.request_id] = request
             yield request
 
     def finish(self, end_ps: int) -> None:
-        """The run is over."""
         end = min(end_ps, self._stop_ps)
         self._take(self._since_ps, end)
         self.trace.end_ps = max(end, self.trace.start_ps) if self.trace.frames else end

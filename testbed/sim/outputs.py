@@ -31,12 +31,10 @@ class Outputs:
         self._ends: list[tuple[int, int]] = []
 
     def arrived(self, request: Request) -> None:
-        """The request is to be served."""
         self.requests[request.request_id] = request
         self._lengths[request.request_id] = request.output_len
 
     def removed(self, request_id: int) -> Request:
-        """The request has its answer, or was rejected."""
         del self._lengths[request_id]
         return self.requests.pop(request_id)
 

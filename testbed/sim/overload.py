@@ -39,7 +39,6 @@ class WatchfulRecorder(Recorder):
         self._looks = 0
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
-        """Record the request, and look at the bound now and then."""
         super().served(request, group, now_ps)
         weight = 1 / request.output_len
         self._latency_ps += (now_ps - request.arrival_ps) * weight

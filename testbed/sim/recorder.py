@@ -37,13 +37,11 @@ class PackedRows:
         self._packed = 0
 
     def append(self, row: tuple[float, ...]) -> None:
-        """Add a row; the values in the order of the columns."""
         self._pending.append(row)
         if len(self._pending) == BATCH:
             self._pack()
 
     def extend(self, columns: Sequence[ArrayLike]) -> None:
-        """Add many rows, column by column."""
         self._pack()
         block = [compact(column, kind) for column, kind in zip(columns, self._types.values(), strict=True)]
         self._blocks.append(block)
@@ -105,7 +103,6 @@ class Recorder:
         self.requests.append((r.request_id, *times, *lengths, group.num_swaps, group.num_recomputes))
 
     def rejected(self, request: Request, reason: str) -> None:
-        """The request was turned away."""
         self.rejections[request.request_id] = reason
         self.totals.rejected += 1
         r = request
@@ -172,7 +169,6 @@ class Recorder:
 
 
 def packed(column: tuple[int, ...]) -> Counts:
-    """A column of numbers that 64 bits hold."""
     try:
         return np.fromiter(column, np.int64, len(column))
     except OverflowError as error:

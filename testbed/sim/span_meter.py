@@ -135,7 +135,6 @@ class SpanMeter(Meter):
         return slots, time
 
     def _track(self, group: SequenceGroup) -> Tracked:
-        """Count what the group holds now and will never use."""
         request_id, first = group.request.request_id, group.sequences[0]
         if request_id in self._tracked:
             self._forget(group)

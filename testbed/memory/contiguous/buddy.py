@@ -45,14 +45,12 @@ class BuddyAllocator:
         self._free[order].add(start)
 
     def largest_free(self) -> int:
-        """Units in the largest free range."""
         order = self.max_order
         while order and not self._free[order]:
             order -= 1
         return 1 << order if self._free[order] else 0
 
     def free_ranges(self) -> list[tuple[int, int]]:
-        """Every free range as (start, units), in address order."""
         return sorted((start, 1 << order) for order, starts in enumerate(self._free) for start in starts)
 
     def check(self) -> None:

@@ -77,7 +77,6 @@ class GroupIndex:
         self.holder[page] = node, column
 
     def drop(self, page: int) -> None:
-        """The page no longer has its content."""
         node, column = self.holder.pop(page)
         node.pages[column] = NONE
         self.prune(node)
@@ -90,7 +89,6 @@ class GroupIndex:
             node.children -= 1
 
     def check(self) -> None:
-        """Raise AssertionError where pages and nodes do not belong to each other."""
         nodes = {id(node): node for node in self._nodes.values()}
         found = {page: (node, i) for node in nodes.values() for i, page in enumerate(node.pages) if page != NONE}
         assert found == self.holder, "pages and nodes differ"

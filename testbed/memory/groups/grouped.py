@@ -134,7 +134,6 @@ class Grouped(MemoryPolicy):
             self._put(i, pages)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        """The extents of all groups; `group_tables` lists them by group."""
         return [extent for part in self.group_tables(seq) for extent in part.extents]
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
@@ -201,7 +200,6 @@ class Grouped(MemoryPolicy):
         return self.pages.nothing
 
     def _held_pages(self) -> set[tuple[int, int]]:
-        """(column, page) of all tables."""
         tables = self._tables.values()
         return {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
 
@@ -237,7 +235,6 @@ class Grouped(MemoryPolicy):
         return growth_of(events) if events else NO_GROWTH
 
     def _units(self, pages: Pages) -> int:
-        """Units of these pages, by column."""
         return sum(len(some) * self.pages.used_units(i) for i, some in enumerate(pages))
 
     def _give_back(self, seq: Sequence) -> None:

@@ -56,7 +56,6 @@ class GroupedCaching(Grouped):
         self._counts = CacheCounts()
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
-        """Index the pages of the full prompt blocks among the first num_tokens tokens."""
         self._unready[seq.seq_id] = []
         table, node = self._tables[seq.seq_id], self._index.root
         full = min(num_tokens, seq.prompt_len) // self.tokens_per_page
@@ -162,7 +161,6 @@ class GroupedCaching(Grouped):
             self._evictions += 1
 
     def _free_idle(self, column: int, page: int) -> None:
-        """An idle page is free; its content is findable no more."""
         del self._queues[self.pages.queue(column)][page]
         self.pages.set_idle(column, page, False)
         self.pages.put(column, [page])

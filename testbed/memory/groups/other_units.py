@@ -25,7 +25,6 @@ def other_units(pages: PagePool, held: Iterable[PageOf], idle: Iterable[PageOf])
 
 
 def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
-    """The parts of an extent that are in none of these."""
     at = whole.start
     for start, length in [*sorted(parts), Extent(whole.start + whole.length, 0)]:
         if start > at:

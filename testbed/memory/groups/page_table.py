@@ -33,7 +33,6 @@ class PageTable:
         self.pages = [found + taken for found, taken in zip(hit.pages, new, strict=True)]
 
     def group_tables(self, pool: PagePool) -> list[GroupTable]:
-        """Its extents by KV group."""
         return [
             GroupTable(
                 one.group,
@@ -50,7 +49,6 @@ class PageTable:
         return self.pages[column][: max(first - self.dropped[column], 0)]
 
     def drop(self, column: int, count: int) -> None:
-        """Its first `count` pages of a column are its own no more."""
         del self.pages[column][:count]
         self.dropped[column] += count
 

@@ -34,7 +34,6 @@ class BlockIndex(BatchIndex):
         self.tails.pop(seq.seq_id, None)
 
     def forked(self, seq: Sequence) -> None:
-        """Record that a member shares its partial last block."""
         self.tails[seq.seq_id] = self.tables.of(seq)
 
     def needed(self, num_steps: int) -> int:
@@ -94,7 +93,6 @@ class BlockIndex(BatchIndex):
         return growth_of(events)
 
     def _takes(self, num_steps: int) -> list[tuple[int, int]]:
-        """The steps among the next num_steps that take blocks, and how many."""
         size, start = len(self.due), self.batch.extended
         counts = [(soonest, len(self.due[(start + soonest) % size])) for soonest in range(min(num_steps, size))]
         rounds = [(soonest, count) for soonest, count in counts if count]

@@ -31,7 +31,6 @@ class Tables:
         self.live = 0
 
     def of(self, seq: Sequence) -> BlockTable:
-        """The table of a sequence that is on the device."""
         return self.held.get(seq.seq_id) or absent(seq)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -139,7 +138,6 @@ class RegisteredPrefixes(dict[int, list[int]]):
         self.num_blocks = 0
 
     def pin(self, num_tokens: int, blocks: list[int]) -> None:
-        """Keep these blocks as the prefix of num_tokens tokens."""
         self[num_tokens] = blocks
         self.num_blocks += len(blocks)
 
@@ -159,7 +157,6 @@ class RegisteredPrefixes(dict[int, list[int]]):
 
 
 def absent(seq: Sequence) -> NoReturn:
-    """Raise KeyError for a sequence without a table."""
     raise KeyError(f"{seq}: is not on the device (admit it, or move it back, first)")
 
 

@@ -186,7 +186,6 @@ class Paged(MemoryPolicy):
         return self._watermark if self._tables.held else 0
 
     def _available(self) -> int:
-        """Blocks that can be taken now."""
         return len(self._pool.free)
 
     def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
@@ -243,5 +242,4 @@ class Paged(MemoryPolicy):
 
 @lru_cache(1 << 10)
 def taken_at_once(slots: int, evicted: Growth) -> Grant:
-    """The grant of a single step that took `slots` slots."""
     return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED

@@ -45,7 +45,6 @@ class GroupIndex(BlockIndex):
 
     @property
     def is_even(self) -> bool:
-        """Whether all groups have the same number of sequences."""
         return len(self.batch.sequences) == self.widest * len(self.num_seqs)
 
     def requested_last(self, num_steps: int) -> int:

@@ -35,7 +35,6 @@ class SwapSpace:
         return Grant(0, Ops(moves=(Move(DEVICE, HOST, copies),)))
 
     def num_blocks(self, seqs: list[Sequence]) -> int:
-        """A group's blocks on the host, shared ones once."""
         return len(distinct([self.tables[seq.seq_id].blocks for seq in seqs]))
 
     def fetch(self, seqs: list[Sequence], pool: BlockPool) -> tuple[list[BlockTable], Ops]:
@@ -57,12 +56,10 @@ class SwapSpace:
         return table.kept
 
     def check(self) -> None:
-        """Raise AssertionError where blocks were lost or miscounted."""
         self._pool.check(table.blocks for table in self.tables.values())
 
 
 def distinct(tables: list[list[int]]) -> list[int]:
-    """Every block of these tables once, in order of first appearance."""
     return list(dict.fromkeys(block for table in tables for block in table))
 
 

@@ -23,7 +23,6 @@ class CachingPool(BlockPool):
 
     @property
     def num_free(self) -> int:
-        """Blocks that are neither held nor findable."""
         return len(self.free)
 
     def hold(self, nodes: Sequence[Node]) -> int:
@@ -75,7 +74,6 @@ class CachingPool(BlockPool):
         return index.beyond(num_steps, num_free)
 
     def parked(self) -> list[int]:
-        """The parked blocks, by id."""
         return [node.block for node in filter(None, self.index.holder) if node.parked]
 
     def check(self, tables: Iterable[list[int]]) -> None:

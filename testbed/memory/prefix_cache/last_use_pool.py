@@ -95,7 +95,6 @@ class LastUsePool(CachingPool):
         return True
 
     def _settle(self, node: Node, block: int) -> None:
-        """A held block stores what another one stores, or has stored, already."""
         if node.block == HOLE:
             self.index.fill(node, block)
         else:

@@ -94,7 +94,6 @@ class PrefixCaching(Paged):
 
     @property
     def reads_future(self) -> bool:
-        """Whether the eviction order must be fed by foresee_prompts()."""
         return self._cache.order.reads_future
 
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
@@ -144,7 +143,6 @@ class PrefixCaching(Paged):
         return self._within_free(self._match(seq, contents, num_tokens), each, each) is not None
 
     def publish(self, seq: Seq, num_tokens: int) -> None:
-        """Index the full prompt blocks among the first num_tokens tokens."""
         prompt = self._prompts.get(seq.seq_id)
         if prompt is None:
             return
@@ -231,7 +229,6 @@ class PrefixCaching(Paged):
         self._ensure_free(max(total - len(nodes), 0))
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
-        """Evict as many blocks as it takes, if there are enough."""
         if needed + reserve > self._available():
             return False
         short = needed - len(self._cache.free)

@@ -102,7 +102,6 @@ class PrefixIndex:
         self._prune(node)
 
     def chain(self, contents: Iterable[Content]) -> list[int]:
-        """The chained hash of each content."""
         code, codes = self.root.code, []
         for content in contents:
             code = self.hash_of((code, content))
@@ -127,7 +126,6 @@ class PrefixIndex:
         return node
 
     def fill(self, node: Node, block: int) -> None:
-        """`block` holds the content of `node` from now on."""
         if node.block != HOLE:
             self.holder[node.block] = None
         node.block = block

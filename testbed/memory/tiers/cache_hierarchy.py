@@ -156,7 +156,6 @@ class CacheHierarchy:
         return Move(DEVICE, self.tiers[0].name, runs_of(written, self._block_size))
 
     def check(self) -> None:
-        """Raise AssertionError where blocks were lost or transfers are miscounted."""
         for tier in self.tiers:
             tier.check()
         assert not self.written, "an evicted block was not written"

@@ -39,7 +39,6 @@ class LowerTier:
         return block
 
     def slots(self, size: int) -> NonSequenceSlots:
-        """Where the contents lie, in blocks of so many slots."""
         found = [tuple(Extent(b * size, size) for b in held.values()) for held in (self.blocks, self.arriving)]
         return NonSequenceSlots(cached=found[0], in_transit=found[1])
 
@@ -55,12 +54,10 @@ class LowerTier:
                 self.blocks.move_to_end(node)
 
     def pin(self, nodes: Iterable[Node]) -> None:
-        """One transfer more reads the blocks of these nodes."""
         for node in nodes:
             self.pins[node] = self.pins.get(node, 0) + 1
 
     def unpin(self, nodes: Iterable[Node]) -> None:
-        """One transfer fewer reads them."""
         for node in nodes:
             self.pins[node] -= 1
             if not self.pins[node]:

@@ -40,13 +40,11 @@ class PinnedPool(CachingPool):
         return self.num_pinned + len(self.evicted_pinned) + len(self.arriving)
 
     def in_transit(self) -> list[int]:
-        """These blocks."""
         holder = self.index.holder
         pinned = [block for block in self.pins if (node := holder[block]) is not None and node.parked]
         return [*pinned, *sorted(self.evicted_pinned), *sorted(self.arriving)]
 
     def pin(self, node: Node) -> None:
-        """One transfer more reads the node's block."""
         block = node.block
         self.pins[block] = self.pins.get(block, 0) + 1
         if node.parked and self.pins[block] == 1:
@@ -59,14 +57,12 @@ class PinnedPool(CachingPool):
         self.kept[node.block] = self.kept.get(node.block, 0) + 1
 
     def unkeep(self, block: int) -> None:
-        """One transfer fewer needs it."""
         self.kept[block] -= 1
         if not self.kept[block]:
             del self.kept[block]
         self.unpin(block)
 
     def unpin(self, block: int) -> None:
-        """One transfer fewer reads the block."""
         self.pins[block] -= 1
         if self.pins[block]:
             return

@@ -118,7 +118,6 @@ class TieredCaching(PrefixCaching):
         return self._after_writes(self._begin_loads(behind, stay))
 
     def background(self) -> Ops:
-        """Store what the rule has chosen since the last plan."""
         for node in self._store.ahead(self._device):
             self._to_store[0, node] = None
         if not self._to_store:
@@ -173,7 +172,6 @@ class TieredCaching(PrefixCaching):
         return {**super().counters(), **self._hierarchy.moved}
 
     def evicting(self, node: Node) -> None:
-        """The node is about to lose its block on the device."""
         if self._store.at_eviction and self._hierarchy.write_back(node):
             self._choose([node], 1)
 
@@ -207,7 +205,6 @@ class TieredCaching(PrefixCaching):
         return super()._within_free(found, total - pinned, requested)  # pinned blocks are not available anyway
 
     def _begin_loads(self, behind: Lookup, stay: list[Node]) -> Grant:
-        """Load what is below, while the nodes that a prompt finds on the device stay there."""
         chains, transfers = behind.chains(), []
         self._hierarchy.pin_for_loads(chains, stay)
         for place, nodes in chains:
