@@ -1,18 +1,20 @@
 """The typed configuration of a run: what `testbed run`, the Python API, kept runs and the GPU engine are built from."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_known_shape
 from testbed.core.specs import LAYERS, ModelSpec, ServerSpec
 from testbed.parts import Part
-from testbed.sampling import parse_mix
 from testbed.schema import read
 
 # Values that need not be there.
 GROUPS = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
+SHARE = re.compile(r"(?P<beam>beam)?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
+MIX_HINT = "give N:WEIGHT and beamN:WEIGHT with commas between, such as 1:0.5,4:0.3,beam4:0.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +189,23 @@ def _values(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+class Share(NamedTuple):
+    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all weights together."""
+
+    num_seqs: int
+    beam: bool
+    weight: float
+
+
+def parse_mix(text: str) -> list[Share]:
+    shares = []
+    for part in text.split(","):
+        match = SHARE.fullmatch(part.strip())
+        if match is None:
+            raise InputError(f"workload.mix={text}: {part.strip()!r} is no share of the requests ({MIX_HINT})")
+        shares.append(Share(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"])))
+    if not sum(share.weight for share in shares) > 0:
+        raise InputError(f"workload.mix={text}: no weight is above 0 ({MIX_HINT})")
+    return shares

@@ -1,14 +1,14 @@
-"""Pure functions from a run's records to its metrics."""
+"""Pure functions from a run's records to its metrics, and to the requests that meet the service level objectives."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.config import Slo as Slo
 from testbed.core.request import PS
 from testbed.sim.recorder import PackedRows, Recorder
 from testbed.sim.totals import Measures, Totals, mean_ratio
-from testbed.slo import Slo, goodput
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
@@ -24,11 +24,8 @@ def spread(values: Floats) -> dict[str, float | None]:
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
     """Latencies of every served request in s: end to end, normalized, TTFT, and TPOT of outputs above one token."""
-    columns = log.columns()
-    served = columns["finish_ps"] >= 0
-    arrival, first, finish, output_len = (
-        columns[name][served] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
-    )
+    columns = _times(log)
+    arrival, first, finish, output_len = columns[:, columns[2] >= 0]
     longer = output_len > 1
     return {
         "normalized_latency_s_per_token": (finish - arrival) / PS / output_len,
@@ -106,6 +103,12 @@ def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Tota
     return totals.since(start.totals), end_ps - start.time_ps
 
 
+def _times(log: PackedRows) -> NDArray[np.int64]:
+    """Arrival, first token and end of every request in ps, and its output tokens."""
+    columns = log.columns()
+    return np.array([columns[name] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")])
+
+
 def _held(sums: Measures) -> int:
     return sums.live + sums.reserved + sums.internal
 
@@ -123,3 +126,28 @@ def _free(sums: Measures, num_slots: int, times: int) -> list[float | None]:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
+
+
+def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
+    """Whether each request that has ended met the objectives; a rejected request did not.
+
+    The TPOT limit does not apply to an output of one token.
+    """
+    arrival, first, finish, output_len = _times(log)
+    inside = finish >= 0
+    if slo.ttft_s is not None:
+        inside &= (first - arrival) / PS <= slo.ttft_s
+    if slo.tpot_s is not None:
+        inside &= (finish - first) / PS <= slo.tpot_s * (output_len - 1)
+    return inside
+
+
+def goodput(log: PackedRows, slo: Slo, simulated_s: float) -> dict[str, float | None]:
+    """The objectives in s, the share of ended requests that met them, and the rate of those in requests/s."""
+    inside = int(kept(log, slo).sum()) if slo else None
+    return {
+        "ttft_s": slo.ttft_s,
+        "tpot_s": slo.tpot_s,
+        "share_inside": None if inside is None or not len(log) else inside / len(log),
+        "goodput_requests_per_s": None if inside is None or not simulated_s else inside / simulated_s,
+    }
