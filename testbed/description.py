@@ -13,7 +13,7 @@ from testbed.config import RunConfig
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
 from testbed.cost.origin import origin, tested
-from testbed.cost.tier_links import transfers_origin
+from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
 from testbed.memory.policy import PoolSpec
 from testbed.parts import Part

@@ -9,7 +9,7 @@ from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.cost.tier_links import tier_bandwidths
+from testbed.cost.transfers import tier_bandwidths
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.parts import Part
 

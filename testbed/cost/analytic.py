@@ -10,8 +10,7 @@ from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Moved, Work, extra_ps
-from testbed.cost.tier_links import TierLinks
-from testbed.cost.transfers import layer_s, swapped, with_swaps
+from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
 
 
 @dataclass(frozen=True, slots=True)

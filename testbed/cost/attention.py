@@ -6,10 +6,9 @@ from functools import cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.cost.interpolation import Axis, Knots, blend, bracket, curves
+from testbed.cost.interpolation import Axis, Knots, UnequalLengths, blend, bracket, curves
 from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.cost.sections import Choices, Rows, has, rows, table
-from testbed.cost.unequal_lengths import UnequalLengths
 
 Prefill = tuple[tuple[int, int], ...]
 

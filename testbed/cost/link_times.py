@@ -12,8 +12,7 @@ from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.interpolation import Axis, curves
 from testbed.cost.model import Moved
-from testbed.cost.profile_check import check_section
-from testbed.cost.sections import Rows, measured_file, rows
+from testbed.cost.sections import Rows, check_section, measured_file, rows
 
 HARDWARE = Path(__file__).parent / "hardware"
 SECTION = "transfers"

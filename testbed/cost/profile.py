@@ -14,8 +14,15 @@ from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
 from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
-from testbed.cost.tier_links import TierLinks, transfers_origin
-from testbed.cost.transfers import SizedTable, host_link, ring_stand_in, swapped, with_swaps
+from testbed.cost.transfers import (
+    SizedTable,
+    TierLinks,
+    host_link,
+    ring_stand_in,
+    swapped,
+    transfers_origin,
+    with_swaps,
+)
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 

@@ -5,8 +5,7 @@ from collections import deque
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
 from testbed.core.slots import HOST, NO_OPS, Granular, Ops, Refusal
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.answers import one_answer
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Plan, one_answer
 
 
 class Groups:

@@ -9,8 +9,7 @@ from testbed.core.request import Foresight, Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.answers import one_answer
-from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.plan import Outcome, Plan, Results, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.prefill import Limits, Prefills, WholePrefills
 from testbed.sched.state import SchedulerState

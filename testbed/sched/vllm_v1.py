@@ -8,10 +8,9 @@ from testbed.core.request import Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.concurrent_prefills import ConcurrentPrefills
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
-from testbed.sched.prefill import Limits
+from testbed.sched.prefill import ConcurrentPrefills, Limits
 from testbed.sched.scheduler import IterationLevel
 from testbed.sched.state import SchedulerState
 

@@ -12,8 +12,7 @@ from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.sched.answers import wrong_answer
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
 from testbed.sim.totals import Measures, Totals

@@ -11,8 +11,7 @@ from testbed.core.sequence import SequenceStatus
 from testbed.core.slots import Ops, Transfer, Usage, record
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.memory.policy import PoolSpec
-from testbed.sched.answers import whole
-from testbed.sched.plan import Outcome, Plan, windows_of, work_of
+from testbed.sched.plan import Outcome, Plan, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 from testbed.sim import audit
 from testbed.sim.calendar import Calendar

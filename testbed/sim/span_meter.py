@@ -8,8 +8,7 @@ from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
 from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, is_footprint, record
 from testbed.cost.model import UNBOUNDED, Affine
-from testbed.sched.answers import wrong_answer
-from testbed.sched.plan import Outcome, Plan
+from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs

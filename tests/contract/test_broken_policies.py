@@ -15,7 +15,7 @@ from testbed.contract import check_policy
 from testbed.core.slots import Refusal
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
 sys.path.append(str(Path(__file__).parents[1] / "plug_ins"))

@@ -26,9 +26,8 @@ from testbed.core.slots import (
     growth_of,
 )
 from testbed.memory.groups.large_pages import LargePages
-from testbed.memory.groups.other_units import other_units
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
-from testbed.memory.groups.page_table import Hit, PageTable
+from testbed.memory.groups.page_table import Hit, PageTable, other_units
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 WINDOW_SHARE = 0.8  # SGLang's default

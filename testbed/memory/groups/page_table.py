@@ -1,11 +1,14 @@
-"""The pages of one sequence in every column, and which of them its next token still reads."""
+"""The pages of one sequence in every column, what its next token still reads of them, and what no sequence holds."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Extent, GroupTable, ceil_div
+from testbed.core.slots import Extent, GroupTable, NonSequenceSlots, ceil_div
 from testbed.memory.groups.page_rules import Column, PagePool, Pages
 from testbed.memory.policy import UNBOUNDED_LEN
+
+PageOf = tuple[int, int]  # column, and first unit
 
 
 class Hit(NamedTuple):
@@ -79,3 +82,27 @@ class PageTable:
 def first_read(column: Column, token: int, block_size: int) -> int:
     """The first block that a token reads, which also reads itself."""
     return 0 if column.window is None else max(token + 1 - column.window, 0) // block_size
+
+
+def other_units(pages: PagePool, held: Iterable[PageOf], idle: Iterable[PageOf]) -> NonSequenceSlots:
+    """Idle pages are cached; what a whole page has besides held and idle ones is rounding, if one of it is held."""
+    used = dict[Extent, list[Extent]]()
+    for column, page in held:
+        part, whole = Extent(page, pages.used_units(column)), pages.whole(column, page)
+        if part != whole:  # else it leaves nothing unused
+            used.setdefault(whole, []).append(part)
+    cached = dict[Extent, None]()
+    for column, page in idle:
+        part, whole = Extent(page, pages.used_units(column)), pages.whole(column, page)
+        cached[part if whole in used else whole] = None
+        used.get(whole, []).append(part)
+    rounding = (gap for whole, parts in used.items() for gap in gaps(whole, parts))
+    return NonSequenceSlots((), tuple(cached), tuple(rounding))
+
+
+def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
+    at = whole.start
+    for start, length in [*sorted(parts), Extent(whole.start + whole.length, 0)]:
+        if start > at:
+            yield Extent(at, start - at)
+        at = start + length

@@ -6,10 +6,9 @@ from itertools import chain, count, islice
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Answers, Ops, Refusal
 from testbed.memory.policy import PoolSpec
-from testbed.memory.prefix_cache.caching_pool import CachingPool
+from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.last_use_pool import LastUsePool
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
 

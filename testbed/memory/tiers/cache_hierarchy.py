@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node
-from testbed.memory.tiers.lower_tier import LowerTier
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import LowerTier, PinnedPool
 
 ON_DEVICE = -1  # the place of the device, above the tiers 0, 1, ...
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from testbed.core.errors import InputError
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_index import Node
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import PinnedPool
 
 
 class StoreRule:

@@ -27,8 +27,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
 from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy, Lookup
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
-from testbed.memory.tiers.lower_tier import LowerTier
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import LowerTier, PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
 
 
