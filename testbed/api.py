@@ -80,10 +80,9 @@ def sweep(*overrides: str, jobs: int | None = None, folder: str | Path | None = 
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     workers = min(jobs or os.cpu_count() or 1, len(points))
     work = (delayed(_measured)(overrides, {**options, **point}, folder) for point in points)
+    named = [{key: getattr(value, "__name__", value) for key, value in point.items()} for point in points]
     rows = [flat(summary) for summary in Parallel(n_jobs=workers)(work)]
-    return pd.DataFrame(
-        [{**_names(point), **merge_axes(list(axes), row)} for point, row in zip(points, rows, strict=True)]
-    )
+    return pd.DataFrame([{**point, **merge_axes(list(axes), row)} for point, row in zip(named, rows, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,3 @@ def _is_axis(value: Any) -> bool:
     if isinstance(value, list):
         return not (value and isinstance(value[0], Request))
     return isinstance(value, range) or (type(value).__name__ == "ndarray" and value.ndim == 1)
-
-
-def _names(point: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: getattr(value, "__name__", value) for key, value in point.items()}

@@ -31,13 +31,9 @@ def read_pairs(path: str) -> Rows:
             pairs = PlainData(file).load()
     except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
         raise InputError(f"{path}: {error}") from error
-    if not isinstance(pairs, list) or not pairs or not all(map(_is_pair, pairs)):
+    if not isinstance(pairs, list) or not pairs or any(not isinstance(p, list | tuple) or len(p) != 2 for p in pairs):
         raise InputError(f"{path}: contains no list of (prompt, output) pairs")
     return Rows(*columns([(_length(path, prompt), _length(path, output)) for prompt, output in pairs]))
-
-
-def _is_pair(item: object) -> bool:
-    return isinstance(item, list | tuple) and len(item) == 2
 
 
 def _length(path: str, tokens: object) -> int:

@@ -34,11 +34,10 @@ class WmtCsv(FileTrace):
         table = read_table(self.path, names if self.year is None else [*names, "year"])
         sources, targets = (lengths(self.path, name, table[name]) for name in names)
         rows = Rows(sources + self.registered_prefix, targets, registered_prefix=self.registered_prefix)
-        return rows if self.year is None else self._of_year(rows, table["year"])
-
-    def _of_year(self, rows: Rows, years: list[str]) -> Rows:
-        chosen = np.flatnonzero([year.strip() == str(self.year) for year in years])
+        if self.year is None:
+            return rows
+        chosen = np.flatnonzero([year.strip() == str(self.year) for year in table["year"]])
         if not len(chosen):
-            found = ", ".join(sorted(set(years))[:9])
+            found = ", ".join(sorted(set(table["year"]))[:9])
             raise InputError(f"{self.path}: year={self.year}: is none of the file's years ({found})")
         return rows.take(chosen)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import DEVICE, Answer, Answers, Extent, Footprint, Grant, Move, Ops, Usage
+from testbed.core.slots import DEVICE, Answer, Answers, Extent, Grant, Move, Ops
 from testbed.memory.policy import MemoryPolicy
 
 
@@ -21,11 +21,12 @@ class Held(NamedTuple):
     first: int = 0
 
 
-def passed_on(name: str) -> Any:
-    """A method that passes a call on, which may change the policy."""
+def passed_on(name: str, *, changes: bool = True) -> Any:
+    """A method that passes a call on."""
 
     def call(traced: "Traced", *arguments: Any) -> Any:
-        traced._before_change()
+        if changes:
+            traced._before_change()
         return getattr(traced.policy, name)(*arguments)
 
     return call
@@ -41,6 +42,7 @@ class Traced(MemoryPolicy):
     extend, advance, shrink = passed_on("extend"), passed_on("advance"), passed_on("shrink")
     publish, register_prefix = passed_on("publish"), passed_on("register_prefix")
     load, background, landed = passed_on("load"), passed_on("background"), passed_on("landed")
+    table, usage, footprint = (passed_on(name, changes=False) for name in ("table", "usage", "footprint"))
 
     def __init__(self, policy: MemoryPolicy, before_change: Callable[[], object]) -> None:
         self.policy = policy
@@ -106,15 +108,6 @@ class Traced(MemoryPolicy):
 
     def guaranteed_steps(self, batch: Batch) -> int:
         return 0 if self.stepwise else self.policy.guaranteed_steps(batch)
-
-    def table(self, seq: Sequence) -> list[Extent]:
-        return self.policy.table(seq)
-
-    def usage(self) -> Usage:
-        return self.policy.usage()
-
-    def footprint(self, seq: Sequence) -> Footprint | None:
-        return self.policy.footprint(seq)
 
     def _known(self, extents: list[Extent]) -> tuple[Extent, ...]:
         """These extents; equal ones are one object, because thousands of frames repeat them."""

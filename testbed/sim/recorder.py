@@ -97,17 +97,16 @@ class Recorder:
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
-        r = request
-        lengths = r.prompt_len, r.output_len, r.num_seqs
-        times = r.arrival_ps, self._first_ps.pop(r.request_id), now_ps
-        self.requests.append((r.request_id, *times, *lengths, group.num_swaps, group.num_recomputes))
+        r, first_ps = request, self._first_ps.pop(request.request_id)
+        counts = r.prompt_len, r.output_len, r.num_seqs, group.num_swaps, group.num_recomputes
+        self.requests.append((r.request_id, r.arrival_ps, first_ps, now_ps, *counts))
 
     def rejected(self, request: Request, reason: str) -> None:
         self.rejections[request.request_id] = reason
         self.totals.rejected += 1
         r = request
-        times = r.arrival_ps, NOT_YET, NOT_YET
-        self.requests.append((r.request_id, *times, r.prompt_len, r.output_len, r.num_seqs, 0, 0))
+        counts = r.prompt_len, r.output_len, r.num_seqs, 0, 0
+        self.requests.append((r.request_id, r.arrival_ps, NOT_YET, NOT_YET, *counts))
 
     def span(
         self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen

@@ -103,9 +103,11 @@ class Grouped(MemoryPolicy):
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 needed[i] += count
                 unread[i] += self._tables[seq.seq_id].unread(i)
-        if not self.pages.fits(needed, self._unshared(unread)):
+        gone = self._unshared(unread)
+        if not self.pages.fits(needed, gone):
             return Refusal.LATER
-        idle, returned = self.pages.idle_units, self._units(self._unshared(unread))
+        idle = self.pages.idle_units
+        returned = sum(len(pages) * self.pages.used_units(i) for i, pages in enumerate(gone))
         for seq in batch:
             self._give_back(seq)
         self._ensure_free(needed)
@@ -147,15 +149,10 @@ class Grouped(MemoryPolicy):
         total, free = self.pages.total, self.pages.free_units
         return Usage(total, live, held, total - free, 0, free, free)
 
-    def usage_of(self, group: int) -> tuple[int, int]:
-        """Live and held units of one KV group."""
-        columns = [i for i, one in enumerate(self.pages.columns) if one.group == group]
-        tables = self._tables.values()
-        live = sum(table.live(i) for table in tables for i in columns)
-        return live, sum(len(table.pages[i]) * self.pages.used_units(i) for table in tables for i in columns)
-
     def non_sequence_slots(self) -> NonSequenceSlots:
-        return other_units(self.pages, self._held_pages(), self._idle_pages())
+        tables = self._tables.values()
+        held = {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
+        return other_units(self.pages, held, self._idle_pages())
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
@@ -198,10 +195,6 @@ class Grouped(MemoryPolicy):
         """Pages of a hit that no sequence holds."""
         return self.pages.nothing
 
-    def _held_pages(self) -> set[tuple[int, int]]:
-        tables = self._tables.values()
-        return {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
-
     def _idle_pages(self) -> Iterable[tuple[int, int]]:
         """(column, page) of what no sequence holds and is findable."""
         return ()
@@ -232,9 +225,6 @@ class Grouped(MemoryPolicy):
         for first, count in Counter(-seq.num_slots % size for seq in batch).items():
             events += [(step, count * self._block_units) for step in range(first, num_tokens, size)]
         return growth_of(events) if events else NO_GROWTH
-
-    def _units(self, pages: Pages) -> int:
-        return sum(len(some) * self.pages.used_units(i) for i, some in enumerate(pages))
 
     def _give_back(self, seq: Sequence) -> None:
         table = self._tables[seq.seq_id]

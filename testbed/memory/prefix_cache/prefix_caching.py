@@ -122,7 +122,8 @@ class PrefixCaching(Paged):
         if nodes is None:
             return Refusal.LATER
         nodes = nodes[:common] if more else nodes
-        self._count(first, contents, len(nodes))
+        if self._counts.add(first, self.block_size, len(nodes)) and self.reads_future:
+            self._cache.order.requested(self._cache.index.chain(contents))
         self._ensure_free_with_hits(nodes, total)
         self._allocate_tables(seqs, each, common, [node.block for node in nodes])
         num_cached, shared = len(nodes) * self.block_size, common * self.block_size
@@ -241,7 +242,3 @@ class PrefixCaching(Paged):
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
         return CachingPool(num_blocks, order, hash_of)
-
-    def _count(self, seq: Seq, contents: Sequence[Content], num_hits: int) -> None:
-        if self._counts.add(seq, self.block_size, num_hits) and self.reads_future:
-            self._cache.order.requested(self._cache.index.chain(contents))

@@ -105,7 +105,8 @@ class TieredCaching(PrefixCaching):
             return GRANTED
         found = self._match(seq, contents, num_tokens)
         behind = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
-        if not self._is_worth_loading(behind):
+        num_below = len(behind.below) * self.block_size
+        if not num_below or not self._load.is_worth(self._spec, self._lower[behind.below[0][0]], num_below):
             return GRANTED
         total = max(ceil_div(num_tokens, self.block_size), len(found) + len(behind))
         if total > self._capacity():
@@ -189,10 +190,6 @@ class TieredCaching(PrefixCaching):
         super()._ensure_free_with_hits(nodes, total)
         self._hierarchy.touch(nodes)
         self._choose(self._store.found(nodes))
-
-    def _is_worth_loading(self, behind: Lookup) -> bool:
-        num_tokens = len(behind.below) * self.block_size
-        return bool(num_tokens) and self._load.is_worth(self._spec, self._lower[behind.below[0][0]], num_tokens)
 
     def _is_available(self, missing: int, stay: list[Node]) -> bool:
         """Whether so many blocks are free, or can be evicted while these nodes stay on the device."""
