@@ -129,10 +129,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
-    """Whether each request that has ended met the objectives; a rejected request did not.
-
-    The TPOT limit does not apply to an output of one token.
-    """
+    """Whether each request was answered and met the objectives; an output of one token has no TPOT."""
     arrival, first, finish, output_len = _times(log)
     inside = finish >= 0
     if slo.ttft_s is not None:

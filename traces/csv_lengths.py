@@ -75,10 +75,7 @@ class CsvLengths(FileTrace):
 
 
 def write_lengths(path: str, rows: Rows) -> None:
-    """Write rows as a CSV (gzip where the name ends in .gz), so that a slow reader runs only once.
-
-    Content ids are included; reading them requires the same tokens_per_id.
-    """
+    """Write rows as a CSV (gzip by its name), for which a slow reader runs once; ids need the same tokens_per_id."""
     columns: dict[str, Sequence[object]] = {"input_tokens": rows.prompt_len.tolist()}
     columns["output_tokens"] = rows.output_len.tolist()
     if rows.arrival_s is not None:

@@ -108,10 +108,7 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
 
 
 def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
-    """Qwen3-Next's gated delta net, in all layers but each full_attention_interval-th.
-
-    Its states are of the model's type, as vLLM keeps them by default.
-    """
+    """Qwen3-Next's gated delta net, in all but each full_attention_interval-th layer; states of the model's type."""
     types = fields.get("layer_types")
     interval = fields.whole("full_attention_interval", 4)
     count = num_layers - num_layers // interval if types is None else types.count("linear_attention")
@@ -155,10 +152,7 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
 
 
 def model_of(path: Path, name: str | None = None) -> ModelSpec:
-    """The shape that a config.json describes, named `name` or else after the file or its folder.
-
-    A file with the fields of a ModelSpec, such as import-model writes, is read unchanged.
-    """
+    """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is read unchanged."""
     try:
         text = path.read_text(encoding="utf-8")
         config = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)

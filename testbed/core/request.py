@@ -188,10 +188,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Timed rows: request i arrives at arrival_ps[i], in order of arrival.
-
-    num_seqs and beam: the sampling of requests whose row has none.
-    """
+    """Timed rows in order of arrival; num_seqs and beam are the sampling of requests whose row has none."""
 
     rows: Rows
     arrival_ps: Column

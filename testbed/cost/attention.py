@@ -69,10 +69,7 @@ class DecodeTable:
         self._part = cache(lambda num_seqs, share: self.curve(num_seqs).share(share))
 
     def span(self, work: Work, saved: int) -> Affine:
-        """Iterations in a row in which every sequence reads one token more each time, up to the next knot or bin.
-
-        Shared blocks save the reading of `saved` tokens.
-        """
+        """Iterations up to the next knot or bin, each with a token more a sequence; shared blocks save `saved`."""
         num_seqs, read = work.decode_seqs, work.decode_context - saved
         first, growth, end = self.curve(num_seqs).piece(read)
         steps = _steps(end, read, num_seqs)
@@ -96,10 +93,7 @@ class DecodeTable:
 
 
 def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
-    """The (num_seqs, total_context) points of one block size and spread.
-
-    A section without these two axes is of equal lengths and says nothing of block sizes.
-    """
+    """The points of one block size and spread; those without these two axes are of equal lengths and any block size."""
     if points and len(points[0][0]) == 2:
         return points
     chosen = [((key[2], key[3]), ps) for key, ps in points if key[:2] == (block_size, spread)]

@@ -81,19 +81,13 @@ def derived_cost(
     path: str | None = None,
     attainable: float | None = None,
 ) -> ProfileCost:
-    """Costs on a server whose GPU was not measured: `path`, a profile of `source`, scaled to the server's GPU.
-
-    Without a path it is the shipped profile of the model and its number of GPUs; attainable is as in `derive`.
-    """
+    """Costs scaled to the server's GPU from a profile of `source`: `path`, or the shipped one of model and num_gpus."""
     profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
     return ProfileCost(model, server, derive(profile, source, server.gpu, attainable), choices)
 
 
 class Loads:
-    """Bytes of device memory and FLOPs behind each measured point, for one GPU's shard.
-
-    byte_kv_bandwidth: share of the bandwidth that decode attention keeps where K and V have one byte a value.
-    """
+    """Bytes of memory and FLOPs behind each point of one GPU's shard. byte_kv_bandwidth: as in Efficiencies."""
 
     def __init__(self, model: ModelSpec, num_gpus: int, byte_kv_bandwidth: float = 1.0) -> None:
         check_plain(replace(model, kv_dtype_bytes=None), "a profile")

@@ -22,10 +22,7 @@ COPIES, GATHER = "copies", "gather"
 
 
 class LinkTimes:
-    """Picoseconds of a transfer: linear in the number of extents, in their bytes and in the block size between points.
-
-    Beyond the largest measured value the last line continues; below the smallest its time is used.
-    """
+    """Picoseconds of a transfer, linear in extents, their bytes and the block size; level below the smallest points."""
 
     def __init__(self, points: Rows) -> None:
         found = dict[tuple[str, str], dict[int, list[tuple[int, int, int]]]]()

@@ -34,10 +34,7 @@ def swapped(moves: Iterable[Moved]) -> dict[str, list[Moved]]:
 
 
 class SizedTable:
-    """Times by block size and number of blocks; between measured block sizes they are blended.
-
-    A longer extent counts as the blocks of the largest measured size that it would fill.
-    """
+    """Times by block size and blocks, blended between sizes; a longer extent counts as blocks of the largest size."""
 
     def __init__(self, points: Iterable[tuple[tuple[int, int], int]]) -> None:
         self._curves = curves((size, count, ps) for (size, count), ps in points)
@@ -66,10 +63,7 @@ def host_link(model: ModelSpec, server: ServerSpec) -> Callable[[int, int], int]
 
 
 def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callable[[int], int]:
-    """One all-reduce by bytes: measured, or a ring over the server's links (Megatron-LM) with no latency.
-
-    Measured on fewer GPUs than requested, or only on more, times go by the ring's share (n - 1) / n.
-    """
+    """One all-reduce by bytes: as measured, by (n - 1) / n for another n, or a ring over links without latency."""
     if server is None or server.num_gpus == 1:
         return lambda num_bytes: 0
     n = server.num_gpus

@@ -9,10 +9,7 @@ from testbed.memory.policy import MemoryPolicy
 
 
 class Held(NamedTuple):
-    """The slots of a sequence for num_tokens tokens: on the device, then on the host while it is swapped out.
-
-    first: the token at which they begin; others have been given back.
-    """
+    """The slots of a sequence's tokens from `first` on: on the device, then on the host while it is swapped out."""
 
     request_id: int
     num_tokens: int

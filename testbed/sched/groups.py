@@ -133,10 +133,7 @@ class Groups:
         """The group, which is in no batch, is about to lose its slots."""
 
     def preempt_by_recompute(self, group: SequenceGroup, tail_tokens: int = 0) -> None:
-        """Recompute: prompt and generated tokens go back to the head of the queue.
-
-        With tail_tokens it loses at least so many of its last slots and keeps the others, which one group may do.
-        """
+        """Tokens go back to the head of the queue; with tail_tokens one group loses only so many of its last slots."""
         self.before_preemption(group)
         if tail_tokens and self.kept is None:
             self.kept, resident, group.resident = group, group.resident, []

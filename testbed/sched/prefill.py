@@ -29,10 +29,7 @@ class Prefills(ABC):
         self.partial: SequenceGroup | None = None
 
     def schedule_prefills(self, plan: Plan) -> None:
-        """Continue the unfinished prefill, then admit from the head of the queue, within the token budget.
-
-        A plan that preempts admits no request, and none is admitted while a swapped group returns first.
-        """
+        """Continue the unfinished prefill, then admit within the budget; none after a preemption or before a swap."""
         state, waiting = self.state, self.state.waiting
         if (self.partial is None and (not waiting or waiting[0] is state.refused)) or plan.preempted_any:
             return
@@ -78,10 +75,7 @@ class Prefills(ABC):
 
     @abstractmethod
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Put as much of the group's prefill into the plan as the budget allows; returns what is left of it.
-
-        The group is the partial one if something of it is left.
-        """
+        """Put as much of the group's prefill into the plan as the budget allows; what is left of the budget."""
 
 
 class WholePrefills(Prefills):

@@ -97,10 +97,7 @@ class VllmV1(IterationLevel):
                 preempt_victim(state, self.preemption, plan)
 
     def _lacks_slots(self) -> bool:
-        """Whether the next tokens of all running requests need more slots than are free or cached.
-
-        False where their blocks do not say: a policy that returns slots may need fewer.
-        """
+        """Whether the next tokens of all that run need more slots than there are; False where blocks do not say."""
         policy, budget, needed = self.state.policy, self.max_num_batched_tokens, 0
         for group in self.state.running.values():
             seq = group.sequences[0]

@@ -168,10 +168,7 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
 
 
 def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
-    """The rows in the order in which they would go out if every answer took as long as its record says.
-
-    What looks at a trace beforehand (Belady's order of eviction) sees it in this order; the run's own may differ.
-    """
+    """The rows in the order of sending if answers take as long as recorded, which Belady's order sees beforehand."""
     sent_s = np.zeros(len(turns))
     ends_s = np.zeros(turns.num_sessions)
     for row, before in enumerate(turns.after):

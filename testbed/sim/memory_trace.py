@@ -145,10 +145,7 @@ def trace_memory(
     max_frames: int = MAX_FRAMES,
     pool: PoolSpec | None = None,
 ) -> MemoryTrace:
-    """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between.
-
-    pool: where the policy has several KV groups or tiers.
-    """
+    """Simulate, step by step from start_ps to stop_ps, and keep the pool. `pool`: for several KV groups, or tiers."""
     env, policy = simpy.Environment(), scheduler.policy
     block_size = int(getattr(policy, "block_size", getattr(policy, "page_units", BLOCK_SIZE)))
     tokens_per_block = int(getattr(policy, "tokens_per_page", block_size))

@@ -193,10 +193,7 @@ def compact(column: ArrayLike, kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def request_columns(recorder: Recorder) -> Columns:
-    """One row a request that has ended, in order of arrival; a rejected one has a reason and no times.
-
-    ttft_s, tpot_s (where there is more than one output token) and e2e_s are in seconds.
-    """
+    """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a reason, no times."""
     table = in_seconds(recorder.requests.columns())
     reasons = [recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()]
     table["rejected"] = np.array(reasons, dtype=object)

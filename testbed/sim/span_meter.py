@@ -16,10 +16,7 @@ from testbed.sim.totals import NO_CHANGE, NO_SHARED, Changes, Seen, Shared, Span
 
 
 class Tracked:
-    """A resident group's never-used slots: `active` ones by now, and (from_len, slots) of those to come.
-
-    They count until the group leaves: `alive` is false then.
-    """
+    """Never-used slots of a resident group, `alive` until it leaves: `active` by now, (from_len, slots) to come."""
 
     __slots__ = ("active", "alive", "later")
 

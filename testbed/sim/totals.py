@@ -113,10 +113,7 @@ def minus(a: Measures, b: Measures) -> Measures:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start: counts, and measures over all iterations and over all time; `sharing` is never changed.
-
-    All are whole numbers of any size, so that adding step by step and adding spans give the same.
-    """
+    """Sums since the start over iterations and time, in whole numbers, so that steps and spans give the same."""
 
     iterations: int = 0
     busy_ps: int = 0

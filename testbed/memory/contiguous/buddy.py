@@ -2,10 +2,7 @@
 
 
 class BuddyAllocator:
-    """Ranges of 2^order units, aligned to their size, lowest address first.
-
-    A pool whose size is no power of two starts as the aligned powers of two that fill it from unit 0.
-    """
+    """Aligned ranges of 2^order units, lowest address first; a pool starts as the powers of two that fill it from 0."""
 
     __slots__ = ("_free", "max_order", "num_free", "num_units")
 

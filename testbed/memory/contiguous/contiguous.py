@@ -160,10 +160,7 @@ class Contiguous(MemoryPolicy):
             assert r.seq.num_slots <= r.slots <= self.block_size << r.order, f"{r.seq} overran its reservation"
 
     def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
-        """See `max_seq_len`; reservations do not shrink as outputs grow, so bisection finds the last that fits.
-
-        In a large pool that is the longest, which is looked at first.
-        """
+        """By bisection: reservations do not shrink as outputs grow. The longest, which mostly fits, is tried first."""
         units = self._buddy.num_units
 
         def is_too_long(output_len: int) -> bool:

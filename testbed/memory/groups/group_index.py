@@ -20,10 +20,7 @@ class GroupNode:
 
 
 class GroupIndex:
-    """Chains of contents to pages. The page of a state has what follows the whole chain up to its block.
-
-    windows: of each column, the last tokens that are read; None: all.
-    """
+    """Chains of contents to pages, a state's page after its chain. windows: tokens that a column reads; None: all."""
 
     def __init__(self, windows: Sequence[int | None], block_size: int) -> None:
         self.windows = tuple(windows)
@@ -45,10 +42,7 @@ class GroupIndex:
         return path
 
     def hits(self, path: Sequence[GroupNode], unready: Container[int]) -> list[int]:
-        """After how many of these blocks every group has what the next token reads, the most first.
-
-        `unready` pages are as if they were not there.
-        """
+        """After how many blocks, the most first, every group has what the next token reads, `unready` pages aside."""
         found, runs = list[int](), [0] * len(self.windows)
         for num_blocks, node in enumerate(path, 1):
             pages = zip(runs, node.pages, strict=True)

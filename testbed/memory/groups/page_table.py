@@ -20,10 +20,7 @@ class Hit(NamedTuple):
 
 
 class PageTable:
-    """The pages of one sequence by column; of column c, it has none for its first `dropped[c]` blocks.
-
-    num_cached: leading tokens that it found in the cache.
-    """
+    """The pages of one sequence by column, from block `dropped[c]` on; num_cached: tokens found in the cache."""
 
     __slots__ = ("block_size", "columns", "dropped", "num_cached", "pages", "seq")
 

@@ -63,10 +63,7 @@ class BlockIndex(BatchIndex):
         return len(due) * len(self.due)
 
     def grow(self, num_steps: int) -> Growth:
-        """Append the blocks for num_steps more steps, as these would take them from the end of the free list.
-
-        It must be long enough.
-        """
+        """Append the blocks for num_steps more steps in their order, from the end of the free list, which has them."""
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
         in_turn = self.due[now:] + self.due[:now]

@@ -60,10 +60,7 @@ class Tables:
             self.live -= dropped
 
     def copying_writers(self, tails: Iterable[BlockTable]) -> list[BlockTable]:
-        """The tables that must copy their partial last block before a write, in the order of writing.
-
-        The first writers of a shared block copy it; the last one writes in place.
-        """
+        """The tables that must copy a partial last block before a write: all writers of a shared one but the last."""
         writers: list[BlockTable] = []
         counts: dict[int, int] = {}
         sharers = self.pool.sharers

@@ -29,10 +29,7 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 @dataclass(slots=True)
 class CachedPrompt:
-    """The contents of a sequence's full prompt blocks.
-
-    The first `published` of them are indexed up to `node`, by this sequence's blocks or by equal ones.
-    """
+    """The contents of a sequence's full prompt blocks, the first `published` of them indexed up to `node`."""
 
     contents: Sequence[Content]
     published: int

@@ -14,10 +14,7 @@ HOLE = -1
 
 
 def block_contents(ids: Sequence[int], tokens_per_id: int, num_tokens: int, block_size: int) -> Sequence[Content]:
-    """What the full blocks among a prompt's first num_tokens tokens store; each id names tokens_per_id tokens.
-
-    A block is several ids, one id, or one of the equal parts of an id.
-    """
+    """What the full blocks of num_tokens tokens store: several ids, one id, or one of the equal parts of an id."""
     full = num_tokens // block_size
     if block_size == tokens_per_id:
         return ids[:full]

@@ -136,10 +136,7 @@ class CacheHierarchy:
         return transfer
 
     def write_back(self, node: Node) -> bool:
-        """Write a block that is about to be evicted to the first tier; whether it is stored by this.
-
-        The write is a part of the next iteration: `take_written` orders it.
-        """
+        """Write a block that is about to be evicted to the first tier, in the next iteration; whether it stores it."""
         tier = self.tiers[0]
         target = None if node in tier else tier.take(node)
         if target is None:
