@@ -170,7 +170,6 @@ def _measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str 
 
 
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
-    """Share inside and goodput, where there were requests to judge by, and not too many."""
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if slo["share_inside"] is None:
         raise InputError(f"at {rate:g} requests/s none comes in time; the objectives may be out of reach, or raise "

@@ -103,7 +103,6 @@ def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: Preemption
 
 
 def _check_kinds(config: RunConfig) -> None:
-    """A class or an object at hand must be of its kind; a scheduler is made with the run's policy, so never before."""
     for group, kind in KINDS.items():
         target = getattr(config, group).target
         if group == "trace" and isinstance(target, Workload):

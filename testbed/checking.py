@@ -71,7 +71,6 @@ def check(
 
 
 def _check_scheduler(kind: type[Scheduler], pools: list[PoolSpec], parameters: dict[str, Any]) -> ClauseBroken | None:
-    """In every pool and under every policy that it goes with; needed limits that are not given are LIMITS."""
     requested = inspect.signature(kind).parameters
     is_unknown = not any(one.kind is one.POSITIONAL_OR_KEYWORD for one in requested.values())  # compiled
     takes_limits = is_unknown and issubclass(kind, IterationLevel)

@@ -122,7 +122,6 @@ def _is_user_supplied(folder: str) -> bool:
 
 
 def _installed_files(name: str, path: Path) -> dict[str, Path]:
-    """All files of an installed package, or the file of an installed module."""
     if path.name != "__init__.py":
         return {name: path}
     files = [file for file in sorted(path.parent.rglob("*")) if file.is_file() and file.suffix != ".pyc"]

@@ -109,7 +109,6 @@ def _check_given_pool(server: ServerConfig, model: ModelSpec, num_slots: int) ->
 
 
 def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | None) -> int | None:
-    """Slots of a pool that is given in blocks of the policy's size; None where it is not."""
     if server.num_blocks is None:
         return None
     if block_size is None:

@@ -104,7 +104,6 @@ def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Tota
 
 
 def _times(log: PackedRows) -> NDArray[np.int64]:
-    """Arrival, first token and end of every request in ps, and its output tokens."""
     columns = log.columns()
     return np.array([columns[name] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")])
 

@@ -86,7 +86,6 @@ class Part:
         return called(partial(target, *first, **instances), key, self.name)
 
     def _check(self, target: Any, key: str) -> None:
-        """Raise InputError for a parameter that the constructor does not have, or of another type than declared."""
         declared = _declared(target)
         for name, value in self.parameters.items():
             place = dotted(key, name)

@@ -88,7 +88,6 @@ def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
 
 
 def _check_stamps(rows: Rows, speedup: float) -> None:
-    """Time stamps must stay below what whole picoseconds in 64 bits can count."""
     if rows.arrival_s is None or not len(rows):
         return
     worst = int(np.argmax(np.abs(rows.arrival_s)))

@@ -88,7 +88,6 @@ class ServeGenFolder(Trace):
                 yield Window(start, end, rate, pattern, shape)
 
     def _lengths(self, path: Path) -> Mapping[float, list[tuple[Column, Floats]]]:
-        """Values and shares of prompts and outputs, by the time from which they are valid."""
         content = read_json(str(path))
         try:
             tables = {float(start): [_table(fields[name]) for name in LENGTHS] for start, fields in content.items()}

@@ -138,7 +138,6 @@ def _problems(item: Any) -> Iterator[str | None]:
 
 
 def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]], int]:
-    """The prompts' ids, line by line as in the log, and how many tokens an id stands for."""
     items = list(json_lines(path))
     if len(items) != len(prompt_lens):
         raise InputError(f"{path}: {len(items)} prompts for {len(prompt_lens)} requests of the log")

@@ -43,7 +43,6 @@ class TokenMemory:
         self._copy(self.tiers[move.source], self.tiers[move.target], move.copies)
 
     def _ends(self, move: Move) -> tuple[Slots, Slots]:
-        """What the slots that a move reads hold now, and those that it writes."""
         source, target = self.tiers[move.source], self.tiers[move.target]
         pairs = [(src + i, dst + i) for src, dst, length in move.copies for i in range(length)]
         return {src: source.get(src) for src, _ in pairs}, {dst: target.get(dst) for _, dst in pairs}

@@ -175,7 +175,6 @@ class Witness:
     def _written(
         self, seq: Sequence, table: GroupTable, start: int, end: int
     ) -> Iterator[tuple[list[int], list[Hashable]]]:
-        """The slots that the tokens from `start` to `end` write in a group, and what they hold then."""
         group, extents, first, each = table
         tokens, start = self.tokens[seq.seq_id], min(max(start, first), end)  # what is dropped at once is never stored
         if each:

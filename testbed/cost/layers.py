@@ -69,7 +69,6 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
 
 
 def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:
-    """Whole iterations beyond their kernels, of one kind; nothing where they were not measured."""
     points = rows(profile, section) if has(profile, section) else []
     chosen = [(key[-1], ps) for key, ps in points if key[:-1] == kind]
     return Line(chosen) if chosen else _nothing

@@ -115,7 +115,6 @@ class RecordedBeams(BeamModel):
         self.searches = self._read()
 
     def _read(self) -> list[dict[int, tuple[Replacement, ...]]]:
-        """Replacements by step, a search after another."""
         searches = dict[int, dict[int, tuple[Replacement, ...]]]()
         with open(self.path, newline="") as file:
             lines = csv.reader(file)
@@ -140,7 +139,6 @@ class RecordedBeams(BeamModel):
         return pairs
 
     def _row(self, line: int, cells: list[str]) -> tuple[int, int, Replacement | None]:
-        """Request, step and pair of a line, None where all survive."""
         numbers = cells[:2] if cells[2:] == ["", ""] else cells
         if len(cells) != len(COLUMNS) or not all(cell.isdecimal() for cell in numbers) or int(cells[1]) < FIRST_STEP:
             wanted = f"{len(COLUMNS)} whole numbers, the step at least {FIRST_STEP}"

@@ -153,7 +153,6 @@ class Scheduler(Foresight, ABC):
                 plan.decode_max_context = max(plan.decode_max_context, read)
 
     def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
-        """The group's prefill is complete, and has generated its next output token."""
         group.generate()
         if group.request.request_id in ended:
             self.finish(group)

@@ -68,7 +68,6 @@ class StaticBatch(Scheduler):
         return Outcome([chunk.group for chunk in plan.chunks], finished, grown)
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
-        """Whether the batch may grow by `group`; the first of a batch always runs."""
         batch = [*(chunk.group.request for chunk in plan.chunks), group.request]
         padded_len = max(r.prompt_len for r in batch) + max(self.output_len[r.request_id] for r in batch)
         return not plan.chunks or (len(batch) <= self.max_batch_size and padded_len <= self.max_padded_len)

@@ -92,7 +92,6 @@ class Links:
         return landed
 
     def _expect(self) -> None:
-        """Wake up where the next transfer lands."""
         self.next_ps = min((link.next_ps for link in self._links.values()), default=UNBOUNDED)
         if self.next_ps < UNBOUNDED:
             now_ps = int(self._env.now)
@@ -104,7 +103,6 @@ class Links:
             self._expect()
 
     def _land(self, now_ps: int) -> None:
-        """All that has landed by now, link by link."""
         landed = [move_id for link in self._links.values() for move_id in link.land(now_ps)]
         self.num_pending -= len(landed)
         self.landed += landed

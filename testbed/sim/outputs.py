@@ -82,7 +82,6 @@ class Outputs:
                 heapq.heappush(self._ends, (step, request_id))
 
     def _pop_ended(self, step: int) -> list[int]:
-        """The groups of the batch that have their whole output by batch step `step`, in order of request id."""
         ends = self._ends
         ended: list[int] = []
         while ends and ends[0][0] <= step:

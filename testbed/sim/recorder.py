@@ -154,7 +154,6 @@ class Recorder:
         self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
 
     def _firsts(self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts) -> list[Counts]:
-        """The Measures of the first iteration of each span, column by column."""
         used = [packed(column) for column in zip(*accounts, strict=True)]
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used

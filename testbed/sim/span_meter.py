@@ -115,7 +115,6 @@ class SpanMeter(Meter):
         return rows
 
     def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
-        """What the second and later iterations see that the first did not."""
         live, live_time = span.ramp(self._growing * self._slots_per_token)
         held, held_time = (0, 0) if grown.growth is NO_GROWTH else self._taken_after(span, grown.growth)
         evicted, evicted_time = (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
@@ -152,7 +151,6 @@ class SpanMeter(Meter):
         return tracked
 
     def _joined(self, group: SequenceGroup) -> None:
-        """The group decodes from the next step on, with all its sequences."""
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:
             tracked = self._track(group)

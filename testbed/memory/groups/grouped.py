@@ -171,7 +171,6 @@ class Grouped(MemoryPolicy):
             table.check()
 
     def _longest_of(self) -> int:
-        """The most tokens whose pages fit the pool while it is empty, at most max_len."""
         low, high = 0, self._max_len
         while low < high:
             middle = (low + high + 1) // 2
@@ -192,7 +191,6 @@ class Grouped(MemoryPolicy):
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
 
     def _idle(self, hit: Hit) -> Pages:
-        """Pages of a hit that no sequence holds."""
         return self.pages.nothing
 
     def _idle_pages(self) -> Iterable[tuple[int, int]]:
@@ -214,7 +212,6 @@ class Grouped(MemoryPolicy):
         self.pages.put(column, pages)
 
     def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
-        """Pages by column that a sequence takes as it grows from `before` to `after` slots."""
         count = ceil_div(after, self.tokens_per_page) - ceil_div(before, self.tokens_per_page)
         return [count if one.per_block else int(is_new) for one in self.pages.columns]
 

@@ -100,7 +100,6 @@ class GroupedCaching(Grouped):
         assert len(idle) == sum(self.pages.idle), "idle pages are miscounted"
 
     def _contents(self, seq: Sequence) -> list[Content]:
-        """What the full blocks of its prompt store; none where no other prompt could have the same content."""
         ids = seq.prompt_ids
         return [] if ids is None else list(block_contents(ids, seq.tokens_per_id, seq.prompt_len, self.tokens_per_page))
 

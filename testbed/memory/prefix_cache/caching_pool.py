@@ -161,7 +161,6 @@ class LastUsePool(CachingPool):
         self._check(tables, list(self.queue))
 
     def _forget(self, block: int) -> bool:
-        """The block stores nothing any more; whether it was cached."""
         holder = self.index.holder
         node = holder[block]
         if node is None:

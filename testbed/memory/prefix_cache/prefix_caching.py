@@ -192,7 +192,6 @@ class PrefixCaching(Paged):
         return block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
-        """The leading blocks of these contents that are cached, for a sequence of num_tokens tokens."""
         return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
 
     def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
@@ -222,7 +221,6 @@ class PrefixCaching(Paged):
         return found
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
-        """Hold these nodes, and evict others until what is missing of `total` blocks is free."""
         self._tables.live += self._cache.hold(nodes) * self.block_size
         self._ensure_free(max(total - len(nodes), 0))
 
