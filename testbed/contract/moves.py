@@ -118,15 +118,12 @@ class Moves:
         self._plan, self._steps = [], 0
         for group in self.groups.values():
             if group.decodes and group.first.num_stored >= group.num_tokens and not group.is_forked:
-                self._fork_all(group)
+                group.is_forked = True
+                for child in group.sequences[1:]:
+                    self._fork(group.first, child)
+                group.held = list(group.sequences)
         if self.questions.thorough:
             self.witness.check_tokens()
-
-    def _fork_all(self, group: Group) -> None:
-        group.is_forked = True
-        for child in group.sequences[1:]:
-            self._fork(group.first, child)
-        group.held = list(group.sequences)
 
     def _fork(self, parent: Sequence, child: Sequence) -> None:
         name = f"fork({parent}, {child})"

@@ -83,7 +83,8 @@ class Witness:
         lists = {seq_id: list(self._not_found(seq_id, tables[seq_id])) for seq_id in tables}
         holders = Counter(chain(self.pinned, *lists.values()))
         for seq, start, num_tokens in writes:
-            self._generate(seq, start + num_tokens)
+            tokens = self.tokens[seq.seq_id]
+            tokens.extend(self.stories.fresh() for _ in range(start + num_tokens - len(tokens)))
             self._check_states(seq, tables[seq.seq_id], start)
         for seq, start, num_tokens in writes:
             own = set(lists[seq.seq_id])
@@ -131,10 +132,6 @@ class Witness:
 
     def tables(self) -> Tables:
         return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
-
-    def _generate(self, seq: Sequence, num_tokens: int) -> None:
-        tokens = self.tokens[seq.seq_id]
-        tokens.extend(self.stories.fresh() for _ in range(num_tokens - len(tokens)))
 
     def _not_found(self, seq_id: int, tables: list[GroupTable]) -> Iterator[int]:
         """The slots of a sequence but for those with tokens that it found since the last plan ran."""

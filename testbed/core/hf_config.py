@@ -188,7 +188,10 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
         raise InputError(f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported")
-    dtype = _dtype_bytes(fields)
+    kept_as = fields.get("torch_dtype") or fields.get("dtype") or "float16"
+    if kept_as not in DTYPE_BYTES:
+        raise InputError(f"{path}: weights of {kept_as!r}: none of {', '.join(DTYPE_BYTES)}: not supported")
+    dtype = DTYPE_BYTES[kept_as]
     bits, expert_bits = weight_bits(fields)
     states, ffn_layers = _states(fields, kind, layers, dtype)
     shape = ModelSpec(
@@ -231,10 +234,3 @@ def _head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
     if size is None and hidden % heads:
         raise InputError(f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)")
     return hidden // heads if size is None else int(size)
-
-
-def _dtype_bytes(fields: Fields) -> int:
-    kind = fields.get("torch_dtype") or fields.get("dtype") or "float16"
-    if kind not in DTYPE_BYTES:
-        raise InputError(f"{fields.path}: weights of {kind!r}: none of {', '.join(DTYPE_BYTES)}: not supported")
-    return DTYPE_BYTES[kind]

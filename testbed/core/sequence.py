@@ -133,19 +133,15 @@ class Batch:
         for index in self.indexes.values():
             index.removed(seq)
         seq_id, offset = seq.seq_id, seq.slots_offset
-        del self.sequences[seq_id]
+        offsets, members = self._offsets, self.sequences
+        del members[seq_id]
         self._slot_counts -= offset
-        if self._offsets[0][1] == seq_id:
-            self._drop_lapsed()
+        if offsets[0][1] == seq_id:  # those of sequences that have left go too, until the first one is a member's
+            while offsets and (offsets[0][1] not in members or members[offsets[0][1]].slots_offset != -offsets[0][0]):
+                heapq.heappop(offsets)
         seq.batch = None
         seq.slots_offset = offset + self.extended
         seq.stored_offset += self.steps
-
-    def _drop_lapsed(self) -> None:
-        """Drop leading offsets of sequences that have left, so that the first one is a member's."""
-        offsets, members = self._offsets, self.sequences
-        while offsets and (offsets[0][1] not in members or members[offsets[0][1]].slots_offset != -offsets[0][0]):
-            heapq.heappop(offsets)
 
     def extend(self, num_tokens: int) -> None:
         """Every member has num_tokens more slots."""

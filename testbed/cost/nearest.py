@@ -92,9 +92,8 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     is_same = one.is_of(here.model, here.num_gpus)
     if is_same and not elsewhere:
         return MEASURED
-    if one.of_system:
-        return None
-    if one.profile["fingerprint"]["source"] == "derived" or there.model.dtype_bytes != here.model.dtype_bytes:
+    derived = one.profile["fingerprint"]["source"] == "derived"
+    if one.of_system or derived or there.model.dtype_bytes != here.model.dtype_bytes:
         return None
     if is_same:
         return OTHER_GPU

@@ -109,13 +109,10 @@ def check_section(name: str, section: Any, where: str, known: Mapping[str, tuple
         if not all(type(one) is str or (type(one) is int and one >= 0) for one in key):
             raise InputError(f"{where}, point {number}: {list(key)} must be names or whole numbers of at least 0")
         if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
-            raise InputError(f"{where}, point {number}: {value!r} is not a number {_range(least, most)}")
+            within = "that is finite" if least < 0 else "of at least 0" if most > 1 else "from 0 to 1"
+            raise InputError(f"{where}, point {number}: {value!r} is not a number {within}")
         if seen.setdefault(key, number) != number:
             raise InputError(f"{where}, point {number}: {list(key)} was measured in point {seen[key]} too; keep one")
-
-
-def _range(least: float, most: float) -> str:
-    return "that is finite" if least < 0 else "of at least 0" if most > 1 else "from 0 to 1"
 
 
 def read_profile(path: str | Path) -> dict[str, Any]:

@@ -108,8 +108,11 @@ class Grouped(MemoryPolicy):
             return Refusal.LATER
         idle = self.pages.idle_units
         returned = sum(len(pages) * self.pages.used_units(i) for i, pages in enumerate(gone))
-        for seq in batch:
-            self._give_back(seq)
+        for table in [self._tables[seq.seq_id] for seq in batch]:
+            for i in range(len(self.pages.columns)):
+                if pages := table.unread(i):
+                    self._put(i, pages)
+                    table.drop(i, len(pages))
         self._ensure_free(needed)
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
@@ -222,10 +225,3 @@ class Grouped(MemoryPolicy):
         for first, count in Counter(-seq.num_slots % size for seq in batch).items():
             events += [(step, count * self._block_units) for step in range(first, num_tokens, size)]
         return growth_of(events) if events else NO_GROWTH
-
-    def _give_back(self, seq: Sequence) -> None:
-        table = self._tables[seq.seq_id]
-        for i in range(len(self.pages.columns)):
-            if unread := table.unread(i):
-                self._put(i, unread)
-                table.drop(i, len(unread))

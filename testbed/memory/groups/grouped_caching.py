@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from typing import ClassVar
 
 from testbed.core.errors import InputError
-from testbed.core.layers import KvGroup
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Grant, Usage
 from testbed.memory.groups.group_index import NONE, GroupIndex, GroupNode
@@ -44,7 +43,7 @@ class GroupedCaching(Grouped):
     ) -> None:
         if num_dropped_blocks < 0:
             raise InputError(f"num_dropped_blocks={num_dropped_blocks}: must be at least 0")
-        groups = tuple(map(with_checkpoints, pool.groups))
+        groups = tuple(replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups)
         super().__init__(replace(pool, groups=groups), block_size, page_rule, watermark, window_share)
         columns = self.pages.columns
         self._index = GroupIndex([column.window for column in columns], block_size)
@@ -181,8 +180,3 @@ class GroupedCaching(Grouped):
                 self._free_idle(column, other)
             if self.pages.columns[column].state:
                 self._unready[seq.seq_id].append(page)
-
-
-def with_checkpoints(group: KvGroup) -> KvGroup:
-    """A group whose states are kept behind each block, as what a window of the last tokens reads."""
-    return replace(group, window=CHECKPOINTS) if group.state_bytes else group

@@ -43,10 +43,6 @@ class GroupIndex(BlockIndex):
             copying = set()
         return most
 
-    @property
-    def is_even(self) -> bool:
-        return len(self.batch.sequences) == self.widest * len(self.num_seqs)
-
     def requested_last(self, num_steps: int) -> int:
         """`requested` where groups are even and no block is copied: the last group then finds the fewest blocks."""
         last = islice(reversed(self.batch.sequences.values()), self.widest)
@@ -80,7 +76,7 @@ class Paged2023(Paged):
         assert isinstance(index, GroupIndex)
         if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
             return needed
-        even = index.is_even and not writers
+        even = len(index.batch.sequences) == index.widest * len(index.num_seqs) and not writers
         return max(needed, index.requested_last(num_tokens) if even else index.requested(num_tokens, writers))
 
     def _index(self, batch: Batch) -> GroupIndex:

@@ -98,7 +98,8 @@ class CacheHierarchy:
     def begin_load(self, source: int, nodes: list[Node], stay: list[Node]) -> Transfer:
         """Load a chain that is pinned into as many free blocks of the device, which must be there."""
         tier = self.tiers[source]
-        blocks = self.device.take_arriving(len(nodes))
+        blocks = self.device.take(len(nodes))
+        self.device.arriving.update(blocks)
         self.loading.update(nodes)
         self.moved["loaded_blocks"] += len(nodes)
         pairs = [(tier.blocks[node], block) for node, block in zip(nodes, blocks, strict=True)]

@@ -77,12 +77,6 @@ class PinnedPool(CachingPool):
             self.num_pinned -= 1
             self.num_parked += 1
 
-    def take_arriving(self, count: int) -> list[int]:
-        """Take `count` free blocks, which must be there, for a transfer to write."""
-        blocks = self.take(count)
-        self.arriving.update(blocks)
-        return blocks
-
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """A transfer has written what `nodes` store to `blocks`: parked now, or free where it was there already."""
         parked = list[Node]()

@@ -112,7 +112,8 @@ class TieredCaching(PrefixCaching):
         if total > self._capacity():
             return GRANTED
         stay = found + behind.on_device
-        if not self._is_available(total - len(stay) - behind.num_loading, stay):
+        parked = sum(node.parked and node.block not in self._device.pins for node in stay)
+        if total - len(stay) - behind.num_loading + self._reserve() > self._available() - parked:
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
         return self._after_writes(self._begin_loads(behind, stay))
@@ -190,11 +191,6 @@ class TieredCaching(PrefixCaching):
         super()._ensure_free_with_hits(nodes, total)
         self._hierarchy.touch(nodes)
         self._choose(self._store.found(nodes))
-
-    def _is_available(self, missing: int, stay: list[Node]) -> bool:
-        """Whether so many blocks are free, or can be evicted while these nodes stay on the device."""
-        parked = sum(node.parked and node.block not in self._device.pins for node in stay)
-        return missing + self._reserve() <= self._available() - parked
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
