@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from testbed.build import Setup, build
 from testbed.checking import check as check
@@ -13,7 +13,6 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.front_end import front_end
 from testbed.knee import sustained_rate
-from testbed.option_names import PolicyName, PreemptionName, SchedulerName
 from testbed.result import Result
 from testbed.run import run
 from testbed.tables import flat, merge_axes
@@ -25,6 +24,16 @@ SHARE, PRECISION = 0.9, 0.02
 RATE = "arrivals.rate"
 MAX_REQUESTS = 3_000_000
 Seen = Callable[[float, float], None]
+# Names of options that ship, so that an editor can complete them; `testbed list` shows all.
+PolicyName = Literal[
+    "contiguous_max", "contiguous_oracle", "contiguous_pow2", "grouped", "grouped_caching", "paged", "paged_2023",
+    "prefix_caching", "prefix_caching_v1", "prefix_caching_v1_33", "tiered", "tiered_exclusive",
+]  # fmt: skip
+SchedulerName = Literal[
+    "by_session", "chunked", "mixed", "mixed_2023", "priority", "separate", "static", "time_to_live", "vllm_v1",
+    "vllm_v1_async",
+]  # fmt: skip
+PreemptionName = Literal["paper", "recompute", "recompute_tail", "swap"]
 
 
 def simulate(

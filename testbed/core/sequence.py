@@ -133,10 +133,10 @@ class Batch:
         for index in self.indexes.values():
             index.removed(seq)
         seq_id, offset = seq.seq_id, seq.slots_offset
-        offsets, members = self._offsets, self.sequences
-        del members[seq_id]
+        del self.sequences[seq_id]
         self._slot_counts -= offset
-        if offsets[0][1] == seq_id:  # those of sequences that have left go too, until the first one is a member's
+        if self._offsets[0][1] == seq_id:  # drop offsets of sequences that have left until the first is a member's
+            offsets, members = self._offsets, self.sequences
             while offsets and (offsets[0][1] not in members or members[offsets[0][1]].slots_offset != -offsets[0][0]):
                 heapq.heappop(offsets)
         seq.batch = None

@@ -185,26 +185,16 @@ def table(profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]) -
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Which of the measured alternatives is used.
+    """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml explains every value.
 
-    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
-    "equal"; swap: "fused" or "per block"; swap_waits: "by layer" (the 2023 system's, see with_swaps) or "all in" (no
-    layer runs before everything has come in; what goes out hides behind computing);
-    overhead_s: software time of an iteration, None for the profile's (one graph launch, inputs in, tokens out),
-    overhead_per_worker_s more for each GPU, whose worker gets its input in turn, overhead_per_request_s more for each
-    running request and overhead_per_token_s for each scheduled token, None for the profile's, where it has them;
-    overhead_per_input_s for each running request
-    on each GPU, to whose worker its input is handed; overhead_per_sequence_s for each sequence that takes a step or is
-    prefilled, and as much as for sequences_per_fork of them for each fork; software: the name of the system whose times
-    these are, None where they are the profile's or the user's own;
-    parallel_layer_s: what a layer takes on so many GPUs beyond its kernels and all-reduces (launches that wait for the
-    slowest GPU), by number of GPUs; one GPU needs no entry, and an empty table gives nothing;
-    attention_scale: decode attention takes that many times as long;
-    repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
-    (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
-    experts: how tokens go to experts, a distribution that the profile's section `experts` has.
-    extra_s: seconds of each thing that a policy counts by name. cuda_graph_sizes: batches are padded to the next of
-    them, None for the profile's; none of them for a server that launches eagerly.
+    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer" (see with_swaps), or
+    "all in": no layer runs before everything has come in, and what goes out hides behind computing. overhead_s: of an
+    iteration (one graph launch, inputs in, tokens out), more for each GPU, whose worker gets its input in turn, for
+    each running request, on each GPU too, token and sequence; None is the profile's. software: the system whose times
+    these are, None where they are the profile's or the user's own. parallel_layer_s: by number of GPUs, launches that
+    wait for the slowest; one GPU needs no entry. repeated_read: of a shared token, as a share of a first read
+    (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the paper's). extra_s: of what a policy
+    counts by name.
     """
 
     block_size: int = 16

@@ -63,8 +63,9 @@ class Groups:
         return [*self.running.values(), *(() if self.kept is None else (self.kept,))]
 
     def leave_batch(self, group: SequenceGroup) -> None:
-        self.beams.pop(group.request.request_id, None)
-        group.leave_batch()
+        if group.batch is not None:
+            self.beams.pop(group.request.request_id, None)
+            group.leave_batch()
 
     def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group stops running and releases its slots: it is finished, or waits again."""
@@ -111,8 +112,7 @@ class Groups:
         """Those that have ended give their slots back, in order of admission."""
         ended = self.ended if len(self.ended) < 2 else [one for one in self.running.values() if one in self.ended]
         for group in ended:
-            if group.batch is not None:
-                self.leave_batch(group)
+            self.leave_batch(group)
             self.release(group, SequenceStatus.FINISHED)
         self.ended.clear()
 
@@ -121,8 +121,7 @@ class Groups:
         last = next(reversed(self.running.values()))
         if last not in self.ended:
             return False
-        if last.batch is not None:
-            self.leave_batch(last)
+        self.leave_batch(last)
         self.ended.remove(last)
         plan.ended_early.append(last)
         self.before_preemption(last)

@@ -51,8 +51,7 @@ class Scheduler(Foresight, ABC):
 
     def finish(self, group: SequenceGroup) -> None:
         """The group has its whole output: remove it and release its slots."""
-        if group.batch is not None:
-            self.state.leave_batch(group)
+        self.state.leave_batch(group)
         self.state.release(group, SequenceStatus.FINISHED)
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:

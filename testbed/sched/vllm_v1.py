@@ -73,8 +73,7 @@ class VllmV1(IterationLevel):
 
     def finish(self, group: SequenceGroup) -> None:
         """The group is answered; its slots come back with those of all that end in this iteration."""
-        if group.batch is not None:
-            self.state.leave_batch(group)
+        self.state.leave_batch(group)
         group.status = SequenceStatus.FINISHED
         self.state.ended.append(group)
 
