@@ -130,7 +130,7 @@ def _ratio(part: float, whole: float) -> float | None:
 def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
     """Whether each request was answered and met the objectives; an output of one token has no TPOT."""
     arrival, first, finish, output_len = _times(log)
-    inside = finish >= 0
+    inside: NDArray[np.bool_] = finish >= 0
     if slo.ttft_s is not None:
         inside &= (first - arrival) / PS <= slo.ttft_s
     if slo.tpot_s is not None:

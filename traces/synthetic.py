@@ -38,7 +38,7 @@ class Fitted(Trace):
             drawn = np.concatenate([kept, self._draw(checked_count(num_rows) - kept.shape[1], rng)], axis=1)
             kept = drawn if max_len is None else drawn[:, drawn.sum(axis=0) < max_len]
             if kept.shape[1] == num_rows:
-                return Rows(*kept, registered_prefix=self.registered_prefix)
+                return Rows(kept[0], kept[1], registered_prefix=self.registered_prefix)
         raise InputError(f"{self.model}: hardly any row is shorter than {max_len} tokens (raise the limit)")
 
     def _draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
