@@ -54,12 +54,7 @@ class ServerConfig(ServerSpec):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadConfig:
-    """The limits and the sampling of every request.
-
-    max_len: rows of this many tokens or more are left out; None keeps all. num_seqs: sequences a request, parallel
-    samples or the width of a beam; beam: whether they are a beam. mix: requests that sample in several ways, as shares
-    such as 1:0.5,4:0.3,beam4:0.2.
-    """
+    """The limits and the sampling of every request; experiments/conf/run.yaml explains every value."""
 
     max_len: int | None = None
     num_seqs: int = 1
@@ -90,11 +85,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the GPU engine computes.
-
-    weights: "random", or a Hugging Face folder. graphs: the largest batch of decodes that is captured as a CUDA graph.
-    warm: tokens of prompt batches that run once before the clock starts. temperature and top_p: of parallel samples.
-    """
+    """How the GPU engine computes; experiments/conf/engine/gpu.yaml explains every value."""
 
     weights: str = "random"
     device: str = "cuda"
@@ -108,8 +99,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class SoftwareConfig:
-    """The software of the system that is simulated, by name, and its times in seconds as `cost.sections.Choices` has
-    them; overhead_s None: the minimum that a profile has measured."""
+    """The simulated system, its times as `cost.sections.Choices` has them (overhead_s None: a profile's minimum)."""
 
     name: str
     overhead_s: float | None = None
@@ -122,13 +112,9 @@ class SoftwareConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """One run. A policy, scheduler, preemption rule, cost model, beam model, trace and arrival process are parts.
+    """One run: its parts, and the values that experiments/conf/run.yaml explains.
 
-    swap_space_gib: GiB of host memory for each GPU. null_blocks: blocks of the pool that no sequence ever gets.
-    window_s: averages over this window only, and the run stops at its end; None: until all requests have ended.
-    stop_at_latency: s/token; the run stops once its mean normalized latency is certain to exceed it. fast_forward:
-    False simulates one event for each iteration, with the same result. engine: None simulates. software: costs that
-    charge the software time of another system are refused; None takes any.
+    engine: None simulates. software: costs that charge the software time of another system are refused; None takes any.
     """
 
     model: ModelSpec

@@ -57,11 +57,10 @@ class Conversations:
 class Chat(Trace):
     """The artifact's chat workload: at each arrival a new conversation or the next turn of a random open one.
 
-    There are as many turns as arrivals, and each is used once. While some conversations have not started, one starts
-    with new_probability, or where none is open; the probability changes the order of the turns, not their set.
-    Answers are answer_scale times as long as recorded, in histories too; then prompts are cut to their last max_prompt
-    tokens, outputs to max_output. Turns do not wait for the previous answer. The rows depend on the seed only, never on
-    the system that serves them.
+    There are as many turns as arrivals, each used once. While some conversations have not started, one starts with
+    new_probability, or where none is open. Answers are answer_scale times as long as recorded, in histories too; then
+    prompts are cut to their last max_prompt tokens, outputs to max_output. Turns do not wait for the previous answer,
+    and depend on the seed only.
     """
 
     new_probability: float = 0.5

@@ -17,12 +17,10 @@ DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", *IDENTITY)
 
 @dataclass(eq=False, repr=False)
 class CsvLengths(FileTrace):
-    """Prompt and output lengths in tokens, from a CSV with a header; with arrival times in seconds, with the content of
-    prompts, with how requests sample (number of sequences; whether a beam), with the name of their session and with
-    their priority (a whole number, the smallest is the most urgent) where the file has these columns.
+    """Prompt and output lengths from a CSV, and what else it has of the columns in experiments/conf/trace/csv.yaml.
 
-    Content is a list of whole numbers separated by spaces, one for each tokens_per_id tokens; the last may cover fewer.
-    A number identifies its tokens and, as in Mooncake's traces, all before them; with tokens_per_id 1 it is a token id.
+    Content is whole numbers with spaces, one for each tokens_per_id tokens, which identifies these and, as in
+    Mooncake's traces, all before them; the last may cover fewer, and with tokens_per_id 1 it is a token id.
     """
 
     path: str

@@ -64,10 +64,8 @@ class Times(NamedTuple):
 class VllmLog(FileTrace):
     """Requests that a server logged, in order of arrival, with response times; in seconds since the first arrival.
 
-    `workload` is the file with the prompts' contents, for a log that has none: line by line as in the log,
-    input_tok_ids or hash_ids. In a log of the engine a request arrives when the engine receives it: at `queued_ts`,
-    since `arrival_time` is of another clock; lines may have a `priority`, and a `session_id` if all have one. In any
-    other log it arrives when the client sends it. `remarks` are for the reader.
+    `workload`: the prompts' input_tok_ids or hash_ids, line by line as in the log. A request arrives when the engine
+    receives it (`queued_ts`; `arrival_time` is of another clock), or in a client's log when it is sent.
     """
 
     def __init__(self, path: str, workload: str | None = None) -> None:

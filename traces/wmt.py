@@ -14,8 +14,7 @@ from testbed.traces.reader import FileTrace
 class WmtCsv(FileTrace):
     """Prompt = prefix + source sentence, output = its translation, in tokens.
 
-    registered_prefix is the length of the k-shot prefix (the artifact's, in LLaMA tokens with BOS: 80 for 1-shot, 341
-    for 5-shot). year selects the test set's year (the paper's is 2016); None keeps every row.
+    registered_prefix: of the k-shot prefix (the artifact's: 80 for 1-shot, 341 for 5-shot); year: None keeps every row.
     """
 
     path: str

@@ -79,10 +79,9 @@ NO_OPS = Ops()
 
 
 class Growth(NamedTuple):
-    """When an `extend` of one or more steps took slots, as sums over the steps.
+    """When an `extend` of one or more steps took slots, as sums over the steps (DESIGN.md; `growth_of` computes them).
 
-    A step t (from 0) that takes w slots adds w, w * t and w * t * t. These sums suffice to integrate the held slots
-    over steps whose durations are affine in t, in constant time. `growth_of` computes them from a plain list.
+    A step t (from 0) that takes w slots adds w, w * t and w * t * t.
     """
 
     slots: int = 0

@@ -1,9 +1,7 @@
 """A profile for a GPU or a model that was not measured: what was measured, moved to another data sheet or shape.
 
-A measured time is what its bytes and FLOPs need at the best rates that the profile itself reached, and a rest. The
-first goes by the ratio of the two data sheets. The rest stays: it is launches, dependent kernels that wait for each
-other, the longest sequence of a ragged batch, and more bandwidth would not have shortened it. Scaled along, it would
-make small kernels too slow and, where a fitted level corrects for that, full batches faster than the target's memory.
+What bytes and FLOPs need at the profile's best rates goes by the ratio of the data sheets. The rest stays: launches,
+kernels that wait for each other, the longest sequence of a batch. DESIGN.md says what scaling whole times did.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -100,13 +100,7 @@ def blend(low: int, high: int, x: int, y_low: int, y_high: int) -> int:
 
 
 class UnequalLengths:
-    """A cost is t(mean) + share * (t(longest) - t(mean)), where t is that of equal lengths.
-
-    Prefill tokens, past tokens and num_seqs are points that were measured: shares are linear between them, and beyond
-    the last one its share is used. Decodes alone, prefill_tokens 0, are separate kernels and not blended with the
-    rest. mean_percent (the mean context in percent of the longest) and longest are bins, named by their upper edges;
-    beyond the last edge the last bin is used. What was not measured has the section's `default`.
-    """
+    """A cost is t(mean) + share * (t(longest) - t(mean)), t that of equal lengths; bins are as in PROFILE_FORMAT.md."""
 
     def __init__(self, section: Mapping[str, Any]) -> None:
         self._shares = {tuple(row[:5]): float(row[5]) for row in section["points"]}

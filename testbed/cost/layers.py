@@ -18,9 +18,8 @@ Curve = Callable[[int], int]
 class Layers:
     """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of output.
 
-    Where the profile or the choices list cuda_graph_sizes, a batch of at most the largest is padded to the next one. On
-    several GPUs the choices say what each layer takes beyond that. An iteration with a prompt takes `eager` more for
-    its tokens, because its kernels are launched one by one; decodes alone `graph`, though these are one graph.
+    Batches up to the largest of cuda_graph_sizes are padded to the next. An iteration with a prompt takes `eager` more
+    for its tokens, because its kernels are launched one by one; decodes alone `graph`, though these are one graph.
     """
 
     def __init__(

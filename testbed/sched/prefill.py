@@ -120,11 +120,10 @@ class PrefillChunks(Prefills):
 
 
 class ConcurrentPrefills(PrefillChunks):
-    """Several prompts in prefill at once: each gets at most longest_chunk tokens of an iteration.
+    """Several prompts at once, each in chunks of limited tokens (vLLM V1) behind what it finds in the cache.
 
-    A group is admitted with slots for its first chunk, behind what it finds in the cache. fits_whole: only if its whole
-    prefill would fit. cuts: what the budget leaves of a chunk waits for the next iteration; else the group waits for an
-    iteration that has budget for all of it. Who is in prefill is seen from what it has yet to do, so `partial` stays
+    fits_whole: a group is admitted only if its whole prefill would fit. cuts: what the budget leaves of a chunk waits,
+    else the group waits for budget for all of it. Who is in prefill is seen from what it has to do: `partial` stays
     empty.
     """
 

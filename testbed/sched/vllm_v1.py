@@ -158,13 +158,10 @@ class StaleState(SchedulerState):
 class AsyncVllmV1(VllmV1):
     """The same with asynchronous scheduling, the release's default: planned while the iteration before still runs.
 
-    The plan of an iteration is made when the one before it begins. It knows how many tokens each request will have, but
-    neither which requests end nor which arrive meanwhile. Here it is made when that one is over, from a state that
-    hides what has changed: an ended group keeps its place and its slots, and takes one more step if it is still in the
-    batch, until the plan is made; an arrival is seen by the plan after that.
-
-    ignore_eos says that outputs end at the requested length, as in benchmarks: the plan made ahead knows it and leaves
-    them out. Otherwise they end at a token that only the results show, and have taken one step more by then.
+    The plan is made when that one is over, from a state that hides what has changed (DESIGN.md): an ended group keeps
+    its place and its slots, and takes one more step if it is still in the batch; an arrival is seen by the plan after
+    that. ignore_eos: outputs end at the requested length, as in benchmarks, which the plan knows; else they take one
+    step more.
 
     Fast equals slow, though a plan that ends a span does not see what has arrived since the one before: a span that
     arrivals do not end is one whose next plan admits no request, because slots and places are released by results only.

@@ -117,11 +117,7 @@ class SessionWorkload(Workload):
 
 
 class Sessions(ArrivalProcess):
-    """A closed loop: the next request of a session goes out its think time after the last answer has ended.
-
-    `at_once` sessions are open at any time while the trace has more; the first ones start start_gap_s apart. Longer
-    think times than max_think_s, if given, are cut to it: a person who was away for a day.
-    """
+    """A closed loop: a session's next request goes out its think time (max_think_s at most) after the last answer."""
 
     replays: ClassVar[bool] = True
 

@@ -1,8 +1,7 @@
 """Stops a run as soon as its mean normalized latency is certain to exceed a limit.
 
-Above the saturation rate the queue grows without bound, so the run is stopped early. At any time the age of a waiting
-request is less than its latency will be, so the mean over all requests is at least the sum of the finished ones'
-latencies and the others' ages, divided by their number. The stop is therefore exact, never a guess.
+A waiting request's age is less than its latency will be, so the mean over all requests is at least the sum of the
+finished ones' latencies and the others' ages, divided by their number: the stop is exact, never a guess.
 """
 
 from typing import Any

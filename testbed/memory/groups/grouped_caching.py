@@ -22,12 +22,11 @@ CHECKPOINTS = 2  # tokens: the window of a state in pages, so that the page befo
 class GroupedCaching(Grouped):
     """The pages of full prompt blocks are findable by content until they are evicted, the least recently used first.
 
-    A block is block_size tokens in every group, and a state has a page for every block: when the sequence leaves the
-    block, that page is the checkpoint behind it (vLLM's mamba_cache_mode=all). A hit is a number of blocks of which the
-    groups of full attention have all, a window those that its next token reads, and a state the last. The token behind
-    is always computed. A state can be read once its sequence takes its next slots or is released, because no kernel
-    waits for another sequence's state. num_dropped_blocks: blocks at the end of what full attention has that are
-    computed again all the same (1 with vLLM's EAGLE drafts).
+    A state has a page for every block, which is the checkpoint behind it when the sequence leaves the block (vLLM's
+    mamba_cache_mode=all). A hit is a number of blocks of which the groups of full attention have all, a window those
+    that its next token reads, and a state the last; the token behind is always computed. A state can be read once its
+    sequence takes its next slots or is released, because no kernel waits for another sequence's. num_dropped_blocks:
+    blocks at the end of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
     """
 
     caches_prefixes: ClassVar[bool] = True

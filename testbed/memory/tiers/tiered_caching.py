@@ -34,10 +34,9 @@ from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBac
 class TieredCaching(PrefixCaching):
     """A prompt's blocks are looked up on the device and, block by block, in every tier below it but the swap space.
 
-    What is below is loaded before the request is admitted. `store` says what is stored in the first tier; what has
-    arrived there is stored in the next one too. With `exclusive` tiers a block leaves the first tier when it has been
-    loaded, so that the tiers together cache as much as one pool of their sizes. Loads begin when a request
-    is the next to be admitted, or earlier: when it is among the first `prefetch` that wait.
+    What is below is loaded before the request is admitted. `store` chooses for the first tier, whose blocks go on to
+    the next. With `exclusive` tiers a block leaves the first tier when it has been loaded, so that all together cache
+    as much as one pool. Loads begin when a request is next, or among the first `prefetch` that wait.
     """
 
     moves_in_background: ClassVar[bool] = True
