@@ -11,9 +11,8 @@ from testbed.build import Setup, build
 from testbed.checking import check as check
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.front_end import front_end
 from testbed.knee import sustained_rate
-from testbed.result import Result
+from testbed.result import Result, front_end
 from testbed.run import run
 from testbed.tables import flat, merge_axes
 

@@ -16,7 +16,7 @@ from testbed.experiments.runs.plots import run_charts
 from testbed.experiments.runs.quantities import MAIN, QUANTITIES, main_numbers
 from testbed.experiments.runs.summary_table import number
 from testbed.experiments.runs.sweep_chart import legible, sweep_charts
-from testbed.overload import in_words
+from testbed.metrics import in_words
 from testbed.tables import flat
 
 MOST_CURVES = 8

@@ -7,8 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from testbed.contract.clauses import check_footprint, check_tables, check_usage, overrides, require, slots_of
-from testbed.contract.prefixes import PREFIX, Stories, Tables, story_tokens
-from testbed.contract.token_memory import TokenMemory
+from testbed.contract.token_memory import PREFIX, Stories, Tables, TokenMemory, story_tokens
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, GroupTable
 from testbed.memory.policy import MemoryPolicy, PoolSpec

@@ -14,8 +14,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Outcome, Plan, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 from testbed.sim import audit
-from testbed.sim.calendar import Calendar
-from testbed.sim.links import Links
+from testbed.sim.calendar import Calendar, Links
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder

@@ -18,10 +18,10 @@ from testbed.core.shapes import shipped
 from testbed.core.specs import ModelSpec
 from testbed.experiments.runs.choice_names import CUSTOM, names_of
 from testbed.experiments.runs.compose import configured
-from testbed.front_end import front_end
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.result import front_end
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Swap
 from testbed.sim.arrivals import Poisson

@@ -7,9 +7,8 @@ import pytest
 
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
-from testbed.traces.artifact_lengths import PUBLISHED, rows_sha256
 from testbed.traces.azure import AzureCsv
-from testbed.traces.csv_lengths import CsvLengths
+from testbed.traces.csv_lengths import PUBLISHED, CsvLengths, rows_sha256
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.wmt import WmtCsv
 

@@ -8,10 +8,9 @@ from typing import ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Grant, Usage
-from testbed.memory.groups.group_index import NONE, GroupIndex, GroupNode
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
 from testbed.memory.groups.page_rules import Pages
-from testbed.memory.groups.page_table import Hit
+from testbed.memory.groups.page_table import NONE, GroupIndex, GroupNode, Hit
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
 from testbed.memory.prefix_cache.prefix_index import Content, block_contents

@@ -29,8 +29,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, Tables, stored_tokens
-from testbed.memory.paged.swap_space import SwapSpace, distinct
+from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, SwapSpace, Tables, distinct, stored_tokens
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
