@@ -1,14 +1,14 @@
-"""What a run was, in a few words: every summary and every table of runs begins with it; and how costs were tested."""
+"""What a run was, in a few words, and how its costs were tested: every summary begins with it; tables of a run."""
 
 import csv
 import inspect
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.compiled import release
 from testbed.config import RunConfig
@@ -28,6 +28,7 @@ TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate-costs` writes it
 SHIPPED = "measured"  # who measured the profile that a prediction in that table starts from: ours, which ship
 NOT_TESTED = "unknown, such costs were not tested"
 WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
+LEFT_OUT = ("cost_profile",)  # not in a summary's row: a nested description without numbers
 
 
 def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: CostModel) -> dict[str, Any]:
@@ -181,3 +182,33 @@ def table() -> list[dict[str, str]]:
         return []
     with TESTED.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def sessions(table: "pd.DataFrame", session: Any) -> "pd.DataFrame":
+    """One row per session that had a request answered; table: of requests; session: the session of each request id."""
+    table = table.assign(session=session[table["request_id"]], ttft_s=table["first_token_s"] - table["arrival_s"])
+    return table.groupby("session", as_index=False).agg(
+        requests=("request_id", "size"), output_tokens=("output_len", "sum"), start_s=("arrival_s", "min"),
+        end_s=("finish_s", "max"), ttft_s_mean=("ttft_s", "mean"),
+    )  # fmt: skip
+
+
+def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary as one row; nested keys are joined by an underscore, keys of the run keep their names."""
+    return {**summary[RUN], **dict(_joined("", {k: v for k, v in summary.items() if k not in (RUN, *LEFT_OUT)}))}
+
+
+def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row, renamed where an axis has the same name: `policy` is the option, policy_in_full all its parameters."""
+    return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}
+
+
+def _joined(before: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    row: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        row += _joined(f"{before}{key}_", value) if isinstance(value, Mapping) else [(f"{before}{key}", value)]
+    return row

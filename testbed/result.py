@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from testbed.build import Setup
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.description import sessions
 from testbed.sim.recorder import Recorder, request_columns, span_columns, with_identity
-from testbed.tables import sessions
 
 if TYPE_CHECKING:
     import pandas as pd
