@@ -46,10 +46,7 @@ def front_end() -> FrontEnd:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave.
-
-    summary: what summary.json of a run folder has (units: COLUMNS.md of any run folder). num_slots: the KV pool.
-    """
+    """What a run gave; summary: that of summary.json (units: COLUMNS.md of any run folder). num_slots: the KV pool."""
 
     summary: dict[str, Any]
     num_slots: int

@@ -21,10 +21,7 @@ HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Turns of many conversations, concatenated: conversation c has the turns starts[c] to starts[c + 1].
-
-    prompt_len is the whole history and the new message, uncut, and output_len the answer, in tokens.
-    """
+    """Turns of conversations, c's from starts[c] to starts[c + 1]: history with message, and answer, in tokens."""
 
     starts: Column
     prompt_len: Column
@@ -105,10 +102,7 @@ class Chat(Trace):
 
 @dataclass(kw_only=True, eq=False)
 class ChatCsv(Chat):
-    """Conversations of a CSV, one line per turn, from the start of the file and repeated where too few.
-
-    Columns: conv_id (lines of one conversation are adjacent), history_plus_prompt_tokens (uncut), output_tokens.
-    """
+    """Conversations of a CSV, one line per turn (experiments/conf/trace/chat_csv.yaml), repeated where too few."""
 
     path: str = field(kw_only=False)
 

@@ -12,10 +12,7 @@ TOKENS_PER_ID = 16
 
 @dataclass(kw_only=True, eq=False)
 class ChatHistories(ChatFitted):
-    """Turns of the fitted conversations in the order of the chat workload, uncut up to max_prompt tokens.
-
-    One id identifies 16 tokens of one conversation, so a later turn's prompt begins with that of an earlier one.
-    """
+    """Turns of the fitted conversations, uncut up to max_prompt tokens; an id identifies 16 tokens of one of them."""
 
     new_probability: float = 0.2
     max_prompt: int = 32768

@@ -39,10 +39,7 @@ class Incoming(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One row of a trace: what is known on arrival, and output_len, the true output tokens of each sequence.
-
-    Only engines see requests; schedulers and policies receive `incoming`.
-    """
+    """One row of a trace: an Incoming, and output_len, the true output tokens of each sequence; only engines see it."""
 
     request_id: int
     arrival_ps: int

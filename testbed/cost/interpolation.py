@@ -9,10 +9,7 @@ from testbed.cost.model import UNBOUNDED, Work
 
 
 class Knots:
-    """base + slope * (x - knot) with whole-number base and slope; the last slope continues beyond the last knot.
-
-    Slopes are not negative: where a measured time falls, the piece before it is level.
-    """
+    """base + slope * (x - knot) in whole numbers, the last slope without end; where a time falls, it is level."""
 
     def __init__(self, points: Iterable[tuple[int, int]]) -> None:
         pairs = sorted(points)
@@ -69,10 +66,7 @@ class Line:
 
 
 class Axis:
-    """A function, such as an axis, at each of some counts; costs are linear between two of them.
-
-    Below the first count its cost is used; beyond the last one the last line continues, unless it falls.
-    """
+    """A function at each of some counts, linear between; level below the first, beyond the last if it would fall."""
 
     def __init__(self, functions: Mapping[int, Callable[..., int]]) -> None:
         self._functions = functions

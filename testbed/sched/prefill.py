@@ -18,10 +18,7 @@ class Limits:
 
 
 class Prefills(ABC):
-    """`partial` is the one group, if any, whose prefill has started and does not end in this plan.
-
-    If that group has been preempted since, it has nothing left to do.
-    """
+    """`partial` is the one group, if any, whose prefill does not end in this plan; preempted since, it has no work."""
 
     def __init__(self, state: SchedulerState, limits: Limits) -> None:
         self.state = state

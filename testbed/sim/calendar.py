@@ -13,10 +13,7 @@ from testbed.cost.model import UNBOUNDED, CostModel, counted
 
 
 class Urgent(simpy.Event):
-    """An arrival or a landing: happens after `delay`, before anything else that happens then.
-
-    An iteration that ends at that very moment must see it, whatever was scheduled first.
-    """
+    """An arrival or a landing: before anything else at its time, so that an iteration that ends then sees it."""
 
     def __init__(self, env: simpy.Environment, delay: int) -> None:
         super().__init__(env)

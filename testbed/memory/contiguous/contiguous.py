@@ -64,10 +64,7 @@ class FullAt(BatchIndex):
 
 
 class Contiguous(MemoryPolicy):
-    """A buddy allocator of blocks, one reservation per sequence; a subclass computes the size of the reservation.
-
-    Refuses LATER where no free range is large enough, NEVER where an empty pool has none that is.
-    """
+    """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large enough; NEVER: none is."""
 
     def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
         if block_size < 1:

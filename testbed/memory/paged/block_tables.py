@@ -88,10 +88,7 @@ class Tables:
         return Ops(tuple(copies))
 
     def check(self, pinned: dict[int, list[int]], kept: Iterable[list[int]]) -> None:
-        """Raise AssertionError where a count is wrong.
-
-        `pinned` maps lengths to the blocks of registered prefixes; `kept` lists the blocks of swapped sequences.
-        """
+        """Raise AssertionError where a count is wrong; `pinned`: prefixes by length, `kept`: of swapped sequences."""
         self.pool.check([*(table.blocks for table in self.held.values()), *pinned.values(), *kept])
         num_stored = [(table.seq.num_slots, table.blocks) for table in self.held.values()]
         assert self.live == stored_tokens([*num_stored, *pinned.items()], self.block_size), "live slots are miscounted"

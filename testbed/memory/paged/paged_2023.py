@@ -54,10 +54,7 @@ class GroupIndex(BlockIndex):
 
 
 class Paged2023(Paged):
-    """A step requires a free block for each sequence of a group, needed or not; the watermark is rounded down.
-
-    The first rule does not apply to a group that decodes alone, so that a request that fits the pool is served.
-    """
+    """A step requires a free block for each sequence of a group unless it decodes alone; watermarks round down."""
 
     def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01) -> None:
         super().__init__(pool, block_size, watermark)
