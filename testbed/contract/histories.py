@@ -36,19 +36,17 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Anything else that happens; of groups, it is the `pick`th of those that can, the newest first.
+    """Anything else that happens; of groups, to the `pick`th of those that can, the newest first.
 
-    register: a provider's prefix of `number` tokens, only ahead of everything else and where the policy shares.
-    run: the plan is carried out. step: `number` tokens more for the whole lockstep batch. land: the `pick`th of the
-    transfers that are on their way ends. flood: requests that share nothing fill the pool to its last block and leave
-    it again, so that whatever is cached is evicted.
+    register: a provider's prefix of `number` tokens, ahead of everything else. run: the plan is carried out. step:
+    `number` tokens more for the lockstep batch. land: the `pick`th transfer under way ends. flood: requests that share
+    nothing fill the pool and leave it, so that whatever is cached is evicted.
 
-    extend: `number` tokens more of a group that is not in the batch, of its prompt or generated. join: it joins the
-    lockstep batch, or leaves it if it is a member. refork: a candidate of a beam continues with those of candidate
-    `number`. move: it goes to the host, or back. shrink: a single sequence loses its last `number` slots and will
-    compute what they stored again. preempt: it loses its slots and will compute all again. return: preempted, it
-    requests slots for prompt and generated tokens, a single sequence for a chunk of `number` first, if not 0.
-    release: it ends, wherever it is.
+    extend: `number` tokens more of a group outside the batch. join: it joins the batch, or leaves it. refork: a
+    candidate of a beam continues with those of candidate `number`. move: to the host, or back. shrink: a single
+    sequence loses its last `number` slots. preempt: it loses all. Both compute again what these stored. return:
+    preempted, it requests slots for prompt and generated tokens, a single sequence for a chunk of `number` first, if
+    not 0. release: it ends.
     """
 
     verb: str

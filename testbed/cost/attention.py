@@ -108,13 +108,7 @@ def _steps(end: int, x: int, stride: int) -> int:
 
 
 class PrefillTable:
-    """Prefill attention of all layers for (new, past) tokens: the larger of the slowest sequence alone and the sum
-    of all at the rate that a full GPU reaches.
-
-    Where several numbers of prompts were measured at a length, that sum is what each takes of a batch of as many such
-    prompts. Where prompts were measured whole only, new tokens behind past ones take what the whole takes beyond the
-    past.
-    """
+    """Prefill attention of all layers, by prompts that were measured at once, or whole, as PROFILE_FORMAT.md says."""
 
     def __init__(self, points: Rows, num_layers: int) -> None:
         batches = curves((new, count, ps * num_layers) for (count, new, past), ps in points if not past)

@@ -32,13 +32,11 @@ SWAP_STAND_IN = "not measured: bytes over the data sheet's link to the host, wit
 
 
 class ProfileCost(CostModel):
-    """Measured costs of one model's shard on one GPU; tensor-parallel GPUs work in step.
+    """Measured costs of one model's shard on one GPU (PROFILE_FORMAT.md); tensor-parallel GPUs work in step.
 
     A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
-    fast-forwarding equals stepping bit for bit. All-reduces are measured ones if the profile has them, else a ring
-    over the server's links. Swaps are those measured on the server's GPU, else the profile's, else bytes over the link;
-    with server None the shard is taken by itself, without either. Any other section that the profile has not is named
-    when a cost needs it.
+    fast-forwarding equals stepping bit for bit. With server None the shard is taken by itself: no all-reduces, no
+    swaps.
     """
 
     def __init__(

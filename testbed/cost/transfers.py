@@ -109,10 +109,9 @@ def transfers_origin(server: ServerSpec) -> str:
 class TierLinks:
     """Picoseconds of transfers, one after another, from or to a tier of the server; swaps are left out.
 
-    A tier without a bandwidth of its own is reached over the GPUs' links, and what these take is measured where the GPU
-    names measured transfers, which a kernel gathers. Any other time is a lower bound: bytes over bandwidth, without
-    staging copies and the driver's queue. The tier's latency_s and extent_s are the user's values, and are added to
-    both. Raises InputError for a tier that the server does not have.
+    A tier without a bandwidth of its own takes the measured times of the GPUs' links, where there are any (`gather`).
+    Any other time is a lower bound: bytes over bandwidth. The tier's latency_s and extent_s are added to both. Raises
+    InputError for a tier that the server does not have.
     """
 
     def __init__(self, model: ModelSpec, server: ServerSpec | None) -> None:

@@ -19,10 +19,8 @@ class VllmV1(IterationLevel):
     """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
     Running requests are served in order of admission, decodes and prompts in prefill alike; one that lacks slots
-    preempts the last one. An iteration that has preempted admits no request. Long prompts are cut by the token
-    budget, unless enable_chunked_prefill is off, and by long_prefill_token_threshold tokens where that is above 0.
-    scheduler_reserve_full_isl: a request is admitted only if its whole prompt would fit, though it gets slots chunk by
-    chunk. cuts_lone_prompt: the threshold applies to a request that is alone, too (0.19; no longer in 0.33).
+    preempts the last one. An iteration that has preempted admits no request. experiments/conf/scheduler/vllm_v1.yaml
+    explains the options.
 
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is the same as their
     common order: whatever was scheduled behind a prompt when it was admitted fits behind it again, because no chunk
