@@ -113,11 +113,7 @@ class VllmV1(IterationLevel):
         return needed > used.total - used.held
 
     def continue_prefills(self, plan: Plan) -> None:
-        """The next chunks of the prompts in prefill, within the token budget.
-
-        A prompt that lacks slots preempts the last one in prefill, which may be itself. Those that decode have
-        their step in this plan already, so they are no victims.
-        """
+        """The prompts' next chunks; one that lacks slots preempts the last of them, for decodes have their step."""
         state, prompts = self.state, self.prompts
         if len(state.batch.sequences) == state.num_seqs:
             return

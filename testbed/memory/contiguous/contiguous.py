@@ -112,11 +112,7 @@ class Contiguous(MemoryPolicy):
         self._buddy.free(held.block, held.order)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        """Copy the parent's whole range to the child, also slots without tokens, as in the paper's baselines.
-
-        BuddyBlockSpaceManager.fork, which the artifact's Orca scheduler calls, copies the whole block table; the
-        sequences of one request have ranges of one order.
-        """
+        """Copy the whole range, also slots without tokens, as the artifact's BuddyBlockSpaceManager.fork does."""
         source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
         size = self.block_size
         return Ops((Copy(source.block * size, target.block * size, size << source.order),))

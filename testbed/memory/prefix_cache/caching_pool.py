@@ -43,11 +43,7 @@ class CachingPool(BlockPool):
         return unparked
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
-        """Held `blocks` store `contents` behind `node`; returns the last node.
-
-        Content that is there already stays where it is if somebody holds it. If it is parked, the held block takes
-        its place and the parked one becomes free.
-        """
+        """Held `blocks` store `contents` behind `node`, in place of parked equal ones; returns the last node."""
         return self.index.insert(node, contents, blocks, self._settle)
 
     def put(self, blocks: list[int]) -> int:
