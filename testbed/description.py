@@ -74,7 +74,6 @@ def configured(value: Any) -> str:
 
 
 def _part(part: Part, built: object) -> str:
-    """The config's words; of a class or an object at hand, the plain parameters that it keeps under their names."""
     if part.is_named:
         return configured(part)
     names = [

@@ -38,7 +38,6 @@ def input_files(config: RunConfig) -> Iterator[tuple[str, Path]]:
 
 
 def _files_of(part: Part, key: str) -> Iterator[tuple[str, Path]]:
-    """The files that a part's parameters name, those that its class says it reads too, and a plug-in's source."""
     for value in part.parameters.values():
         yield from _files_of(value, key) if isinstance(value, Part) else _data(value)
     yield from ((f"module {name}", path) for name, path in plug_in_files(part.name).items())

@@ -91,7 +91,6 @@ def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
 
 
 def _check_given_pool(server: ServerConfig, model: ModelSpec, num_slots: int) -> None:
-    """A pool that is given must fit with the weights, and takes the place of what would compute it."""
     given = f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
     token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes

@@ -139,7 +139,6 @@ def dotted(group: str, name: str) -> str:
 
 
 def _one_of(hints: tuple[Any, ...], value: Any, key: str) -> Any:
-    """A value that may be None or of one of several types; the message is that of the first."""
     if value is None and type(None) in hints:
         return None
     wanted = [hint for hint in hints if hint is not type(None)]

@@ -167,7 +167,6 @@ class Questions:
         return answer
 
     def _check_never(self, name: str, answer: Refusal, ask: Question) -> None:
-        """Clause 3, and what clause 2 will be checked on."""
         fresh = ask(self.fresh())
         if answer is Refusal.NEVER:
             require(3, fresh is Refusal.NEVER, f"{name} answered NEVER, but an empty pool has the slots")

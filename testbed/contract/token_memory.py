@@ -125,7 +125,6 @@ class Stories:
         return found * size
 
     def _holders(self, story: int, i: int, size: int, tables: Tables) -> list[list[int]]:
-        """The tables of those that have declared the i-th block of a story."""
         return [
             table
             for seq_id, table in tables.items()

@@ -134,7 +134,6 @@ class TierLinks:
         return with_swaps(computing_ps, self(moves), num_copies, num_layers) if num_copies else computing_ps
 
     def _moving_ps(self, source: str, target: str, moves: list[Moved]) -> int:
-        """Time of moves between the same two tiers, without their latency."""
         tiers = [self._tier(name) for name in (source, target) if name != DEVICE]
         extent_s = sum(tier.extent_s for tier in tiers)
         is_read = target == DEVICE

@@ -145,7 +145,6 @@ class RecordedBeams(BeamModel):
         return int(cells[0]), int(cells[1]), pair
 
     def _with(self, pairs: tuple[Replacement, ...], pair: Replacement, line: int) -> tuple[Replacement, ...]:
-        """The pairs of a step with one more: no candidate is a child twice, and no parent is a child."""
         pairs = (*pairs, pair)
         children = {child for _, child in pairs}
         if len(children) < len(pairs) or children & {parent for parent, _ in pairs}:

@@ -140,7 +140,6 @@ class ConcurrentPrefills(PrefillChunks):
         return found + min(chunk, budget)
 
     def _first_chunk(self, group: SequenceGroup) -> tuple[int, int]:
-        """Tokens of the group that are cached, and how many behind them it wants to compute at once."""
         found = min(self.state.policy.find(group.sequences[0], group.prefill_len), group.prefill_len - 1)
         return found, min(group.prefill_len - found, self.max_chunk_tokens)
 

@@ -162,7 +162,6 @@ class Scheduler(Foresight, ABC):
         self.state.join_batch(group)
 
     def _swapped_in(self, group: SequenceGroup, results: Results, finished: list[SequenceGroup]) -> None:
-        """The group is back from the host, and has taken this step if it had a slot for its newest token."""
         if group.sequences[0].num_slots > group.sequences[0].num_stored:
             group.generate()
             for seq in group.sequences:

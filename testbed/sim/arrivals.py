@@ -177,7 +177,6 @@ def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
 
 
 def _starts(lasting_s: Sequence[float], at_once: int, gap_s: float) -> Iterator[float]:
-    """When each session starts: the first ones gap_s apart, then one whenever another ends."""
     ends = [slot * gap_s + lasting for slot, lasting in enumerate(lasting_s[:at_once])]
     yield from (slot * gap_s for slot in range(len(ends)))
     heapify(ends)

@@ -197,7 +197,6 @@ class Grouped(MemoryPolicy):
         return self.pages.nothing
 
     def _idle_pages(self) -> Iterable[tuple[int, int]]:
-        """(column, page) of what no sequence holds and is findable."""
         return ()
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
@@ -219,7 +218,6 @@ class Grouped(MemoryPolicy):
         return [count if one.per_block else int(is_new) for one in self.pages.columns]
 
     def _growth(self, batch: Batch, num_tokens: int, returned: int) -> Growth:
-        """The units that num_tokens steps take, less those that the first of them returns."""
         size = self.tokens_per_page
         events = [(0, -returned)] if returned else []
         for first, count in Counter(-seq.num_slots % size for seq in batch).items():

@@ -188,7 +188,6 @@ class Paged(MemoryPolicy):
         return len(self._pool.free)
 
     def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
-        """Free blocks that a batch needs for num_tokens more steps; with fewer it is refused."""
         return index.needed(num_tokens) + len(writers)
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
@@ -200,10 +199,7 @@ class Paged(MemoryPolicy):
         return NO_GROWTH
 
     def _allocate_tables(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
-        """Allocate a group's tables of `each` blocks, of which the first `common` are shared by all sequences.
-
-        The first sequence's table begins with the blocks `found`; all others come from the pool. Returns its blocks.
-        """
+        """A group's tables of `each` blocks, the first `common` shared, the first one's from `found` on; its blocks."""
         blocks = found + self._pool.take(max(each - len(found), 0))
         self._tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
         for seq in seqs[1:]:

@@ -199,7 +199,6 @@ class PrefixCaching(Paged):
         return False
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:
-        """Prompt blocks that need not be computed again."""
         return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
 
     def _available(self) -> int:

@@ -204,12 +204,10 @@ class TieredCaching(PrefixCaching):
         return Grant(ops=Ops(background=tuple(transfers)))
 
     def _choose(self, nodes: Iterable[Node], target: int = 0) -> None:
-        """Store these in a tier, if there is one, as soon as the place above it has them."""
         if target < len(self._lower):
             self._to_store |= dict.fromkeys((target, node) for node in nodes)
 
     def _after_writes(self, grant: Grant) -> Grant:
-        """The grant, before whose operations evicted blocks are written to the first tier."""
         if not self._hierarchy.written:
             return grant
         return grant._replace(ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves)))
