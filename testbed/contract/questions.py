@@ -58,7 +58,8 @@ class Questions:
     def admit(self, seqs: list[Sequence], num_tokens: int, most: int, note: str) -> Answers:
         """First slots for num_tokens of their `most` tokens each: clauses 1, 2, 3, 8 and 10."""
         name = f"admit({seqs}, {num_tokens}){note}"
-        certain = self.witness.certain_hit(seqs[0])
+        first, tables = seqs[0], self.witness.tables()
+        certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, tables)
         answers = self._ask(name, lambda policy: policy.admit(seqs, num_tokens))
         check_answers(name, answers, len(seqs))
         if isinstance(answers, Refusal):

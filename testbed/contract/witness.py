@@ -65,9 +65,6 @@ class Witness:
         """publish() was called: the first num_tokens tokens are stored when the plan has run."""
         self.stories.publish(seq.seq_id, num_tokens, self.tables())
 
-    def certain_hit(self, seq: Sequence) -> int:
-        return self.stories.certain_hit(seq.seq_id, seq.prompt_len, self.tables())
-
     def forked(self, parent: Sequence, child: Sequence) -> None:
         self.tokens[child.seq_id] = self.tokens[parent.seq_id][: parent.num_stored]
         self.entered(child, 0)

@@ -32,11 +32,6 @@ class Lookup:
     def __len__(self) -> int:
         return len(self.on_device) + self.num_loading + len(self.below)
 
-    def chains(self) -> list[tuple[int, list[Node]]]:
-        """The nodes below by place, in the order of the prompt: one load for each place."""
-        places = dict.fromkeys(place for place, _ in self.below)
-        return [(place, [node for at, node in self.below if at == place]) for place in places]
-
 
 class CacheHierarchy:
     """The device's pool, and the tiers 0, 1, ... below it, from the fastest on.
@@ -77,23 +72,21 @@ class CacheHierarchy:
             node = child
         return behind
 
-    def touch(self, nodes: list[Node]) -> None:
-        """A prompt uses this content: every tier evicts it later."""
-        for tier in self.tiers:
-            tier.touch(nodes)
-
     def can_store(self, target: int, node: Node) -> bool:
         """Whether the place above tier `target` has the node's content, and the tier has not."""
         above = node.block != HOLE if target == 0 else node in self.tiers[target - 1].blocks
         return above and node not in self.tiers[target]
 
-    def pin_for_loads(self, chains: list[tuple[int, list[Node]]], stay: list[Node]) -> None:
-        """Pin what loads of these chains read; each load keeps `stay`, its prompt's nodes on the device, findable."""
+    def pin_for_loads(self, below: list[tuple[int, Node]], stay: list[Node]) -> list[tuple[int, list[Node]]]:
+        """Pin what loads of these nodes read: one for each place, in the prompt's order; each keeps `stay` findable."""
+        places = dict.fromkeys(place for place, _ in below)
+        chains = [(place, [node for at, node in below if at == place]) for place in places]
         for node in stay * len(chains):
             self.device.keep(node)
         for place, nodes in chains:
             self.tiers[place].touch(nodes)
             self.tiers[place].pin(nodes)
+        return chains
 
     def begin_load(self, source: int, nodes: list[Node], stay: list[Node]) -> Transfer:
         """Load a chain that is pinned into as many free blocks of the device, which must be there."""

@@ -17,6 +17,7 @@ from testbed.core.slots import (
     NonSequenceSlots,
     Ops,
     Refusal,
+    Transfer,
     Usage,
     ceil_div,
 )
@@ -25,7 +26,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
-from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy, Lookup
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
@@ -115,7 +116,11 @@ class TieredCaching(PrefixCaching):
         if total - len(stay) - behind.num_loading + self._reserve() > self._available() - parked:
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
-        return self._after_writes(self._begin_loads(behind, stay))
+        transfers = list[Transfer]()
+        for place, nodes in self._hierarchy.pin_for_loads(behind.below, stay):
+            self._ensure_free(len(nodes))
+            transfers.append(self._hierarchy.begin_load(place, nodes, stay))
+        return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
 
     def background(self) -> Ops:
         for node in self._store.ahead(self._device):
@@ -188,20 +193,13 @@ class TieredCaching(PrefixCaching):
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         super()._ensure_free_with_hits(nodes, total)
-        self._hierarchy.touch(nodes)
+        for tier in self._hierarchy.tiers:
+            tier.touch(nodes)
         self._choose(self._store.found(nodes))
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
         return super()._within_free(found, total - pinned, requested)  # pinned blocks are not available anyway
-
-    def _begin_loads(self, behind: Lookup, stay: list[Node]) -> Grant:
-        chains, transfers = behind.chains(), []
-        self._hierarchy.pin_for_loads(chains, stay)
-        for place, nodes in chains:
-            self._ensure_free(len(nodes))
-            transfers.append(self._hierarchy.begin_load(place, nodes, stay))
-        return Grant(ops=Ops(background=tuple(transfers)))
 
     def _choose(self, nodes: Iterable[Node], target: int = 0) -> None:
         if target < len(self._lower):
