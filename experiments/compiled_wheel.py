@@ -21,7 +21,6 @@ PACKAGES = ("core", "memory", "sched", "cost", "sim")
 INTERPRETED = {
     "core/errors.py": "its exceptions extend built-in ones",
     "core/hf_config.py": "no code in it is hot, and mypyc does not support its starred indexes",
-    "core/hf_layers.py": "no code in it is hot",
     "core/layers.py": "a frozen class makes its own parts from mappings",
     "core/specs.py": "a frozen class makes its own parts from mappings",
     "memory/traced.py": "it copies any policy's traits and forwards any attribute; only pictures use it",

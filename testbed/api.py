@@ -4,19 +4,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from testbed.build import Setup, build
 from testbed.checking import check as check
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.front_end import front_end
-from testbed.knee import sustained_rate
-from testbed.option_names import PolicyName, PreemptionName, SchedulerName
-from testbed.result import Result
+from testbed.description import flat, merge_axes
+from testbed.result import Result, front_end
 from testbed.run import run
-from testbed.tables import flat, merge_axes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +23,19 @@ SHARE, PRECISION = 0.9, 0.02
 RATE = "arrivals.rate"
 MAX_REQUESTS = 3_000_000
 Seen = Callable[[float, float], None]
+# Names of options that ship, so that an editor can complete them; `testbed list` shows all.
+PolicyName = Literal[
+    "contiguous_max", "contiguous_oracle", "contiguous_pow2", "grouped", "grouped_caching", "paged", "paged_2023",
+    "prefix_caching", "prefix_caching_v1", "prefix_caching_v1_33", "tiered", "tiered_exclusive",
+]  # fmt: skip
+SchedulerName = Literal[
+    "by_session", "chunked", "mixed", "mixed_2023", "priority", "separate", "static", "time_to_live", "vllm_v1",
+    "vllm_v1_async",
+]  # fmt: skip
+PreemptionName = Literal["paper", "recompute", "recompute_tail", "swap"]
+MAX_STEPS = 40
+OUTWARD = 1.25  # beyond the ends of a grid
+FARTHER = 1.5  # a failed guess is followed by a wider one
 
 
 def simulate(
@@ -80,10 +91,9 @@ def sweep(*overrides: str, jobs: int | None = None, folder: str | Path | None = 
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     workers = min(jobs or os.cpu_count() or 1, len(points))
     work = (delayed(_measured)(overrides, {**options, **point}, folder) for point in points)
+    named = [{key: getattr(value, "__name__", value) for key, value in point.items()} for point in points]
     rows = [flat(summary) for summary in Parallel(n_jobs=workers)(work)]
-    return pd.DataFrame(
-        [{**_names(point), **merge_axes(list(axes), row)} for point, row in zip(points, rows, strict=True)]
-    )
+    return pd.DataFrame([{**point, **merge_axes(list(axes), row)} for point, row in zip(named, rows, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -157,7 +167,6 @@ def capacity(
 
 
 def _simulated(overrides: Sequence[str], options: Mapping[str, Any]) -> Setup:
-    """The parts of a simulation; InputError for a run on a GPU."""
     config = front_end().configure(overrides, options)
     if config.engine is not None:
         raise InputError("engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out")
@@ -165,7 +174,6 @@ def _simulated(overrides: Sequence[str], options: Mapping[str, Any]) -> Setup:
 
 
 def _measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None) -> dict[str, Any]:
-    """The summary of a run; from its folder, if there is one below `folder`."""
     if folder is None:
         return run(_simulated(overrides, options)).summary
     config = front_end().configure(overrides, {"outputs": "summary", **options})
@@ -173,7 +181,6 @@ def _measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str 
 
 
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
-    """Share inside and goodput, where there were requests to judge by, and not too many."""
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if slo["share_inside"] is None:
         raise InputError(f"at {rate:g} requests/s none comes in time; the objectives may be out of reach, or raise "
@@ -184,12 +191,42 @@ def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
 
 
 def _is_axis(value: Any) -> bool:
-    """Whether an option has several values, one after another."""
     if isinstance(value, list):
         return not (value and isinstance(value[0], Request))
     return isinstance(value, range) or (type(value).__name__ == "ndarray" and value.ndim == 1)
 
 
-def _names(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a point; classes and functions by their names."""
-    return {key: getattr(value, "__name__", value) for key, value in point.items()}
+def sustained_rate(is_sustained: Callable[[float], bool], low: float, high: float, precision: float) -> float:
+    """The rate, within a factor of 1 + precision, above which `is_sustained` fails.
+
+    low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not `is_sustained(high)`.
+    Close to the knee a rate may be sustained and a lower one not; the answer is then one of the rates where that
+    changes. Raises ValueError where no rate is sustained, or every rate.
+    """
+    for _ in range(MAX_STEPS):
+        if is_sustained(low):
+            break
+        low, high = low / (high / low) ** FARTHER, low
+    else:
+        raise ValueError(f"{low:.3g} requests/s: not even this rate is sustained")
+    for _ in range(MAX_STEPS):
+        if not is_sustained(high):
+            break
+        low, high = high, high * (high / low) ** FARTHER
+    else:
+        raise ValueError(f"{high:.3g} requests/s: is sustained, so there is no knee")
+    while high > low * (1 + precision):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if is_sustained(middle) else (low, middle)
+    return sqrt(low * high)
+
+
+def bracket(rates: list[float], is_sustained: Callable[[float], bool]) -> tuple[float, float]:
+    """Neighbours in a sorted grid between which `is_sustained` becomes false; at an end the grid is extended."""
+    low, high = -1, len(rates)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_sustained(rates[middle]) else (low, middle)
+    if high == 0:
+        return rates[0] / OUTWARD, rates[0]
+    return rates[low], rates[high] if high < len(rates) else rates[-1] * OUTWARD

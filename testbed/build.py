@@ -92,7 +92,6 @@ def build(config: RunConfig) -> Setup:
 
 
 def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
-    """Memory below the device is configured only where the policy declares that it uses it."""
     name = type(policy).__name__
     if isinstance(preemption, Swap) and not policy.moves_tiers:
         raise InputError(f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, or "
@@ -104,7 +103,6 @@ def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: Preemption
 
 
 def _check_kinds(config: RunConfig) -> None:
-    """A class or an object at hand must be of its kind; a scheduler is made with the run's policy, so never before."""
     for group, kind in KINDS.items():
         target = getattr(config, group).target
         if group == "trace" and isinstance(target, Workload):
@@ -118,7 +116,6 @@ def _check_kinds(config: RunConfig) -> None:
 
 
 def _kept(group: str, built: Any) -> Any:
-    """The part, if it is of its kind and overrides no method by its old name."""
     if not isinstance(built, KINDS[group]):
         raise InputError(_no_kind(group, type(built)))
     check_members(group, built)

@@ -1,17 +1,19 @@
 """`testbed.check`: whether a memory policy, a scheduler or a cost model keeps the contract."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any
 
-from testbed.contract import ClauseBroken, check_policy
+from testbed.contract import check_policy
+from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.search import POOLS, MakePolicy
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_members
-from testbed.cost.model import CostModel
-from testbed.cost_contract import check_cost
+from testbed.core.slots import DEVICE, HOST
+from testbed.cost.model import CostModel, Moved, Work
 from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
@@ -20,9 +22,12 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.parts import called, locate
 from testbed.sched.preemption import Recompute
 from testbed.sched.scheduler import IterationLevel, Scheduler
+from testbed.sim.audit import check_durations
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
 POLICIES: tuple[MakePolicy, ...] = (partial(Paged, block_size=8), partial(PrefixCaching, block_size=8), ContiguousMax)
+MAX_STEPS = 200
+MakeCost = Callable[[], CostModel]
 
 
 def check(
@@ -66,7 +71,6 @@ def check(
 
 
 def _check_scheduler(kind: type[Scheduler], pools: list[PoolSpec], parameters: dict[str, Any]) -> ClauseBroken | None:
-    """In every pool and under every policy that it goes with; needed limits that are not given are LIMITS."""
     requested = inspect.signature(kind).parameters
     is_unknown = not any(one.kind is one.POSITIONAL_OR_KEYWORD for one in requested.values())  # compiled
     takes_limits = is_unknown and issubclass(kind, IterationLevel)
@@ -89,7 +93,6 @@ def _check_scheduler(kind: type[Scheduler], pools: list[PoolSpec], parameters: d
 
 
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:
-    """The pools of the contract, with the requested sizes in place of theirs."""
     for name, number, least in (("slots", num_slots, 1), ("max-len", max_len, 4), ("host-slots", host_slots, 0)):
         if number is not None and number < least:
             raise InputError(f"--{name} {number}: must be at least {least}")
@@ -98,3 +101,70 @@ def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -
     if host_slots is not None:
         pools = [replace(pool, tiers=(*host(host_slots), *pool.tiers[1:])) for pool in pools]
     return list(dict.fromkeys(pools))
+
+
+def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
+    """The clause that a cost model breaks, with the work that breaks it; None if all hold."""
+    cost, again, requested = make(), make(), list[Work]()
+    random = Random(0)
+    try:
+        for work in works(random, num_examples):
+            requested.append(work)
+            time_ps = checked_cost(cost, work)
+            if not (work.prefill or work.copies or work.moves or work.forks) and work.decode_seqs:
+                check_span(cost, work)
+            require(9, checked_cost(cost, work) == time_ps, f"{time_ps} ps, and another cost when computed again")
+        for work in reversed(requested):
+            same = checked_cost(again, work) == checked_cost(cost, work)
+            require(9, same, f"another model of the same class, called in another order, has another cost for {work}")
+    except ClauseBroken as error:
+        broken = error
+    except Exception as error:
+        broken = ClauseBroken(10, f"the last call raised {type(error).__name__}: {error}")
+    else:
+        return None
+    broken.calls = [f"iteration or decode of {work}" for work in requested[-1:]]
+    return broken
+
+
+def works(random: Random, count: int) -> Iterator[Work]:
+    """What iterations do: decodes, prompts, both, with and without copies, moves and forks."""
+    for _ in range(count):
+        num_seqs, num_prompts = random.choice([0, 1, 3, random.randint(1, 256)]), random.choice([0, 0, 1, 4])
+        lengths = [random.randint(1, 2000) for _ in range(num_seqs)]
+        prefill = tuple((random.randint(1, 500), random.choice([0, 64])) for _ in range(num_prompts))
+        moves = (Moved(DEVICE, HOST, 16, 3), Moved(HOST, DEVICE, 16, 2))
+        yield Work(
+            num_seqs,
+            sum(lengths),
+            max(lengths, default=0),
+            random.choice([0, 0, sum(lengths) // 2]),
+            prefill or (() if num_seqs else ((1, 0),)),
+            num_seqs + num_prompts + random.choice([0, 5]),
+            random.choice([(), (), ((16, 4),)]),
+            random.choice([(), (), (), moves]),
+            (),
+            random.choice([0, 0, 2]),
+        )
+
+
+def checked_cost(cost: CostModel, work: Work) -> int:
+    """The cost of one iteration, if it is a valid one."""
+    time_ps = cost.iteration(work)
+    valid = type(time_ps) is int and time_ps > 0
+    require(10, valid, f"iteration() answered {time_ps!r}; a cost is an int above 0, in ps")
+    return time_ps
+
+
+def check_span(cost: CostModel, work: Work) -> None:
+    """Clause 7: the costs of decodes in a row are those of the iterations one by one."""
+    times = cost.decode(work)
+    try:
+        check_durations(cost, times)
+    except RuntimeError as error:
+        raise ClauseBroken(10, f"decode(): {error}") from error
+    for step in range(min(times.steps, MAX_STEPS)):
+        context, longest = work.decode_context + step * work.decode_seqs, work.decode_max_context + step
+        single = cost.iteration(work._replace(decode_context=context, decode_max_context=longest))
+        reported = times.first_ps + step * times.growth_ps
+        require(7, reported == single, f"decode() says {reported} ps for step {step}, iteration() {single} ps")

@@ -13,5 +13,4 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"prog": f"testbed {command}", "description": description, **options})
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is."""
         raise InputError(f"{message}; see {self.prog} --help")

@@ -1,18 +1,20 @@
 """The typed configuration of a run: what `testbed run`, the Python API, kept runs and the GPU engine are built from."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_known_shape
 from testbed.core.specs import LAYERS, ModelSpec, ServerSpec
 from testbed.parts import Part
-from testbed.sampling import parse_mix
 from testbed.schema import read
 
 # Values that need not be there.
 GROUPS = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
+SHARE = re.compile(r"(?P<beam>beam)?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
+MIX_HINT = "give N:WEIGHT and beamN:WEIGHT with commas between, such as 1:0.5,4:0.3,beam4:0.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +49,12 @@ class ServerConfig(ServerSpec):
 
     @classmethod
     def default(cls, name: str) -> Any:
-        """The value where none is given."""
         return next(one.default for one in fields(cls) if one.name == name)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadConfig:
-    """The limits and the sampling of every request.
-
-    max_len: rows of this many tokens or more are left out; None keeps all. num_seqs: sequences a request, parallel
-    samples or the width of a beam; beam: whether they are a beam. mix: requests that sample in several ways, as shares
-    such as 1:0.5,4:0.3,beam4:0.2.
-    """
+    """The limits and the sampling of every request; experiments/conf/run.yaml explains every value."""
 
     max_len: int | None = None
     num_seqs: int = 1
@@ -66,7 +62,6 @@ class WorkloadConfig:
     mix: str | None = None
 
     def __post_init__(self) -> None:
-        """A mix says for itself how its requests sample."""
         if self.mix is not None:
             parse_mix(self.mix)
             self.check_alone(f"workload.mix={self.mix}")
@@ -90,11 +85,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the GPU engine computes.
-
-    weights: "random", or a Hugging Face folder. graphs: the largest batch of decodes that is captured as a CUDA graph.
-    warm: tokens of prompt batches that run once before the clock starts. temperature and top_p: of parallel samples.
-    """
+    """How the GPU engine computes; experiments/conf/engine/gpu.yaml explains every value."""
 
     weights: str = "random"
     device: str = "cuda"
@@ -108,8 +99,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class SoftwareConfig:
-    """The software of the system that is simulated, by name, and its times in seconds as `cost.sections.Choices` has
-    them; overhead_s None: the minimum that a profile has measured."""
+    """The simulated system, its times as `cost.sections.Choices` has them (overhead_s None: a profile's minimum)."""
 
     name: str
     overhead_s: float | None = None
@@ -122,13 +112,9 @@ class SoftwareConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """One run. A policy, scheduler, preemption rule, cost model, beam model, trace and arrival process are parts.
+    """One run: its parts, and the values that experiments/conf/run.yaml explains.
 
-    swap_space_gib: GiB of host memory for each GPU. null_blocks: blocks of the pool that no sequence ever gets.
-    window_s: averages over this window only, and the run stops at its end; None: until all requests have ended.
-    stop_at_latency: s/token; the run stops once its mean normalized latency is certain to exceed it. fast_forward:
-    False simulates one event for each iteration, with the same result. engine: None simulates. software: costs that
-    charge the software time of another system are refused; None takes any.
+    engine: None simulates. software: costs that charge the software time of another system are refused; None takes any.
     """
 
     model: ModelSpec
@@ -153,7 +139,6 @@ class RunConfig:
     outputs: Literal["full", "summary"] = "full"
 
     def __post_init__(self) -> None:
-        """What no single value shows."""
         from testbed.core.request import PS  # here, because it needs NumPy, and help should not
 
         if self.window_s is not None and not round(self.window_s[0] * PS) < round(self.window_s[1] * PS):
@@ -165,7 +150,6 @@ class RunConfig:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The exchangeable parts by name."""
         return {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), Part)}
 
     @classmethod
@@ -180,7 +164,6 @@ class RunConfig:
 
 
 def _named(name: str, value: Any) -> list[tuple[str, Any]]:
-    """A value under its name; nothing of a group that is not there."""
     return [] if value is None and name in GROUPS else [(name, _values(value))]
 
 
@@ -192,3 +175,23 @@ def _values(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+class Share(NamedTuple):
+    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all weights together."""
+
+    num_seqs: int
+    beam: bool
+    weight: float
+
+
+def parse_mix(text: str) -> list[Share]:
+    shares = []
+    for part in text.split(","):
+        match = SHARE.fullmatch(part.strip())
+        if match is None:
+            raise InputError(f"workload.mix={text}: {part.strip()!r} is no share of the requests ({MIX_HINT})")
+        shares.append(Share(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"])))
+    if not sum(share.weight for share in shares) > 0:
+        raise InputError(f"workload.mix={text}: no weight is above 0 ({MIX_HINT})")
+    return shares

@@ -1,19 +1,21 @@
-"""What a run was, in a few words: every summary and every table of runs begins with it."""
+"""What a run was, in a few words, and how its costs were tested: every summary begins with it; tables of a run."""
 
+import csv
 import inspect
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from testbed.compiled import release
 from testbed.config import RunConfig
-from testbed.core.specs import GIB
+from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.cost.origin import origin, tested
-from testbed.cost.tier_links import transfers_origin
+from testbed.cost.nearest import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
+from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
 from testbed.memory.policy import PoolSpec
 from testbed.parts import Part
@@ -22,6 +24,11 @@ from testbed.sched.scheduler import Scheduler
 RUN = "run"
 ID = "id"
 PLAIN = (bool, int, float, str)
+TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate-costs` writes it
+SHIPPED = "measured"  # who measured the profile that a prediction in that table starts from: ours, which ship
+NOT_TESTED = "unknown, such costs were not tested"
+WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
+LEFT_OUT = ("cost_profile",)  # not in a summary's row: a nested description without numbers
 
 
 def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: CostModel) -> dict[str, Any]:
@@ -67,7 +74,6 @@ def configured(value: Any) -> str:
 
 
 def _part(part: Part, built: object) -> str:
-    """The config's words; of a class or an object at hand, the plain parameters that it keeps under their names."""
     if part.is_named:
         return configured(part)
     names = [
@@ -77,7 +83,6 @@ def _part(part: Part, built: object) -> str:
 
 
 def cost_source(config: RunConfig, cost: CostModel) -> str:
-    """The class or function of the costs, and where they come from if it says so."""
     times = {key: value for key, value in asdict(config.software).items() if key != "name"} if config.software else {}
     name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
     if config.server.tiers:
@@ -100,3 +105,109 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=quiet).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
+    """Measured, derived or roofline, with GPU and date, and whose software time is charged; empty: it does not say.
+
+    software: the times of the system that is simulated, as the choices have them; others are the user's own.
+    """
+    fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
+    where = _where(fingerprint) if fingerprint else getattr(cost, "provenance", "")
+    if not where or not hasattr(cost, "software"):
+        return where
+    choices = getattr(cost, "choices", None)
+    is_own = any(getattr(choices, name, value) != value for name, value in software.items())
+    return f"{where}; {_software(cost.software, fingerprint)}{', changed' if cost.software and is_own else ''}"
+
+
+def _where(fingerprint: Mapping[str, Any]) -> str:
+    device, began = fingerprint.get("device"), fingerprint.get("from")
+    if began is None:
+        stand_ins = [f"{part} by {how}" for part, how in fingerprint.get("not_measured", {}).items()]
+        but = f", but {', '.join(stand_ins)}" if stand_ins else ""
+        return f"{fingerprint.get('source', 'from')} on {device}{_date(fingerprint)}{but}"
+    of = f"{began['model']} on " if fingerprint.get("way") in (OTHER_MODEL, OTHER_CACHE) else ""
+    cache = ", with another type of K and V" if fingerprint.get("way") == OTHER_CACHE else ""
+    return f"derived for {device} from {of}{began.get('device')}{_date(began)}{cache}"
+
+
+def _date(fingerprint: Mapping[str, Any]) -> str:
+    date = fingerprint.get("date") or str(fingerprint.get("profiled_at", ""))[:10]
+    return f", {date}" if date else ""
+
+
+def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
+    if name is not None:
+        return f"software time of {name}"
+    return "software time fitted on logs" if "software_fitted_on" in fingerprint else "software time as configured"
+
+
+def tested(cost: CostModel, server: ServerSpec) -> str:
+    """How far off such costs were: of a measured profile on batches that it had not seen, else on profiles left out."""
+    fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
+    if fingerprint and "from" not in fingerprint:
+        if "tested" in fingerprint:
+            return str(fingerprint["tested"])
+        fit = getattr(cost, "fit", None)
+        if not fit:
+            return NOT_TESTED
+        return f"{100 * fit['median_error']:.1f}% (median) in {fit['num_batches']} decode batches"
+    model = getattr(cost, "model", None)  # of a roofline; the profiles left out are of plain models
+    if not fingerprint and (not hasattr(cost, "provenance") or (isinstance(model, ModelSpec) and not model.is_plain)):
+        return NOT_TESTED
+    return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
+
+
+def left_out(way: str, server: ServerSpec) -> str:
+    """The errors of whole runs by this way, on one GPU or on several; for this GPU if it was tested, else for all."""
+    rows = [row for row in table() if row["way"] == way and row["source_by"] in (SHIPPED, "")]
+    rows = [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
+    here = [row for row in rows if row["gpu"] == server.gpu.name]
+    if not rows:
+        return NOT_TESTED
+    many = "on one GPU" if server.num_gpus == 1 else "on several GPUs"
+    chosen, whose = (here, f"profiles of {server.gpu.name} {many}") if here else (rows, f"profiles {many}")
+    reported = []
+    for name, column in WHOLE_RUNS.items():
+        errors = [abs(float(row[column])) for row in chosen]
+        reported.append(f"{name} {median(errors):.0f}% (largest {max(errors):.0f}%)")
+    return f"{', '.join(reported)} in whole runs of {len(chosen)} {whose} left out (median)"
+
+
+@cache
+def table() -> list[dict[str, str]]:
+    if not TESTED.is_file():
+        return []
+    with TESTED.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def sessions(table: "pd.DataFrame", session: Any) -> "pd.DataFrame":
+    """One row per session that had a request answered; table: of requests; session: the session of each request id."""
+    table = table.assign(session=session[table["request_id"]], ttft_s=table["first_token_s"] - table["arrival_s"])
+    return table.groupby("session", as_index=False).agg(
+        requests=("request_id", "size"), output_tokens=("output_len", "sum"), start_s=("arrival_s", "min"),
+        end_s=("finish_s", "max"), ttft_s_mean=("ttft_s", "mean"),
+    )  # fmt: skip
+
+
+def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary as one row; nested keys are joined by an underscore, keys of the run keep their names."""
+    return {**summary[RUN], **dict(_joined("", {k: v for k, v in summary.items() if k not in (RUN, *LEFT_OUT)}))}
+
+
+def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row, renamed where an axis has the same name: `policy` is the option, policy_in_full all its parameters."""
+    return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}
+
+
+def _joined(before: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    row: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        row += _joined(f"{before}{key}_", value) if isinstance(value, Mapping) else [(f"{before}{key}", value)]
+    return row

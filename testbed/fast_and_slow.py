@@ -7,19 +7,20 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import product, zip_longest
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.contract import ClauseBroken
-from testbed.contract.clauses import overrides, pool_of
+from testbed.contract.clauses import overrides, pool_of, require
 from testbed.contract.search import MakePolicy
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
+from testbed.core.slots import Usage
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.plan_claims import Decision, watched
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.plan import Chunk, Plan
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.separate import SeparatePrefill
@@ -29,6 +30,73 @@ from testbed.sim.simulation import Environment, simulate
 MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, 4096)
 TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 1e7, 1e6, 1e-4, 1e-5)}
 SERVER = ServerSpec("server", GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9), 1, tiers=TIERS)
+LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 12}
+SCHEDULERS: tuple[type[Scheduler], ...] = (SeparatePrefill, MixedPrefill, ChunkedPrefill)
+NUM_REQUESTS = 24
+GAPS_PS = (10**8, 10**10)
+
+
+class Decision(NamedTuple):
+    """One plan: who computes what, who came and went and is there, by request id, and what the pool looks like then."""
+
+    time_ps: int
+    decodes: tuple[int, int, int]
+    chunks: tuple[tuple[int, int, int, int, bool, int], ...]
+    moved: tuple[tuple[int, ...], ...]
+    used: Usage
+
+
+def watched(kind: type[Scheduler], env: Environment, decisions: list[Decision]) -> type[Scheduler]:
+    """The scheduler, each of whose plans is checked and written down."""
+
+    def plan(this: Any) -> Plan:
+        before = this.state.batch.extended
+        built: Plan = kind.plan(this)
+        require(10, isinstance(built, Plan), f"plan() answered {built!r}, which is no Plan")
+        check_decodes(this, built, this.state.batch.extended - before)
+        check_chunks(this, built)
+        state, moved = this.state, (built.preempted, built.swapped_in, built.rejected, this.state.running.values())
+        chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in built.chunks)
+        groups = (tuple(group.request.request_id for group in some) for some in moved)
+        decodes = built.decode_seqs, built.decode_context, built.decode_max_context
+        decisions.append(Decision(int(env.now), decodes, tuple(chunks), tuple(groups), state.policy.usage()))
+        return built
+
+    return type(kind.__name__, (kind,), {"plan": plan})
+
+
+def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
+    """Clause 10: the plan counts all sequences that take a step, and reads no less than they do, or pads."""
+    batch, policy = scheduler.state.batch, scheduler.policy
+    require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
+    stepping = [*batch] if steps else []
+    stepping += [seq for group in plan.swapped_in for seq in group.sequences if seq.num_slots > seq.num_stored]
+    read = [policy.num_stored(seq.num_slots) for seq in stepping]
+    counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
+    least = len(read), sum(read), max(read, default=0)
+    enough = all(reported >= known for reported, known in zip(counted, least, strict=True))
+    require(10, enough, f"plan() counts decodes (sequences, context, longest) as {counted}, and {least} take a step")
+    at_most = plan.decode_seqs * plan.decode_max_context
+    require(10, plan.decode_context <= at_most, f"plan() counts decodes as {counted}: more context than they can have")
+    if plan.guaranteed_steps:
+        promised, claimed = policy.guaranteed_steps(batch), plan.guaranteed_steps
+        reported = f"plan() promises {claimed} more steps, of which the policy has promised {promised}"
+        require(10, claimed <= promised, reported)
+
+
+def check_chunks(scheduler: Scheduler, plan: Plan) -> None:
+    """Clause 10: a chunk continues the prompt of a running group where it ended, and has slots."""
+    running, ends = scheduler.state.running, dict[int, int]()
+    for chunk in plan.chunks:
+        require(10, isinstance(chunk, Chunk) and chunk.new > 0 <= chunk.padding, f"plan() has {chunk}")
+        group, seq, end = chunk.group, chunk.seq, chunk.num_stored + chunk.new
+        name = f"plan() computes tokens {chunk.num_stored} to {end} of {seq}"
+        is_running = running.get(group.request.request_id) is group and seq in group.resident
+        require(10, is_running, f"{name}, which is not running")
+        reached = ends.get(seq.seq_id, seq.num_stored)
+        require(10, chunk.num_stored <= reached, f"{name}, of which {reached} are stored")
+        require(10, end <= seq.num_slots, f"{name}, which has {seq.num_slots} slots")
+        ends[seq.seq_id] = end
 
 
 class OneCost(dict[str, float]):
@@ -42,10 +110,6 @@ class OneCost(dict[str, float]):
 
 
 EFFICIENCIES = Efficiencies(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, extra_s=OneCost())
-LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 12}
-SCHEDULERS: tuple[type[Scheduler], ...] = (SeparatePrefill, MixedPrefill, ChunkedPrefill)
-NUM_REQUESTS = 24
-GAPS_PS = (10**8, 10**10)
 
 
 @dataclass(frozen=True)
@@ -59,7 +123,6 @@ class Case:
     parameters: Mapping[str, Any]
 
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
-        """A run in which every plan is looked at."""
         policy, decisions, env = self.make(self.pool), list[Decision](), Environment(0)
         registered(policy, prefix)
         cost = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
@@ -84,10 +147,6 @@ class Served:
         columns = self.recorder.requests.columns()
         times = zip(columns["request_id"], columns["finish_ps"], columns["arrival_ps"], strict=True)
         return {int(request_id): int(max(finish, arrival)) for request_id, finish, arrival in times}
-
-    def before(self, time_ps: int) -> list[Decision]:
-        """What was decided before that time."""
-        return [decision for decision in self.decisions if decision.time_ps < time_ps]
 
 
 def differs(
@@ -129,7 +188,7 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
     ends, other_ends = fast.ends(), changed.ends()
     differing = [one.request_id for one, other in zip(requests, others, strict=True) if one != other]
     until_ps = min((min(ends[i], other_ends[i]) for i in differing), default=0)
-    for one, other in zip_longest(fast.before(until_ps), changed.before(until_ps)):
+    for one, other in zip_longest(*([d for d in run.decisions if d.time_ps < until_ps] for run in (fast, changed))):
         if one != other:
             return ClauseBroken(10, f"it decides by outputs that are not over: {one}, or {other}")
     return None
@@ -147,7 +206,6 @@ def other_future(requests: list[Request], rejected: Container[int]) -> list[Requ
 
 
 def unequal(one: Served, other: Served) -> list[str]:
-    """The parts in which two runs differ."""
     a, b = one.recorder, other.recorder
     parts = [field.name for field in fields(a.totals) if getattr(a.totals, field.name) != getattr(b.totals, field.name)]
     parts += ["end or rejections"] if (a.end_ps, a.rejections) != (b.end_ps, b.rejections) else []

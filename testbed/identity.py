@@ -1,19 +1,24 @@
 """The name of a run: a hash of its configuration, of the files that it reads and of the code that makes its result."""
 
 import hashlib
+import importlib.util
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
 from testbed.config import RunConfig
 from testbed.parts import Part, locate
-from testbed.plug_in_files import plug_in_files
 
 ROOT = Path(__file__).parent
 CODE = ("", "traces", "experiments/runs")  # folders below the package; the links in it are not followed
 ENGINE = "kernels"  # what else a run on a GPU depends on
+INSTALLED = {"site-packages", "dist-packages"}
+STANDARD = str(Path(importlib.util.__file__).parents[1])
 
 
 def run_id(config: RunConfig) -> str:
@@ -33,7 +38,6 @@ def input_files(config: RunConfig) -> Iterator[tuple[str, Path]]:
 
 
 def _files_of(part: Part, key: str) -> Iterator[tuple[str, Path]]:
-    """The files that a part's parameters name, those that its class says it reads too, and a plug-in's source."""
     for value in part.parameters.values():
         yield from _files_of(value, key) if isinstance(value, Part) else _data(value)
     yield from ((f"module {name}", path) for name, path in plug_in_files(part.name).items())
@@ -56,7 +60,6 @@ def _data(value: Any) -> Iterator[tuple[str, Path]]:
 
 
 def content_hash(path: str | Path) -> str:
-    """SHA-256 of a file."""
     stat = Path(path).stat()
     return _content_hash(str(path), stat.st_size, stat.st_mtime_ns)
 
@@ -89,3 +92,36 @@ def _sources(folder: Path) -> Iterator[Path]:
                 yield from _sources(path)
         elif path.suffix in (".py", ".json", ".cu", ".cuh"):
             yield path
+
+
+def plug_in_files(target: str) -> dict[str, Path]:
+    """The files of a class by module name: its module and those that `import` statements name, none of them executed.
+
+    The standard library, this package and installed packages are left out; a class of an installed package has all
+    files of that package.
+    """
+    top, module = target.partition(".")[0], target.rpartition(".")[0]
+    if top == "testbed" or not module:
+        return {}
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return {}
+    if spec is not None and spec.origin and not INSTALLED.isdisjoint(Path(spec.origin).parts):
+        return _installed_files(top, Path(spec.origin))
+    finder = ModuleFinder([path for path in sys.path if _is_user_supplied(path)], excludes=["testbed"])
+    with suppress(ImportError, SyntaxError, ValueError):  # loading the class reports the error
+        finder.import_hook(module)
+    found = ((name, getattr(module, "__file__", None)) for name, module in sorted(finder.modules.items()))
+    return {name: Path(path) for name, path in found if path}
+
+
+def _is_user_supplied(folder: str) -> bool:
+    return INSTALLED.isdisjoint(Path(folder).parts) and not str(Path(folder).resolve()).startswith(STANDARD)
+
+
+def _installed_files(name: str, path: Path) -> dict[str, Path]:
+    if path.name != "__init__.py":
+        return {name: path}
+    files = [file for file in sorted(path.parent.rglob("*")) if file.is_file() and file.suffix != ".pyc"]
+    return {f"{name}/{file.relative_to(path.parent)}": file for file in files}

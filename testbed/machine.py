@@ -9,7 +9,7 @@ from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.cost.tier_links import tier_bandwidths
+from testbed.cost.transfers import tier_bandwidths
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.parts import Part
 
@@ -39,7 +39,6 @@ def make_pool(config: RunConfig) -> PoolSpec:
 
 
 def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
-    """The tiers below the device, but for the swap space."""
     for name, tier in (server.tiers or {}).items():
         if name in (DEVICE, HOST):
             raise InputError(f"server.tiers.{name}: is the name of {KNOWN_TIERS[name]} (choose another name)")
@@ -92,7 +91,6 @@ def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
 
 
 def _check_given_pool(server: ServerConfig, model: ModelSpec, num_slots: int) -> None:
-    """A pool that is given must fit with the weights, and takes the place of what would compute it."""
     given = f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
     token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
@@ -110,7 +108,6 @@ def _check_given_pool(server: ServerConfig, model: ModelSpec, num_slots: int) ->
 
 
 def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | None) -> int | None:
-    """Slots of a pool that is given in blocks of the policy's size; None where it is not."""
     if server.num_blocks is None:
         return None
     if block_size is None:

@@ -1,22 +1,25 @@
-"""Pure functions from a run's records to its metrics."""
+"""Pure functions from a run's records to its metrics, and to the requests that meet the service level objectives."""
 
+from collections.abc import Mapping
+from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.config import Slo as Slo
 from testbed.core.request import PS
 from testbed.sim.recorder import PackedRows, Recorder
 from testbed.sim.totals import Measures, Totals, mean_ratio
-from testbed.slo import Slo, goodput
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
 PERCENTILES = (50, 90, 95, 99)
+SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
+KEPT_UP = 0.9  # a smaller share of the arrivals that begin is an overload, unless within the noise of few requests
 
 
 def spread(values: Floats) -> dict[str, float | None]:
-    """Mean and percentiles; all None where there are no values."""
     if not len(values):
         return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
     found = np.percentile(values, PERCENTILES).tolist()
@@ -25,11 +28,8 @@ def spread(values: Floats) -> dict[str, float | None]:
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
     """Latencies of every served request in s: end to end, normalized, TTFT, and TPOT of outputs above one token."""
-    columns = log.columns()
-    served = columns["finish_ps"] >= 0
-    arrival, first, finish, output_len = (
-        columns[name][served] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
-    )
+    columns = _times(log)
+    arrival, first, finish, output_len = columns[:, columns[2] >= 0]
     longer = output_len > 1
     return {
         "normalized_latency_s_per_token": (finish - arrival) / PS / output_len,
@@ -107,6 +107,11 @@ def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Tota
     return totals.since(start.totals), end_ps - start.time_ps
 
 
+def _times(log: PackedRows) -> NDArray[np.int64]:
+    columns = log.columns()
+    return np.array([columns[name] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")])
+
+
 def _held(sums: Measures) -> int:
     return sums.live + sums.reserved + sums.internal
 
@@ -124,3 +129,44 @@ def _free(sums: Measures, num_slots: int, times: int) -> list[float | None]:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
+
+
+def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
+    """Whether each request was answered and met the objectives; an output of one token has no TPOT."""
+    arrival, first, finish, output_len = _times(log)
+    inside: NDArray[np.bool_] = finish >= 0
+    if slo.ttft_s is not None:
+        inside &= (first - arrival) / PS <= slo.ttft_s
+    if slo.tpot_s is not None:
+        inside &= (finish - first) / PS <= slo.tpot_s * (output_len - 1)
+    return inside
+
+
+def goodput(log: PackedRows, slo: Slo, simulated_s: float) -> dict[str, float | None]:
+    """The objectives in s, the share of ended requests that met them, and the rate of those in requests/s."""
+    inside = int(kept(log, slo).sum()) if slo else None
+    return {
+        "ttft_s": slo.ttft_s,
+        "tpot_s": slo.tpot_s,
+        "share_inside": None if inside is None or not len(log) else inside / len(log),
+        "goodput_requests_per_s": None if inside is None or not simulated_s else inside / simulated_s,
+    }
+
+
+def overload(arrival_s: NDArray[np.float64], first_token_s: NDArray[np.float64]) -> dict[str, float] | None:
+    """Rates (req/s) of first tokens and of arrivals in the second half of the time in which requests arrive.
+
+    first_token_s: NaN for a request without one. None: the server kept up, or the requests are too few to judge by.
+    """
+    last = float(arrival_s.max()) if len(arrival_s) else 0.0
+    offered = int((arrival_s > last / 2).sum())
+    served = int(((first_token_s > last / 2) & (first_token_s <= last)).sum())
+    if not last or served >= KEPT_UP * offered or offered - served <= 3 * sqrt(offered):
+        return None
+    return {SERVED: served / (last / 2), OFFERED: offered / (last / 2)}
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """Such as "0.59 of 1 req/s served in the second half of the arrivals; the queue grows"."""
+    rates = f"{found[SERVED]:.2g} of {found[OFFERED]:.2g} req/s served"
+    return f"{rates} in the second half of the arrivals; the queue grows"

@@ -28,7 +28,6 @@ class Part:
 
     @classmethod
     def from_values(cls, values: Any, key: str) -> "Part":
-        """A part from a mapping with `_target_`, a class or an instance."""
         if isinstance(values, Part):
             return values
         if not isinstance(values, Mapping):
@@ -50,7 +49,6 @@ class Part:
         return {"_target_": self.name, **plain}
 
     def updated(self, **parameters: Any) -> "Part":
-        """A copy of the part with other values of some parameters."""
         return Part(self.target, {**self.parameters, **parameters})
 
     @property
@@ -88,7 +86,6 @@ class Part:
         return called(partial(target, *first, **instances), key, self.name)
 
     def _check(self, target: Any, key: str) -> None:
-        """Raise InputError for a parameter that the constructor does not have, or of another type than declared."""
         declared = _declared(target)
         for name, value in self.parameters.items():
             place = dotted(key, name)
@@ -103,7 +100,6 @@ class Part:
 
 
 def locate(name: str, key: str) -> Callable[..., Any]:
-    """The class or function of a dotted name."""
     target = called(partial(resolve_name, name), key, name)
     if not callable(target):
         raise InputError(f"{key}._target_={name}: is no class or function (give MODULE.CLASS)")

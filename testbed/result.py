@@ -1,26 +1,52 @@
-"""The result of a simulated run: its summary, its tables, and the pages and files that show them."""
+"""The result of a simulated run: its summary, its tables, and the front end with the pages and files that show them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.build import Setup
+from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.front_end import front_end
+from testbed.description import sessions
 from testbed.sim.recorder import Recorder, request_columns, span_columns, with_identity
-from testbed.tables import sessions
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+class FrontEnd(Protocol):
+    """What turns names into configurations and keeps run folders: the package that declares `testbed.front_end`."""
+
+    def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
+        """The configuration of words of the command line and options by name."""
+
+    def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
+        """The summary of a run, from its folder below `folder` if it is complete there."""
+
+    def draw(self, result: "Result") -> Any:
+        """Memory, batch and latencies of a run, as a matplotlib figure."""
+
+    def show(self, summary: Mapping[str, Any]) -> str:
+        """A summary as text for people."""
+
+    def view(self, name: str, *arguments: Any) -> Any:
+        """What `name` of `testbed.experiments.notebook.views` returns: a page, a path."""
+
+
+def front_end() -> FrontEnd:
+    found = entry_points(group="testbed.front_end")
+    if not found:
+        raise InputError("testbed is not installed here, so no choice has a name: pip install -e .")
+    front: FrontEnd = next(iter(found)).load()()
+    return front
+
+
 @dataclass(frozen=True)
 class Result:
-    """What a run gave.
-
-    summary: what summary.json of a run folder has (units: COLUMNS.md of any run folder). num_slots: the KV pool.
-    """
+    """What a run gave; summary: that of summary.json (units: COLUMNS.md of any run folder). num_slots: the KV pool."""
 
     summary: dict[str, Any]
     num_slots: int
@@ -80,5 +106,4 @@ class Result:
         return front_end().draw(self)
 
     def __repr__(self) -> str:
-        """The summary as `testbed run` prints it."""
         return front_end().show(self.summary)

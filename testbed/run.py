@@ -12,8 +12,7 @@ import numpy as np
 from testbed.build import Setup
 from testbed.core.request import PS
 from testbed.description import RUN
-from testbed.metrics import summarize
-from testbed.overload import overload
+from testbed.metrics import overload, summarize
 from testbed.sim.overload import Overloaded, WatchfulRecorder
 from testbed.sim.recorder import Recorder
 from testbed.sim.simulation import simulate

@@ -135,12 +135,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def dotted(group: str, name: str) -> str:
-    """The key of a name in a group."""
     return f"{group}.{name}" if group else name
 
 
 def _one_of(hints: tuple[Any, ...], value: Any, key: str) -> Any:
-    """A value that may be None or of one of several types; the message is that of the first."""
     if value is None and type(None) in hints:
         return None
     wanted = [hint for hint in hints if hint is not type(None)]

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from testbed.config import RunConfig, WorkloadConfig
+from testbed.config import RunConfig, Share, WorkloadConfig, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
-from testbed.sampling import Share, parse_mix
 from testbed.schema import LAST_S
 from testbed.sim.arrivals import Sessions
 from testbed.traces.reader import stream
@@ -60,7 +59,6 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
 
 
 def with_mix(rows: Rows, shares: Sequence[Share], rng: np.random.Generator) -> Rows:
-    """The rows, each of which samples by one of the shares, drawn independently."""
     weights = np.array([share.weight for share in shares])
     chosen = rng.choice(len(shares), len(rows), p=weights / weights.sum())
     num_seqs, beam = np.array([share.num_seqs for share in shares]), np.array([share.beam for share in shares])
@@ -68,7 +66,6 @@ def with_mix(rows: Rows, shares: Sequence[Share], rng: np.random.Generator) -> R
 
 
 def checked_rows(trace: Any, rows: Any) -> Rows:
-    """The rows themselves, if that is what the trace gave."""
     if not isinstance(rows, Rows):
         raise InputError(f"{_class(trace)}.rows gave {type(rows).__name__}; it must give testbed.core.request.Rows")
     return rows
@@ -91,7 +88,6 @@ def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
 
 
 def _check_stamps(rows: Rows, speedup: float) -> None:
-    """Time stamps must stay below what whole picoseconds in 64 bits can count."""
     if rows.arrival_s is None or not len(rows):
         return
     worst = int(np.argmax(np.abs(rows.arrival_s)))

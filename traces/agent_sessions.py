@@ -103,7 +103,6 @@ class AgentSessions(Trace):
         self.num_sessions = num_sessions
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """All requests, session after session, with turns and prompt_ids."""
         if num_rows is not None:
             raise InputError(f"{self.path}: sessions have no arrival times (choose arrivals=sessions)")
         items = [item for _, item in islice(json_lines(self.path, _problems), self.num_sessions)]
@@ -118,7 +117,6 @@ class AgentSessions(Trace):
 
 
 def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
-    """The rows of many sessions, one after another."""
     starts = np.cumsum([0, *map(len, sessions)])
     turns = [turn for session in sessions for turn in session]
     prompts, outputs = (np.array([turn[i] for turn in turns], np.int64) for i in (0, 1))

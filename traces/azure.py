@@ -18,7 +18,6 @@ class AzureCsv(FileTrace):
     """A trace of github.com/Azure/AzurePublicDataset as published, or with relative times (RELATIVE's columns)."""
 
     def read(self) -> Rows:
-        """All rows in file order; arrival_s counts from the earliest."""
         table = read_table(self.path, [], optional=[*PUBLISHED, *RELATIVE])
         names = PUBLISHED if PUBLISHED[0] in table else RELATIVE
         missing = [name for name in names if name not in table]

@@ -11,10 +11,7 @@ TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 
 
 class BurstGptCsv(FileTrace):
-    """A CSV of github.com/HPMLL/BurstGPT, of any release.
-
-    Requests without response tokens failed and are left out, as in the authors' own files "without fails".
-    """
+    """A CSV of github.com/HPMLL/BurstGPT, without requests that failed: those that have no response tokens."""
 
     def read(self) -> Rows:
         """The requests in file order; arrival_s counts from midnight of the first day."""

@@ -21,10 +21,7 @@ HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Turns of many conversations, concatenated: conversation c has the turns starts[c] to starts[c + 1].
-
-    prompt_len is the whole history and the new message, uncut, and output_len the answer, in tokens.
-    """
+    """Turns of conversations, c's from starts[c] to starts[c + 1]: history with message, and answer, in tokens."""
 
     starts: Column
     prompt_len: Column
@@ -57,11 +54,10 @@ class Conversations:
 class Chat(Trace):
     """The artifact's chat workload: at each arrival a new conversation or the next turn of a random open one.
 
-    There are as many turns as arrivals, and each is used once. While some conversations have not started, one starts
-    with new_probability, or where none is open; the probability changes the order of the turns, not their set.
-    Answers are answer_scale times as long as recorded, in histories too; then prompts are cut to their last max_prompt
-    tokens, outputs to max_output. Turns do not wait for the previous answer. The rows depend on the seed only, never on
-    the system that serves them.
+    There are as many turns as arrivals, each used once. While some conversations have not started, one starts with
+    new_probability, or where none is open. Answers are answer_scale times as long as recorded, in histories too; then
+    prompts are cut to their last max_prompt tokens, outputs to max_output. Turns do not wait for the previous answer,
+    and depend on the seed only.
     """
 
     new_probability: float = 0.5
@@ -100,23 +96,18 @@ class Chat(Trace):
             )
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
-        """The rows of these turns."""
         prompts, outputs = talks.prompt_len[turns], talks.output_len[turns]
         return Rows(np.minimum(prompts, self.max_prompt), np.minimum(outputs, self.max_output))
 
 
 @dataclass(kw_only=True, eq=False)
 class ChatCsv(Chat):
-    """Conversations of a CSV, one line per turn, from the start of the file and repeated where too few.
-
-    Columns: conv_id (lines of one conversation are adjacent), history_plus_prompt_tokens (uncut), output_tokens.
-    """
+    """Conversations of a CSV, one line per turn (experiments/conf/trace/chat_csv.yaml), repeated where too few."""
 
     path: str = field(kw_only=False)
 
     @cached_property
     def talks(self) -> Conversations:
-        """All conversations in file order."""
         table = read_table(self.path, ["conv_id", HISTORY, OUTPUT])
         new = [True, *(a != b for a, b in pairwise(table["conv_id"])), True]
         prompts, outputs = (lengths(self.path, name, table[name]) for name in (HISTORY, OUTPUT))
@@ -144,11 +135,9 @@ class ChatFitted(Chat):
 
     @cached_property
     def fitted(self) -> ConversationModel:
-        """The model, read at its first use."""
         return ConversationModel.load(self.model)
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """Conversations of the model; the last may lose turns."""
         return Conversations(*self.fitted.draw(num_turns, rng)).first(num_turns)
 
 

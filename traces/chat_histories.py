@@ -12,16 +12,12 @@ TOKENS_PER_ID = 16
 
 @dataclass(kw_only=True, eq=False)
 class ChatHistories(ChatFitted):
-    """Turns of the fitted conversations in the order of the chat workload, uncut up to max_prompt tokens.
-
-    One id identifies 16 tokens of one conversation, so a later turn's prompt begins with that of an earlier one.
-    """
+    """Turns of the fitted conversations, uncut up to max_prompt tokens; an id identifies 16 tokens of one of them."""
 
     new_probability: float = 0.2
     max_prompt: int = 32768
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
-        """The rows of these turns, with the content of their prompts."""
         rows = super().cut(talks, turns)
         talk = np.searchsorted(talks.starts, turns, side="right") - 1
         first_ids = talk * (self.max_prompt // TOKENS_PER_ID + 1)

@@ -24,8 +24,7 @@ RETOKENIZED = 1.02  # chunks of the stream for each output token that the file c
 
 
 class ClientLog(NamedTuple):
-    """Lengths in tokens; a row of times in seconds for each request (sent, first token, last token); remarks for the
-    reader of the log."""
+    """Lengths in tokens; times of each request in s (sent, first token, last token); remarks for the reader."""
 
     prompt_len: Column
     output_len: Column

@@ -1,28 +1,33 @@
-"""A CSV (or CSV.gz) of lengths, one request per line; also the simplest format to store any trace in."""
+"""A CSV (or CSV.gz) of lengths, also the simplest format to store any trace in; and the artifact's pickles."""
 
 import gzip
+import hashlib
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
-from testbed.traces.reader import FileTrace
+from testbed.traces.reader import FileTrace, columns
 
 # The columns that a file need not have. A column of another name must be there.
 IDENTITY = ("session", "priority")
 DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", *IDENTITY)
+# SHA-256 of the rows, as lines "prompt,output": it does not depend on the file that they are read from.
+PUBLISHED = {
+    "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": "ShareGPT, all 84,226 rows of the artifact"
+}
 
 
 @dataclass(eq=False, repr=False)
 class CsvLengths(FileTrace):
-    """Prompt and output lengths in tokens, from a CSV with a header; with arrival times in seconds, with the content of
-    prompts, with how requests sample (number of sequences; whether a beam), with the name of their session and with
-    their priority (a whole number, the smallest is the most urgent) where the file has these columns.
+    """Prompt and output lengths from a CSV, and what else it has of the columns in experiments/conf/trace/csv.yaml.
 
-    Content is a list of whole numbers separated by spaces, one for each tokens_per_id tokens; the last may cover fewer.
-    A number identifies its tokens and, as in Mooncake's traces, all before them; with tokens_per_id 1 it is a token id.
+    Content is whole numbers with spaces, one for each tokens_per_id tokens, which identifies these and, as in
+    Mooncake's traces, all before them; the last may cover fewer, and with tokens_per_id 1 it is a token id.
     """
 
     path: str
@@ -42,7 +47,6 @@ class CsvLengths(FileTrace):
             raise InputError(f"trace.tokens_per_id={self.tokens_per_id}: must be at least 1")
 
     def read(self) -> Rows:
-        """All rows in file order; what only some files have is set where this one has the columns."""
         optional = [self.arrival_column, self.prompt_ids_column, self.num_seqs_column, self.beam_column]
         optional += [self.session_column, self.priority_column]
         requested = [name for name in optional if name not in DEFAULTS]
@@ -76,10 +80,7 @@ class CsvLengths(FileTrace):
 
 
 def write_lengths(path: str, rows: Rows) -> None:
-    """Write rows as a CSV (gzip where the name ends in .gz), so that a slow reader runs only once.
-
-    Content ids are included; reading them requires the same tokens_per_id.
-    """
+    """Write rows as a CSV (gzip by its name), for which a slow reader runs once; ids need the same tokens_per_id."""
     columns: dict[str, Sequence[object]] = {"input_tokens": rows.prompt_len.tolist()}
     columns["output_tokens"] = rows.output_len.tolist()
     if rows.arrival_s is not None:
@@ -90,3 +91,36 @@ def write_lengths(path: str, rows: Rows) -> None:
     lines = [columns, *zip(*columns.values(), strict=True)]
     content = "".join(",".join(map(str, line)) + "\n" for line in lines).encode()
     Path(path).write_bytes(gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content)
+
+
+class PlainData(pickle.Unpickler):
+    """Reads numbers, lists and tuples only; a pickle that names a class or a function could run any code."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise InputError(f"the pickle: names {module}.{name} (only plain lists of numbers are read)")
+
+
+def read_pairs(path: str) -> Rows:
+    """The (prompt, output) pairs, lengths or ids to count, of a pickle in `datasets` of sosp-ae-39/sosp-ae-astra."""
+    try:
+        with open(path, "rb") as file:
+            pairs = PlainData(file).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
+        raise InputError(f"{path}: {error}") from error
+    if not isinstance(pairs, list) or not pairs or any(not isinstance(p, list | tuple) or len(p) != 2 for p in pairs):
+        raise InputError(f"{path}: contains no list of (prompt, output) pairs")
+    return Rows(*columns([(_length(path, prompt), _length(path, output)) for prompt, output in pairs]))
+
+
+def _length(path: str, tokens: object) -> int:
+    if type(tokens) is int:
+        return tokens
+    if isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens):
+        return len(tokens)
+    raise InputError(f"{path}: contains {str(tokens)[:40]!r}, which is neither a length nor a list of token ids")
+
+
+def rows_sha256(rows: Rows) -> str:
+    """The SHA-256 by which `PUBLISHED` names rows."""
+    pairs = zip(rows.prompt_len.tolist(), rows.output_len.tolist(), strict=True)
+    return hashlib.sha256("".join(f"{prompt},{output}\n" for prompt, output in pairs).encode()).hexdigest()

@@ -33,18 +33,13 @@ PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
 @contextmanager
 def open_text(path: str) -> Iterator[TextIO]:
     """The text of a file, of a gzip file where the name ends in .gz; raises InputError where it cannot be read."""
+    packed = path.endswith(".gz")
     try:
-        with _open(path) as file:
+        with cast(TextIO, (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="")) as file:
             yield file
     except tuple(kind for kind, _ in PROBLEMS) as error:
         problem = next(text for kind, text in PROBLEMS if isinstance(error, kind))
         raise InputError(f"{path}: {problem}") from error
-
-
-def _open(path: str) -> TextIO:
-    if path.endswith(".gz"):
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
-    return open(path, encoding="utf-8-sig", newline="")
 
 
 def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, list[str]]:

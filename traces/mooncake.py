@@ -20,7 +20,6 @@ class MooncakeJsonl(FileTrace):
     """
 
     def read(self) -> Rows:
-        """All rows in file order, with arrival_s and prompt_ids."""
         items = [item for _, item in json_lines(self.path, _problems)]
         arrival_s = np.array([item["timestamp"] for item in items]) / 1000
         prompts, outputs = columns([(item["input_length"], item["output_length"]) for item in items])

@@ -35,11 +35,9 @@ class RagPulseJsonl(FileTrace):
 
     @staticmethod
     def companions(path: str) -> list[Path]:
-        """The files of the parts, in the folder of the trace."""
         return [Path(path).with_name(f"{name}.jsonl") for name in PART_FILES]
 
     def read(self) -> Rows:
-        """All rows in file order, with arrival_s and prompt_ids."""
         parts = dict(self._parts())
         names: dict[bytes, int] = {}
         times, pairs, ids = [], [], []

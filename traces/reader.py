@@ -40,7 +40,11 @@ class FileTrace(Trace):
 
     @cached_property
     def _whole(self) -> Rows:
-        return _by_arrival(self.read())
+        rows = self.read()
+        if rows.arrival_s is None or not len(rows):
+            return rows
+        times = np.sort(rows.arrival_s)
+        return replace(rows.take(np.argsort(rows.arrival_s, kind="stable")), arrival_s=times - times[0])
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows of it."""
@@ -72,11 +76,3 @@ def columns(pairs: Sequence[tuple[int, int]]) -> tuple[Column, Column]:
     """(prompt, output) pairs as two columns."""
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return table[:, 0].copy(), table[:, 1].copy()
-
-
-def _by_arrival(rows: Rows) -> Rows:
-    if rows.arrival_s is None or not len(rows):
-        return rows
-    ordered = rows.take(np.argsort(rows.arrival_s, kind="stable"))
-    assert ordered.arrival_s is not None
-    return replace(ordered, arrival_s=ordered.arrival_s - ordered.arrival_s[0])

@@ -48,7 +48,6 @@ class ServeGenFolder(Trace):
         self.start_s, self.end_s = start_s, start_s + duration_s
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """All requests of the interval, in order of arrival."""
         if num_rows is not None:
             raise InputError(f"{self.path}: its clients determine arrival times (choose arrivals=replay)")
         names = sorted(Path(self.path).glob("chunk-*-trace.csv"), key=lambda name: int(name.name.split("-")[1]))
@@ -89,7 +88,6 @@ class ServeGenFolder(Trace):
                 yield Window(start, end, rate, pattern, shape)
 
     def _lengths(self, path: Path) -> Mapping[float, list[tuple[Column, Floats]]]:
-        """Values and shares of prompts and outputs, by the time from which they are valid."""
         content = read_json(str(path))
         try:
             tables = {float(start): [_table(fields[name]) for name in LENGTHS] for start, fields in content.items()}

@@ -26,7 +26,6 @@ class ShareGptJson(FileTrace):
         self.tokenizer = str(tokenizer)
 
     def read(self) -> Rows:
-        """One row for each conversation with both texts, in file order."""
         content = read_json(self.path)
         if not isinstance(content, list) or not content:
             raise InputError(f"{self.path}: must be a JSON list with at least one item")

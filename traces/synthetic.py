@@ -33,17 +33,12 @@ class Fitted(Trace):
         """num_rows draws at random ranks of the model; rows of max_len tokens or more are drawn again."""
         if num_rows is None:
             raise InputError(f"{self.model}: a drawn trace has no end (give the number of rows)")
-        rng = stream(seed, "lengths")
-        prompts, outputs = self._draw(checked_count(num_rows), rng)
-        if max_len is None:
-            return Rows(prompts, outputs, registered_prefix=self.registered_prefix)
+        rng, kept = stream(seed, "lengths"), np.empty((2, 0), np.int64)
         for _ in range(MAX_REDRAWS):
-            short = prompts + outputs < max_len
-            prompts, outputs = prompts[short], outputs[short]
-            if len(prompts) == num_rows:
-                return Rows(prompts, outputs, registered_prefix=self.registered_prefix)
-            more = self._draw(num_rows - len(prompts), rng)
-            prompts, outputs = np.concatenate([prompts, more[0]]), np.concatenate([outputs, more[1]])
+            drawn = np.concatenate([kept, self._draw(checked_count(num_rows) - kept.shape[1], rng)], axis=1)
+            kept = drawn if max_len is None else drawn[:, drawn.sum(axis=0) < max_len]
+            if kept.shape[1] == num_rows:
+                return Rows(kept[0], kept[1], registered_prefix=self.registered_prefix)
         raise InputError(f"{self.model}: hardly any row is shorter than {max_len} tokens (raise the limit)")
 
     def _draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:

@@ -40,7 +40,6 @@ class Times(NamedTuple):
 
     @property
     def ttft_s(self) -> Floats:
-        """Time to first token."""
         return self.first_token_s - self.arrival_s
 
     @property
@@ -51,11 +50,9 @@ class Times(NamedTuple):
 
     @property
     def e2e_s(self) -> Floats:
-        """Latency: from arrival to the last token."""
         return self.finish_s - self.arrival_s
 
     def take(self, rows: Any) -> "Times":
-        """Some of the requests, by index or mask."""
         return Times(*(column[rows] for column in self))
 
     def running_at(self, times_s: Floats) -> Column:
@@ -67,10 +64,8 @@ class Times(NamedTuple):
 class VllmLog(FileTrace):
     """Requests that a server logged, in order of arrival, with response times; in seconds since the first arrival.
 
-    `workload` is the file with the prompts' contents, for a log that has none: line by line as in the log,
-    input_tok_ids or hash_ids. In a log of the engine a request arrives when the engine receives it: at `queued_ts`,
-    since `arrival_time` is of another clock; lines may have a `priority`, and a `session_id` if all have one. In any
-    other log it arrives when the client sends it. `remarks` are for the reader.
+    `workload`: the prompts' input_tok_ids or hash_ids, line by line as in the log. A request arrives when the engine
+    receives it (`queued_ts`; `arrival_time` is of another clock), or in a client's log when it is sent.
     """
 
     def __init__(self, path: str, workload: str | None = None) -> None:
@@ -79,12 +74,10 @@ class VllmLog(FileTrace):
         self.remarks: list[str] = []
 
     def read(self) -> Rows:
-        """All rows in order of arrival."""
         return self._served[0]
 
     @property
     def times(self) -> Times:
-        """The real server's times."""
         return self._served[1]
 
     @property
@@ -143,7 +136,6 @@ def _problems(item: Any) -> Iterator[str | None]:
 
 
 def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]], int]:
-    """The prompts' ids, line by line as in the log, and how many tokens an id stands for."""
     items = list(json_lines(path))
     if len(items) != len(prompt_lens):
         raise InputError(f"{path}: {len(items)} prompts for {len(prompt_lens)} requests of the log")

@@ -14,8 +14,7 @@ from testbed.traces.reader import FileTrace
 class WmtCsv(FileTrace):
     """Prompt = prefix + source sentence, output = its translation, in tokens.
 
-    registered_prefix is the length of the k-shot prefix (the artifact's, in LLaMA tokens with BOS: 80 for 1-shot, 341
-    for 5-shot). year selects the test set's year (the paper's is 2016); None keeps every row.
+    registered_prefix: of the k-shot prefix (the artifact's: 80 for 1-shot, 341 for 5-shot); year: None keeps every row.
     """
 
     path: str
@@ -30,16 +29,14 @@ class WmtCsv(FileTrace):
             raise InputError(f"trace {self.path}: registered_prefix={self.registered_prefix}: must be 0 or more tokens")
 
     def read(self) -> Rows:
-        """The rows of that year in file order, with the prefix before each and its length in Rows."""
         names = [self.source_column, self.target_column]
         table = read_table(self.path, names if self.year is None else [*names, "year"])
         sources, targets = (lengths(self.path, name, table[name]) for name in names)
         rows = Rows(sources + self.registered_prefix, targets, registered_prefix=self.registered_prefix)
-        return rows if self.year is None else self._of_year(rows, table["year"])
-
-    def _of_year(self, rows: Rows, years: list[str]) -> Rows:
-        chosen = np.flatnonzero([year.strip() == str(self.year) for year in years])
+        if self.year is None:
+            return rows
+        chosen = np.flatnonzero([year.strip() == str(self.year) for year in table["year"]])
         if not len(chosen):
-            found = ", ".join(sorted(set(years))[:9])
+            found = ", ".join(sorted(set(table["year"]))[:9])
             raise InputError(f"{self.path}: year={self.year}: is none of the file's years ({found})")
         return rows.take(chosen)

@@ -9,8 +9,7 @@ def main(argv: list[str]) -> None:
     this.add_argument("path", metavar="FILE.pkl", help="a pickled list of (prompt, output) lengths or token ids")
     this.add_argument("out", metavar="OUT.csv", help="the CSV to write, gzipped where its name ends in .gz")
     options = this.parse_args(argv)
-    from testbed.traces.artifact_lengths import PUBLISHED, read_pairs, rows_sha256
-    from testbed.traces.csv_lengths import write_lengths
+    from testbed.traces.csv_lengths import PUBLISHED, read_pairs, rows_sha256, write_lengths
 
     rows = read_pairs(options.path)
     write_lengths(options.out, rows)

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.cost.profile_check import check_profile
-from testbed.cost.sections import dump
+from testbed.cost.sections import check_profile, dump
 from testbed.experiments.commands.parser import Parser, above_zero, at_least_one
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.runs.whole_files import write_text

@@ -14,7 +14,7 @@ from testbed.core.renamed import check_columns
 from testbed.description import RUN
 from testbed.experiments.runs.one_line import short_names
 from testbed.experiments.runs.summary_table import described
-from testbed.overload import overload
+from testbed.metrics import overload
 
 TIMES = ("arrival_s", "first_token_s", "finish_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.hf_layers import FP8_BLOCK_BITS, MXFP4_BITS
+from testbed.core.hf_config import FP8_BLOCK_BITS, MXFP4_BITS
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.importers.aiconfigurator_tables import DTYPE, us_by
 from testbed.experiments.importers.imported import PER_LAYER, Imported

@@ -11,7 +11,7 @@ from testbed.experiments.lockstep import vllm_installation as vllm
 from testbed.experiments.lockstep.comparison import Iteration, Sides
 from testbed.experiments.lockstep.ours import Ours
 from testbed.experiments.lockstep.release_options import Options, options_of
-from testbed.front_end import front_end
+from testbed.result import front_end
 
 
 class Theirs:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pandas as pd
 from markupsafe import Markup
 
+from testbed.description import flat
 from testbed.experiments.compare import curves
 from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun
@@ -16,8 +17,7 @@ from testbed.experiments.runs.plots import run_charts
 from testbed.experiments.runs.quantities import MAIN, QUANTITIES, main_numbers
 from testbed.experiments.runs.summary_table import number
 from testbed.experiments.runs.sweep_chart import legible, sweep_charts
-from testbed.overload import in_words
-from testbed.tables import flat
+from testbed.metrics import in_words
 
 MOST_CURVES = 8
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.config import RunConfig
-from testbed.identity import ROOT, content_hash, input_files
-from testbed.plug_in_files import INSTALLED
+from testbed.identity import INSTALLED, ROOT, content_hash, input_files
 
 INPUTS = "inputs.json"
 _under_way: list[set[str]] = []

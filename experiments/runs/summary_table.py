@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.description import RUN
-from testbed.overload import in_words
+from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
+from testbed.description import flat
 from testbed.experiments.pages.chart import Chart, Series
 from testbed.experiments.runs.figure_style import save
 from testbed.experiments.runs.plots import figure_of
 from testbed.experiments.runs.sweeps import Point
 from testbed.experiments.runs.sweeps import axes as sweep_axes
-from testbed.tables import flat
 
 FEWEST = 3  # values of an axis that is drawn
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis

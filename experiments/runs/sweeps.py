@@ -8,10 +8,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from testbed.description import flat, merge_axes
 from testbed.experiments.runs.quantities import MAIN, main_numbers
 from testbed.experiments.runs.summary_table import costs_of, number
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.tables import flat, merge_axes
 
 
 class Point(NamedTuple):

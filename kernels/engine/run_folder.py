@@ -11,10 +11,9 @@ from typing import Any
 
 from testbed.cost.model import WORK_COLUMNS, work_cells
 from testbed.kernels.engine.records import Records, SwapTime
-from testbed.metrics import summarize
+from testbed.metrics import Slo, summarize
 from testbed.sched.beams import COLUMNS as BEAMS
 from testbed.sim.recorder import NOT_YET, request_columns, span_columns
-from testbed.slo import Slo
 
 MEASURED = ("gpu_s", "host_s", "wait_s")  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
 

@@ -62,7 +62,6 @@ class ClauseBroken(AssertionError):
 
 
 def require(clause: int, condition: bool, message: str) -> None:
-    """Raise ClauseBroken unless the condition is true."""
     if not condition:
         raise ClauseBroken(clause, message)
 
@@ -121,7 +120,6 @@ def check_ops(name: str, ops: object) -> None:
 
 
 def state_of(policy: MemoryPolicy, seqs: Seq[Sequence]) -> object:
-    """Everything of a policy's state that can be seen from outside."""
     return policy.usage(), policy.non_sequence_slots(), dict(policy.counters()), [policy.table(seq) for seq in seqs]
 
 
@@ -182,7 +180,6 @@ def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) ->
 
 
 def slots_at(footprint: Footprint, num_tokens: int) -> int:
-    """The slots of a footprint at so many tokens."""
     if isinstance(footprint, Fixed):
         return footprint.slots
     if isinstance(footprint, Granular):
@@ -191,10 +188,8 @@ def slots_at(footprint: Footprint, num_tokens: int) -> int:
 
 
 def num_slots_of(table: Iterable[Extent]) -> int:
-    """The number of slots of a table."""
     return sum(map(attrgetter("length"), table))
 
 
 def slots_of(table: Iterable[Extent]) -> list[int]:
-    """Every slot of a table in order."""
     return [slot for start, length in table for slot in range(start, start + length)]

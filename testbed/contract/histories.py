@@ -36,19 +36,17 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Anything else that happens; of groups, it is the `pick`th of those that can, the newest first.
+    """Anything else that happens; of groups, to the `pick`th of those that can, the newest first.
 
-    register: a provider's prefix of `number` tokens, only ahead of everything else and where the policy shares.
-    run: the plan is carried out. step: `number` tokens more for the whole lockstep batch. land: the `pick`th of the
-    transfers that are on their way ends. flood: requests that share nothing fill the pool to its last block and leave
-    it again, so that whatever is cached is evicted.
+    register: a provider's prefix of `number` tokens, ahead of everything else. run: the plan is carried out. step:
+    `number` tokens more for the lockstep batch. land: the `pick`th transfer under way ends. flood: requests that share
+    nothing fill the pool and leave it, so that whatever is cached is evicted.
 
-    extend: `number` tokens more of a group that is not in the batch, of its prompt or generated. join: it joins the
-    lockstep batch, or leaves it if it is a member. refork: a candidate of a beam continues with those of candidate
-    `number`. move: it goes to the host, or back. shrink: a single sequence loses its last `number` slots and will
-    compute what they stored again. preempt: it loses its slots and will compute all again. return: preempted, it
-    requests slots for prompt and generated tokens, a single sequence for a chunk of `number` first, if not 0.
-    release: it ends, wherever it is.
+    extend: `number` tokens more of a group outside the batch. join: it joins the batch, or leaves it. refork: a
+    candidate of a beam continues with those of candidate `number`. move: to the host, or back. shrink: a single
+    sequence loses its last `number` slots. preempt: it loses all. Both compute again what these stored. return:
+    preempted, it requests slots for prompt and generated tokens, a single sequence for a chunk of `number` first, if
+    not 0. release: it ends.
     """
 
     verb: str
@@ -99,15 +97,12 @@ class Histories:
         return others[kind - 5]
 
     def few(self) -> list[Call]:
-        """Up to three calls."""
         return [self.single() for _ in range(self.random.randint(0, 3))]
 
     def decode(self) -> list[Call]:
-        """A group decodes with the batch, some steps at once and one by one."""
         return [RUN, Act("join", self.pick()), Act("step", 0, self.length()), Act("step", 0, 1), *self.few()]
 
     def meanwhile(self) -> list[Call]:
-        """What happens while a group is away."""
         return [*self.few(), FLOOD] if self.random.random() < 0.5 else self.few()
 
     def again(self) -> list[Call]:
@@ -116,7 +111,6 @@ class Histories:
         return [admit, *self.meanwhile(), admit]
 
     def preempted(self) -> list[Call]:
-        """A group decodes, is preempted by release and comes back."""
         pick = self.pick()
         chunk = self.random.choice([0, self.length()])
         gone = [RUN, Act("extend", pick, self.length()), Act("preempt", pick), *self.meanwhile()]
@@ -169,9 +163,7 @@ class Histories:
         return Admit(prompt_len, output_len, 0, 0, chunk, num_seqs, provided)
 
     def length(self) -> int:
-        """Tokens, of which two fit a sequence."""
         return self.random.randint(1, self.max_len // 2)
 
     def pick(self) -> int:
-        """Which of those that are there, the newest first."""
         return self.random.randint(0, MAX_PICK)

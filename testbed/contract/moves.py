@@ -37,22 +37,18 @@ class Group:
 
     @property
     def differs(self) -> bool:
-        """Whether its sequences have different tokens already."""
         return self.num_tokens > self.request.prompt_len
 
     @property
     def in_batch(self) -> bool:
-        """Whether it decodes in lockstep."""
         return self.first.batch is not None
 
     @property
     def decodes(self) -> bool:
-        """Whether it is on the device and its prefill is complete."""
         return self.tier == DEVICE and self.placed >= self.num_tokens
 
     @property
     def tokens_left(self) -> int:
-        """Tokens that each may still store."""
         return self.final_len - self.first.num_slots
 
 
@@ -97,7 +93,6 @@ class Moves:
         self._published()
 
     def _published(self) -> None:
-        """A refused request may be retried."""
         if self.policy.caches_prefixes:
             self.questions.refused = None
 
@@ -123,15 +118,12 @@ class Moves:
         self._plan, self._steps = [], 0
         for group in self.groups.values():
             if group.decodes and group.first.num_stored >= group.num_tokens and not group.is_forked:
-                self._fork_all(group)
+                group.is_forked = True
+                for child in group.sequences[1:]:
+                    self._fork(group.first, child)
+                group.held = list(group.sequences)
         if self.questions.thorough:
             self.witness.check_tokens()
-
-    def _fork_all(self, group: Group) -> None:
-        group.is_forked = True
-        for child in group.sequences[1:]:
-            self._fork(group.first, child)
-        group.held = list(group.sequences)
 
     def _fork(self, parent: Sequence, child: Sequence) -> None:
         name = f"fork({parent}, {child})"
@@ -145,7 +137,6 @@ class Moves:
         self.witness.forked(parent, child)
 
     def refork(self, group: Group, parent: int) -> None:
-        """A candidate of a beam continues with another one's tokens."""
         child = group.sequences[parent % len(group.sequences) - 1]
         self._fork(group.sequences[parent % len(group.sequences)], child)
         self.questions.refused = None
@@ -179,7 +170,6 @@ class Moves:
             self._plan += [Write(seq, seq.num_stored, missing) for seq in group.sequences]
 
     def join(self, group: Group) -> None:
-        """The group joins the batch, or leaves it if it is a member."""
         name, act = ("leave", self.batch.remove) if group.in_batch else ("join", self.batch.add)
         self.questions.log.append(f"batch.{name} of {group.sequences}")
         for seq in group.sequences:
@@ -232,7 +222,6 @@ class Moves:
         group.tier, group.placed, group.is_forked = None, 0, group.differs
 
     def release(self, group: Group) -> None:
-        """The group ends."""
         self._give_up(group)
         del self.groups[group.request.request_id]
 

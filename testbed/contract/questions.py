@@ -37,7 +37,6 @@ class Questions:
         self.answers: list[object] = []
 
     def fresh(self) -> MemoryPolicy:
-        """Another such policy, whose pool is empty."""
         policy = self._factory()
         if policy.reads_output_len:
             policy.foresee(MappingProxyType(self.lengths))
@@ -59,7 +58,8 @@ class Questions:
     def admit(self, seqs: list[Sequence], num_tokens: int, most: int, note: str) -> Answers:
         """First slots for num_tokens of their `most` tokens each: clauses 1, 2, 3, 8 and 10."""
         name = f"admit({seqs}, {num_tokens}){note}"
-        certain = self.witness.certain_hit(seqs[0])
+        first, tables = seqs[0], self.witness.tables()
+        certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, tables)
         answers = self._ask(name, lambda policy: policy.admit(seqs, num_tokens))
         check_answers(name, answers, len(seqs))
         if isinstance(answers, Refusal):
@@ -97,7 +97,6 @@ class Questions:
         self.witness.memory.perform(ops)
 
     def land(self, move_id: int) -> None:
-        """A transfer has ended, which may end a refusal."""
         self.log.append(f"landed({move_id})")
         self.witness.memory.land(move_id)
         self.policy.landed(move_id)
@@ -157,7 +156,6 @@ class Questions:
             require(2, still, f"{name} was refused, and now granted with no release")
 
     def _ask(self, name: str, ask: Callable[[MemoryPolicy], A]) -> A:
-        """Put one question, check clauses 1 and 2 on the answer."""
         seqs = list(self.witness.resident.values())
         before = state_of(self.policy, seqs) if self.thorough else None
         self.log.append(name)
@@ -170,7 +168,6 @@ class Questions:
         return answer
 
     def _check_never(self, name: str, answer: Refusal, ask: Question) -> None:
-        """Clause 3, and what clause 2 will be checked on."""
         fresh = ask(self.fresh())
         if answer is Refusal.NEVER:
             require(3, fresh is Refusal.NEVER, f"{name} answered NEVER, but an empty pool has the slots")

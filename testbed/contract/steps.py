@@ -86,5 +86,4 @@ def check_growth(name: str, claimed: Growth, events: list[tuple[int, int]], step
 
 
 def copied_slots(answer: Grant) -> int:
-    """Slots that a grant has copied on the device."""
     return sum(copy.length for copy in answer.ops.copies)

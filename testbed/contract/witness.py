@@ -7,8 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from testbed.contract.clauses import check_footprint, check_tables, check_usage, overrides, require, slots_of
-from testbed.contract.prefixes import PREFIX, Stories, Tables, story_tokens
-from testbed.contract.token_memory import TokenMemory
+from testbed.contract.token_memory import PREFIX, Stories, Tables, TokenMemory, story_tokens
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, GroupTable
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -59,7 +58,6 @@ class Witness:
         self.stories.entered(seq.seq_id, num_cached)
 
     def removed(self, seq: Sequence) -> None:
-        """`seq` is no longer on the device."""
         del self.resident[seq.seq_id]
         self.stories.removed(seq.seq_id)
 
@@ -67,12 +65,7 @@ class Witness:
         """publish() was called: the first num_tokens tokens are stored when the plan has run."""
         self.stories.publish(seq.seq_id, num_tokens, self.tables())
 
-    def certain_hit(self, seq: Sequence) -> int:
-        """Tokens that an admission of `seq` must find."""
-        return self.stories.certain_hit(seq.seq_id, seq.prompt_len, self.tables())
-
     def forked(self, parent: Sequence, child: Sequence) -> None:
-        """`child` continues with the parent's tokens."""
         self.tokens[child.seq_id] = self.tokens[parent.seq_id][: parent.num_stored]
         self.entered(child, 0)
 
@@ -86,7 +79,8 @@ class Witness:
         lists = {seq_id: list(self._not_found(seq_id, tables[seq_id])) for seq_id in tables}
         holders = Counter(chain(self.pinned, *lists.values()))
         for seq, start, num_tokens in writes:
-            self._generate(seq, start + num_tokens)
+            tokens = self.tokens[seq.seq_id]
+            tokens.extend(self.stories.fresh() for _ in range(start + num_tokens - len(tokens)))
             self._check_states(seq, tables[seq.seq_id], start)
         for seq, start, num_tokens in writes:
             own = set(lists[seq.seq_id])
@@ -133,13 +127,7 @@ class Witness:
             require(5, alone, f"{seq} writes to a block that another one shares (copy a shared block first)")
 
     def tables(self) -> Tables:
-        """The slots of every sequence on the device."""
         return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
-
-    def _generate(self, seq: Sequence, num_tokens: int) -> None:
-        """Sequences generate tokens that occur once."""
-        tokens = self.tokens[seq.seq_id]
-        tokens.extend(self.stories.fresh() for _ in range(num_tokens - len(tokens)))
 
     def _not_found(self, seq_id: int, tables: list[GroupTable]) -> Iterator[int]:
         """The slots of a sequence but for those with tokens that it found since the last plan ran."""
@@ -171,7 +159,6 @@ class Witness:
             require(5, read == expected, name)
 
     def _check_states(self, seq: Sequence, tables: list[GroupTable], token: int) -> None:
-        """The state of each group is that of all tokens before `token`."""
         for table in tables:
             if not table.slots_per_token and token:
                 read = {self.memory.device.get(slot) for slot in self._state_slots(table, token - 1)}
@@ -181,7 +168,6 @@ class Witness:
     def _written(
         self, seq: Sequence, table: GroupTable, start: int, end: int
     ) -> Iterator[tuple[list[int], list[Hashable]]]:
-        """The slots that the tokens from `start` to `end` write in a group, and what they hold then."""
         group, extents, first, each = table
         tokens, start = self.tokens[seq.seq_id], min(max(start, first), end)  # what is dropped at once is never stored
         if each:
@@ -195,7 +181,6 @@ class Witness:
                 yield slots, [(group, tuple(tokens[: token + 1]))] * len(slots)
 
     def _state_slots(self, table: GroupTable, token: int) -> list[int]:
-        """The slots of the state as `token` leaves it."""
         block = (token - table.first) // self._tokens_per_page
         return slots_of([table.extents[min(block, len(table.extents) - 1)]])
 

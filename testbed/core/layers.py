@@ -11,10 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers whose cache has one form: slot_bytes a token in each layer, or state_bytes a sequence in each layer.
-
-    window: a token reads only the last so many tokens, itself included; None: all.
-    """
+    """Layers whose cache has one form, in bytes a token or a sequence. window: tokens that one reads; None: all."""
 
     name: str
     num_layers: int

@@ -28,10 +28,7 @@ def advice(new: str) -> str:
 
 
 def check_columns(path: object, header: Iterable[str], wanted: Iterable[str] | None = None) -> None:
-    """Raise InputError where a CSV has a renamed column by its old name and not by the new one.
-
-    wanted: the columns that the caller reads; None: any.
-    """
+    """Raise InputError where a CSV has one of the `wanted` columns (None: any) by its old name, not by the new one."""
     names = set(header)
     for old, new in kinds()["column"].items():
         if old in names and new not in names and (wanted is None or new in set(wanted)):

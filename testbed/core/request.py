@@ -39,10 +39,7 @@ class Incoming(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One row of a trace: what is known on arrival, and output_len, the true output tokens of each sequence.
-
-    Only engines see requests; schedulers and policies receive `incoming`.
-    """
+    """One row of a trace: an Incoming, and output_len, the true output tokens of each sequence; only engines see it."""
 
     request_id: int
     arrival_ps: int
@@ -63,7 +60,6 @@ class Request(NamedTuple):
 
     @property
     def final_len(self) -> int:
-        """Tokens of one sequence when it has finished."""
         return self.prompt_len + self.output_len
 
 
@@ -120,7 +116,6 @@ class Turns:
 
     @property
     def num_sessions(self) -> int:
-        """Number of sessions."""
         return int(self.session.max()) + 1 if len(self) else 0
 
     def take(self, order: Column) -> "Turns":
@@ -176,7 +171,6 @@ class Rows:
             yield ids, self.tokens_per_id, prompt_len
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
-        """The rows at `index`, in that order."""
         names = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam", "session", "priority"
         chosen: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[index] for name in names
@@ -191,10 +185,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Timed rows: request i arrives at arrival_ps[i], in order of arrival.
-
-    num_seqs and beam: the sampling of requests whose row has none.
-    """
+    """Timed rows in order of arrival; num_seqs and beam are the sampling of requests whose row has none."""
 
     rows: Rows
     arrival_ps: Column

@@ -135,17 +135,13 @@ class Batch:
         seq_id, offset = seq.seq_id, seq.slots_offset
         del self.sequences[seq_id]
         self._slot_counts -= offset
-        if self._offsets[0][1] == seq_id:
-            self._drop_lapsed()
+        if self._offsets[0][1] == seq_id:  # drop offsets of sequences that have left until the first is a member's
+            offsets, members = self._offsets, self.sequences
+            while offsets and (offsets[0][1] not in members or members[offsets[0][1]].slots_offset != -offsets[0][0]):
+                heapq.heappop(offsets)
         seq.batch = None
         seq.slots_offset = offset + self.extended
         seq.stored_offset += self.steps
-
-    def _drop_lapsed(self) -> None:
-        """Drop leading offsets of sequences that have left, so that the first one is a member's."""
-        offsets, members = self._offsets, self.sequences
-        while offsets and (offsets[0][1] not in members or members[offsets[0][1]].slots_offset != -offsets[0][0]):
-            heapq.heappop(offsets)
 
     def extend(self, num_tokens: int) -> None:
         """Every member has num_tokens more slots."""
@@ -165,7 +161,6 @@ def passing_batch(seqs: Iterable[Sequence]) -> Batch:
 
 
 def disband(batch: Batch) -> None:
-    """Remove all members."""
     for seq in list(batch):
         batch.remove(seq)
 

@@ -14,37 +14,28 @@ MODELS = Path(__file__).parent / "models"
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A file's content: where the numbers come from, and the fields of a ModelSpec.
-
-    ffn_matrices is 2 for up and down, 3 for gate, up and down; max_len is in tokens; dtype_bytes 2 means fp16.
-    """
+    """Where a file's numbers come from, and the fields of a ModelSpec (dtype_bytes 2: fp16; max_len in tokens)."""
 
     about: str
     shape: dict[str, Any]
 
 
 def model_names() -> list[str]:
-    """The names of all models that ship."""
     return sorted(path.stem for path in MODELS.glob("*.json"))
 
 
 def shipped(name: str) -> Shipped:
-    """The content of a shipped model's file."""
     if name not in model_names():
         raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
     return Shipped(**json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def read_model(name: str) -> ModelSpec:
-    """The shape of a model by name."""
     return ModelSpec(**shipped(name).shape)
 
 
 def check_known_shape(model: ModelSpec) -> None:
-    """A model that has the name of one that ships must have its shape.
-
-    Only what a deployment chooses may differ: the longest sequence, and the types of the cache and of the weights.
-    """
+    """A model with the name of one that ships must have its shape; a deployment chooses the values CHOSEN alone."""
     if model.name not in model_names():
         return
     known = read_model(model.name)

@@ -79,10 +79,9 @@ NO_OPS = Ops()
 
 
 class Growth(NamedTuple):
-    """When an `extend` of one or more steps took slots, as sums over the steps.
+    """When an `extend` of one or more steps took slots, as sums over the steps (DESIGN.md; `growth_of` computes them).
 
-    A step t (from 0) that takes w slots adds w, w * t and w * t * t. These sums suffice to integrate the held slots
-    over steps whose durations are affine in t, in constant time. `growth_of` computes them from a plain list.
+    A step t (from 0) that takes w slots adds w, w * t and w * t * t.
     """
 
     slots: int = 0
@@ -159,7 +158,6 @@ class Fixed(NamedTuple):
     slots: int
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
-        """See Footprint."""
         return [(0, self.slots - final_len)] if self.slots > final_len else []
 
 
@@ -174,7 +172,6 @@ class Granular(NamedTuple):
     slots_per_token: int = 1
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
-        """See Footprint."""
         padding = -final_len % self.size
         return [(final_len + padding - self.size + 1, padding * self.slots_per_token)] if padding else []
 
@@ -185,7 +182,6 @@ class Stepped(NamedTuple):
     steps: tuple[tuple[int, int], ...]
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
-        """See Footprint."""
         events, from_len, wasted = list[tuple[int, int]](), 0, 0
         for tokens, slots in self.steps:
             if slots - final_len > wasted:

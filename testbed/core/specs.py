@@ -85,7 +85,6 @@ class ModelSpec:
 
     @property
     def ffn_layers(self) -> int:
-        """Layers with a feed-forward network."""
         return self.num_layers if self.num_ffn_layers is None else self.num_ffn_layers
 
     @property
@@ -165,7 +164,6 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights."""
         embedding = 0 if self.tied_embedding else self.vocab_size * self.hidden_size * self.dtype_bytes
         every = self.experts.count if self.experts else 0
         return round(self.read_bytes(every)) + embedding

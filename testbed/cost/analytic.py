@@ -10,20 +10,14 @@ from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Moved, Work, extra_ps
-from testbed.cost.tier_links import TierLinks
-from testbed.cost.transfers import layer_s, swapped, with_swaps
+from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """What the data sheet does not say.
+    """Shares of the data sheet, and times that it does not say (experiments/conf/efficiencies/h200.yaml explains them).
 
     Software times, repeated_read, parallel_layer_s and extra_s are those of `sections.Choices`; None is no time.
-    attention_bandwidth: share of the memory bandwidth that the decode attention kernel reaches. byte_kv_bandwidth,
-    byte_window_bandwidth: share of attention_bandwidth that is left where K and V have one byte a value, in layers
-    without and with a window. weight_bandwidth, linear_flops: shares of memory bandwidth and peak that matrix products
-    reach; layer_s: what the dependent kernels of a layer take beyond that. prefill_flops: share of the peak in prompt
-    attention. copy_s: launch of one copy between host and device. all_reduce_s: latency of one all-reduce.
     """
 
     overhead_s: float | None = 0.0

@@ -6,10 +6,9 @@ from functools import cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.cost.interpolation import Axis, Knots, blend, bracket, curves
+from testbed.cost.interpolation import Axis, Knots, UnequalLengths, blend, bracket, curves
 from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.cost.sections import Choices, Rows, has, rows, table
-from testbed.cost.unequal_lengths import UnequalLengths
 
 Prefill = tuple[tuple[int, int], ...]
 
@@ -70,10 +69,7 @@ class DecodeTable:
         self._part = cache(lambda num_seqs, share: self.curve(num_seqs).share(share))
 
     def span(self, work: Work, saved: int) -> Affine:
-        """Iterations in a row in which every sequence reads one token more each time, up to the next knot or bin.
-
-        Shared blocks save the reading of `saved` tokens.
-        """
+        """Iterations up to the next knot or bin, each with a token more a sequence; shared blocks save `saved`."""
         num_seqs, read = work.decode_seqs, work.decode_context - saved
         first, growth, end = self.curve(num_seqs).piece(read)
         steps = _steps(end, read, num_seqs)
@@ -97,10 +93,7 @@ class DecodeTable:
 
 
 def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
-    """The (num_seqs, total_context) points of one block size and spread.
-
-    A section without these two axes is of equal lengths and says nothing of block sizes.
-    """
+    """The points of one block size and spread; those without these two axes are of equal lengths and any block size."""
     if points and len(points[0][0]) == 2:
         return points
     chosen = [((key[2], key[3]), ps) for key, ps in points if key[:2] == (block_size, spread)]
@@ -115,13 +108,7 @@ def _steps(end: int, x: int, stride: int) -> int:
 
 
 class PrefillTable:
-    """Prefill attention of all layers for (new, past) tokens: the larger of the slowest sequence alone and the sum
-    of all at the rate that a full GPU reaches.
-
-    Where several numbers of prompts were measured at a length, that sum is what each takes of a batch of as many such
-    prompts. Where prompts were measured whole only, new tokens behind past ones take what the whole takes beyond the
-    past.
-    """
+    """Prefill attention of all layers, by prompts that were measured at once, or whole, as PROFILE_FORMAT.md says."""
 
     def __init__(self, points: Rows, num_layers: int) -> None:
         batches = curves((new, count, ps * num_layers) for (count, new, past), ps in points if not past)
@@ -151,7 +138,6 @@ class PrefillTable:
         return alone, full
 
     def _compute_share(self, count: int, new: int, past: int) -> int:
-        """What a prompt takes of a batch of `count` like it."""
         assert self._batches is not None
         if past:
             return max(self._share(count, new + past, 0) - self._share(count, past, 0), self._share(count, new, 0))
@@ -201,7 +187,6 @@ class MixedTable:
         return sum(self._at(new, past, 0, 0) for new, past in prefill)
 
     def _at(self, new: int, past: int, num_seqs: int, context: int) -> int:
-        """One prompt together with num_seqs decodes that read `context` tokens in all."""
         return self._axis(new, num_seqs, past, num_seqs, context)
 
 

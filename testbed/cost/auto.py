@@ -30,11 +30,10 @@ def auto_cost(
 ) -> Costs:
     """Costs of `model` on `server`; their fingerprint says which way they came.
 
-    source: the data sheet of the GPU on which the shipped profiles were measured. path: a profile, or a folder of
-    profiles, to consider besides these. attainable: shares of its memory bandwidth that a GPU reaches, by its name,
-    where it was measured. roofline: its efficiencies, where no profile is near; its byte_kv_bandwidth also serves a
-    profile of a wider cache. Software times and the seconds of what a policy counts are the choices', but for a fitted
-    profile's own. Without a path, a profile that was measured on the choices' system comes first.
+    source: the GPU of the shipped profiles. path: more profiles, which come first; without it those of the choices'
+    system. attainable: measured shares of memory bandwidth by GPU. roofline: where no profile is near; its
+    byte_kv_bandwidth also serves a profile of a wider cache. Software times are the choices', but for a fitted
+    profile's own.
     """
     of_system = [] if path else profiles_of(choices.software, server.gpu)
     known = [*of_system, *profiles_at_hand(path, (source, server.gpu))]

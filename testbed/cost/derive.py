@@ -1,9 +1,7 @@
 """A profile for a GPU or a model that was not measured: what was measured, moved to another data sheet or shape.
 
-A measured time is what its bytes and FLOPs need at the best rates that the profile itself reached, and a rest. The
-first goes by the ratio of the two data sheets. The rest stays: it is launches, dependent kernels that wait for each
-other, the longest sequence of a ragged batch, and more bandwidth would not have shortened it. Scaled along, it would
-make small kernels too slow and, where a fitted level corrects for that, full batches faster than the target's memory.
+What bytes and FLOPs need at the profile's best rates goes by the ratio of the data sheets. The rest stays: launches,
+kernels that wait for each other, the longest sequence of a batch. DESIGN.md says what scaling whole times did.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -81,19 +79,13 @@ def derived_cost(
     path: str | None = None,
     attainable: float | None = None,
 ) -> ProfileCost:
-    """Costs on a server whose GPU was not measured: `path`, a profile of `source`, scaled to the server's GPU.
-
-    Without a path it is the shipped profile of the model and its number of GPUs; attainable is as in `derive`.
-    """
+    """Costs scaled to the server's GPU from a profile of `source`: `path`, or the shipped one of model and num_gpus."""
     profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
     return ProfileCost(model, server, derive(profile, source, server.gpu, attainable), choices)
 
 
 class Loads:
-    """Bytes of device memory and FLOPs behind each measured point, for one GPU's shard.
-
-    byte_kv_bandwidth: share of the bandwidth that decode attention keeps where K and V have one byte a value.
-    """
+    """Bytes of memory and FLOPs behind each point of one GPU's shard. byte_kv_bandwidth: as in Efficiencies."""
 
     def __init__(self, model: ModelSpec, num_gpus: int, byte_kv_bandwidth: float = 1.0) -> None:
         check_plain(replace(model, kv_dtype_bytes=None), "a profile")
@@ -107,7 +99,6 @@ class Loads:
         self.pair = 4 * model.num_heads // num_gpus * model.head_size  # FLOPs of a query and a key
 
     def load(self, section: str, key: Key) -> tuple[float, float]:
-        """(bytes, FLOPs) of one point."""
         size = self.model.dtype_bytes
         if section in ("linear", "output_head"):
             weights = self.layer if section == "linear" else self.head
@@ -126,7 +117,6 @@ class Loads:
         return key[-1] * self.read, 0.0
 
     def sent(self, section: str, key: Key) -> float:
-        """Bytes over a link."""
         if section == "swap":
             return float(key[2] * key[3] * self.kv * self.model.num_layers)
         num_gpus, num_bytes = key

@@ -1,17 +1,15 @@
-"""Piecewise affine functions of counts, in whole picoseconds."""
+"""Piecewise affine functions of counts, in whole picoseconds, and shares by bins of them."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
-from testbed.cost.model import UNBOUNDED
+from testbed.cost.model import UNBOUNDED, Work
 
 
 class Knots:
-    """base + slope * (x - knot) with whole-number base and slope; the last slope continues beyond the last knot.
-
-    Slopes are not negative: where a measured time falls, the piece before it is level.
-    """
+    """base + slope * (x - knot) in whole numbers, the last slope without end; where a time falls, it is level."""
 
     def __init__(self, points: Iterable[tuple[int, int]]) -> None:
         pairs = sorted(points)
@@ -68,10 +66,7 @@ class Line:
 
 
 class Axis:
-    """A function, such as an axis, at each of some counts; costs are linear between two of them.
-
-    Below the first count its cost is used; beyond the last one the last line continues, unless it falls.
-    """
+    """A function at each of some counts, linear between; level below the first, beyond the last if it would fall."""
 
     def __init__(self, functions: Mapping[int, Callable[..., int]]) -> None:
         self._functions = functions
@@ -96,3 +91,57 @@ def bracket(counts: Sequence[int], x: int) -> tuple[int, int]:
 def blend(low: int, high: int, x: int, y_low: int, y_high: int) -> int:
     """Whole-number linear interpolation (or extrapolation) between two counts."""
     return y_low + (y_high - y_low) * (x - low) // (high - low) if high > low else y_low
+
+
+class UnequalLengths:
+    """A cost is t(mean) + share * (t(longest) - t(mean)), t that of equal lengths; bins are as in PROFILE_FORMAT.md."""
+
+    def __init__(self, section: Mapping[str, Any]) -> None:
+        self._shares = {tuple(row[:5]): float(row[5]) for row in section["points"]}
+        self._default = float(section["default"])
+        self._edges = [sorted({key[axis] for key in self._shares}) for axis in range(5)]
+        self._prefills = [count for count in self._edges[0] if count]
+
+    def share(self, prefill_tokens: int, past_tokens: int, work: Work) -> float:
+        """The share for a batch of the work's decodes together with so many prompt tokens with so many stored ones."""
+        _, pasts, seqs, percents, longests = self._edges
+        percent = percents[self._percent_bin(percents, work)]
+        longest = longests[min(bisect_left(longests, work.decode_max_context), len(longests) - 1)]
+
+        def decodes(prefill: int, past: int) -> float:
+            known, default = self._shares, self._default
+            return _between(seqs, work.decode_seqs, lambda n: known.get((prefill, past, n, percent, longest), default))
+
+        if not (prefill_tokens and self._prefills):
+            return decodes(0, 0)
+        return _between(self._prefills, prefill_tokens,
+                        lambda new: _between(pasts, past_tokens, lambda past: decodes(new, past)))  # fmt: skip
+
+    def steps(self, work: Work) -> int:
+        """For how many decode iterations in a row, the first of which is this one, no bin changes."""
+        num_seqs, context, longest = work[:3]
+        percents, longests = self._edges[3], self._edges[4]
+        place, steps = self._percent_bin(percents, work), UNBOUNDED
+        if place < len(percents) - 1:  # 100 (context + k n) <= percent n (longest + k) holds up to some k
+            percent = percents[place]
+            left = percent * num_seqs * longest - 100 * context
+            steps = left // (num_seqs * (100 - percent)) + 1
+        i = bisect_left(longests, longest)
+        if i < len(longests) - 1:
+            steps = min(steps, longests[i] - longest + 1)
+        return steps
+
+    def _percent_bin(self, percents: list[int], work: Work) -> int:
+        num_seqs, context, longest = work[:3]
+        place = bisect_left(percents, 100 * context, key=lambda percent: percent * num_seqs * longest)
+        return min(place, len(percents) - 1)
+
+
+def _between(points: list[int], x: int, value: Callable[[int], float]) -> float:
+    """The value at x, linear between the points; below the first and beyond the last, theirs."""
+    i = bisect_left(points, x)
+    if i == len(points) or i == 0 or points[i] == x:
+        return value(points[min(i, len(points) - 1)])
+    low, high = points[i - 1], points[i]
+    first, second = value(low), value(high)
+    return first + (second - first) * (x - low) / (high - low)

@@ -50,7 +50,6 @@ class KvGroups:
 
 
 def _by_seqs(points: Rows, num_layers: int) -> Decodes:
-    """Decodes of states, whose time goes by the number of sequences alone."""
     curve = Knots((key[0], ps * num_layers) for key, ps in points)
     return lambda work: Affine(curve(work.decode_seqs), 0, UNBOUNDED)
 
@@ -58,9 +57,8 @@ def _by_seqs(points: Rows, num_layers: int) -> Decodes:
 class WindowTable:
     """Decode attention of the layers with a window of `size` tokens, by points of (num_seqs, total_context).
 
-    A sequence with at least `size` tokens takes its share of a batch of such sequences: the median of what was measured
-    beyond the window, where a kernel reads one block more than within it; without such points, what `size` tokens
-    take. A shorter one takes its share of a batch of sequences that are as long as the shorter ones on average.
+    Shares of batches of longer and of shorter sequences are as PROFILE_FORMAT.md says; a kernel reads one block more
+    beyond the window than within it.
     """
 
     def __init__(self, points: Rows, size: int, num_layers: int) -> None:

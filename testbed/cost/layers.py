@@ -18,9 +18,8 @@ Curve = Callable[[int], int]
 class Layers:
     """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of output.
 
-    Where the profile or the choices list cuda_graph_sizes, a batch of at most the largest is padded to the next one. On
-    several GPUs the choices say what each layer takes beyond that. An iteration with a prompt takes `eager` more for
-    its tokens, because its kernels are launched one by one; decodes alone `graph`, though these are one graph.
+    Batches up to the largest of cuda_graph_sizes are padded to the next. An iteration with a prompt takes `eager` more
+    for its tokens, because its kernels are launched one by one; decodes alone `graph`, though these are one graph.
     """
 
     def __init__(
@@ -54,8 +53,6 @@ class Layers:
 
 
 def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) -> Curve:
-    """All layers' mixtures of experts, where tokens go to the experts by this distribution."""
-
     def of(points: Rows) -> Curve:
         known = dict.fromkeys(key[0] for key, _ in points)
         if distribution not in known:
@@ -71,7 +68,6 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
 
 
 def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:
-    """Whole iterations beyond their kernels, of one kind; nothing where they were not measured."""
     points = rows(profile, section) if has(profile, section) else []
     chosen = [(key[-1], ps) for key, ps in points if key[:-1] == kind]
     return Line(chosen) if chosen else _nothing

@@ -12,8 +12,7 @@ from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.interpolation import Axis, curves
 from testbed.cost.model import Moved
-from testbed.cost.profile_check import check_section
-from testbed.cost.sections import Rows, measured_file, rows
+from testbed.cost.sections import Rows, check_section, measured_file, rows
 
 HARDWARE = Path(__file__).parent / "hardware"
 SECTION = "transfers"
@@ -23,10 +22,7 @@ COPIES, GATHER = "copies", "gather"
 
 
 class LinkTimes:
-    """Picoseconds of a transfer: linear in the number of extents, in their bytes and in the block size between points.
-
-    Beyond the largest measured value the last line continues; below the smallest its time is used.
-    """
+    """Picoseconds of a transfer, linear in extents, their bytes and the block size; level below the smallest points."""
 
     def __init__(self, points: Rows) -> None:
         found = dict[tuple[str, str], dict[int, list[tuple[int, int, int]]]]()

@@ -25,16 +25,13 @@ class Known(NamedTuple):
 
     @property
     def model(self) -> ModelSpec:
-        """The model that it was measured for."""
         return ModelSpec(**self.profile["model"])
 
     @property
     def loads(self) -> Loads:
-        """Bytes and FLOPs of its shard."""
         return Loads(self.model, self.profile["num_gpus"])
 
     def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
-        """Whether it is of this shape on so many GPUs."""
         return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
 
 
@@ -95,9 +92,8 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
     is_same = one.is_of(here.model, here.num_gpus)
     if is_same and not elsewhere:
         return MEASURED
-    if one.of_system:
-        return None
-    if one.profile["fingerprint"]["source"] == "derived" or there.model.dtype_bytes != here.model.dtype_bytes:
+    derived = one.profile["fingerprint"]["source"] == "derived"
+    if one.of_system or derived or there.model.dtype_bytes != here.model.dtype_bytes:
         return None
     if is_same:
         return OTHER_GPU
@@ -105,7 +101,6 @@ def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
 
 
 def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
-    """Whether the profile is of another GPU."""
     return one.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
 
 

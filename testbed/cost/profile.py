@@ -14,8 +14,15 @@ from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
 from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
-from testbed.cost.tier_links import TierLinks, transfers_origin
-from testbed.cost.transfers import SizedTable, host_link, ring_stand_in, swapped, with_swaps
+from testbed.cost.transfers import (
+    SizedTable,
+    TierLinks,
+    host_link,
+    ring_stand_in,
+    swapped,
+    transfers_origin,
+    with_swaps,
+)
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
@@ -25,13 +32,11 @@ SWAP_STAND_IN = "not measured: bytes over the data sheet's link to the host, wit
 
 
 class ProfileCost(CostModel):
-    """Measured costs of one model's shard on one GPU; tensor-parallel GPUs work in step.
+    """Measured costs of one model's shard on one GPU (PROFILE_FORMAT.md); tensor-parallel GPUs work in step.
 
     A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
-    fast-forwarding equals stepping bit for bit. All-reduces are measured ones if the profile has them, else a ring
-    over the server's links. Swaps are those measured on the server's GPU, else the profile's, else bytes over the link;
-    with server None the shard is taken by itself, without either. Any other section that the profile has not is named
-    when a cost needs it.
+    fast-forwarding equals stepping bit for bit. With server None the shard is taken by itself: no all-reduces, no
+    swaps.
     """
 
     def __init__(
@@ -108,7 +113,6 @@ class ProfileCost(CostModel):
 
 
 def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
-    """A profile is for the shape of model and the number of GPUs that it was measured for."""
     if not model.is_shaped_like(ModelSpec(**profile["model"])) or profile["num_gpus"] != num_gpus:
         name, degree = profile["model"]["name"], profile["num_gpus"]
         raise InputError(f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on {num_gpus}")

@@ -1,6 +1,7 @@
 """A profile's file and its sections of measured points (see PROFILE_FORMAT.md), and which of them are used."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +9,37 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from testbed.core.errors import InputError
-from testbed.cost.profile_check import check_profile, check_sizes
+from testbed.core.layers import spec_of
+from testbed.core.renamed import advice, new_name
+from testbed.core.specs import GpuSpec, ModelSpec
 
+BATCH = ("num_seqs", "total_context")
+OF_KERNEL = ("block_size", "spread", *BATCH)
+AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # of every section; some may have one of several
+    "linear": (("num_tokens",),),
+    "cache_write": (("num_tokens",),),
+    "output_head": (("num_rows",),),
+    "once_per_iteration": (("num_tokens",),),
+    "launched_eager": (("num_tokens",),),
+    "launched_graph": (("kernel", "num_seqs"),),
+    "decode_attention": (BATCH, OF_KERNEL),
+    "decode_attention_paper_kernel": (OF_KERNEL,),
+    "contiguous_attention": (OF_KERNEL,),
+    "prefill_attention": (("num_seqs", "new_tokens", "past_tokens"),),
+    "window_decode_attention": (BATCH,),
+    "window_prefill_attention": (("num_seqs", "new_tokens", "past_tokens"),),
+    "state_decode": (("num_seqs",),),
+    "state_prefill": (("num_seqs", "new_tokens", "past_tokens"),),
+    "experts": (("distribution", "num_tokens"),),
+    "mixed_attention": (("prefill_tokens", "past_tokens", "num_seqs", "mean_context"),),
+    "unequal_lengths": (("prefill_tokens", "past_tokens", "num_seqs", "mean_percent", "max_context"),),
+    "all_reduce": (("num_gpus", "bytes"),),
+    "block_copy": (("block_size", "num_blocks"),),
+    "swap": (("method", "direction", "block_size", "num_blocks"),),
+    "overhead": (("what",),),
+}
+SHARE = "unequal_lengths"
+DIFFERENCES = ("launched_eager", "launched_graph")  # may be negative
 PROFILES = Path(__file__).parent / "profiles"
 FORMAT = 1
 BETWEEN = ("line", "next")
@@ -29,6 +59,60 @@ KNOWN = {
 Rows = list[tuple[tuple[Any, ...], int]]
 T = TypeVar("T")
 INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
+
+
+def check_profile(profile: Mapping[str, Any], where: object) -> None:
+    """Raise InputError for the first thing in which a profile is not as PROFILE_FORMAT.md says; `where` names it."""
+    spec_of(ModelSpec, profile.get("model"), f"{where}, model")
+    if profile.get("gpu") is not None:
+        spec_of(GpuSpec, profile["gpu"], f"{where}, gpu")
+    num_gpus, sections = profile.get("num_gpus"), profile.get("sections")
+    if type(num_gpus) is not int or num_gpus < 1:
+        raise InputError(f"{where}: num_gpus is {num_gpus!r}; it must be a whole number of at least 1")
+    if not isinstance(profile.get("fingerprint"), Mapping):
+        raise InputError(f"{where}: has no fingerprint, which says who measured what on which device")
+    check_sizes(profile.get("cuda_graph_sizes"), f"{where}, cuda_graph_sizes")
+    if not isinstance(sections, Mapping) or not sections:
+        raise InputError(f"{where}: has no sections (a profile has measured points)")
+    for name, section in sections.items():
+        check_section(name, section, f"{where}, section {name}")
+
+
+def check_sizes(sizes: Any, where: str) -> None:
+    """Sizes of CUDA graphs are a list of whole numbers of at least 1; None says nothing of them."""
+    if sizes is None:
+        return
+    if not isinstance(sizes, list | tuple) or not all(type(size) is int and size >= 1 for size in sizes):
+        raise InputError(f"{where}: {sizes!r} is no list of whole numbers of at least 1")
+
+
+def check_section(name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES) -> None:
+    """Raise InputError for the first thing in which a section is not as PROFILE_FORMAT.md says."""
+    if new := new_name("section", name):
+        raise InputError(f"{where}: it {advice(new)}")
+    if name not in known:
+        raise InputError(f"{where}: nothing reads it; a profile's sections are {', '.join(known)}")
+    if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
+        raise InputError(f"{where}: needs axes and at least one point")
+    axes = tuple(section["axes"])
+    for old in axes:
+        if new := new_name("axis", old):
+            raise InputError(f"{where}: axis {old} {advice(new)}")
+    if axes not in known[name]:
+        raise InputError(f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(known[name][0])}")
+    least, most = -math.inf if name in DIFFERENCES else 0.0, 1.0 if name == SHARE else math.inf
+    seen = dict[tuple[Any, ...], int]()
+    for number, row in enumerate(section["points"], start=1):
+        if not isinstance(row, list) or len(row) <= len(axes):
+            raise InputError(f"{where}, point {number}: {row!r} is not {len(axes)} axis values and a time")
+        key, value = tuple(row[: len(axes)]), row[len(axes)]
+        if not all(type(one) is str or (type(one) is int and one >= 0) for one in key):
+            raise InputError(f"{where}, point {number}: {list(key)} must be names or whole numbers of at least 0")
+        if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
+            within = "that is finite" if least < 0 else "of at least 0" if most > 1 else "from 0 to 1"
+            raise InputError(f"{where}, point {number}: {value!r} is not a number {within}")
+        if seen.setdefault(key, number) != number:
+            raise InputError(f"{where}, point {number}: {list(key)} was measured in point {seen[key]} too; keep one")
 
 
 def read_profile(path: str | Path) -> dict[str, Any]:
@@ -56,13 +140,11 @@ def measured_file(name: str | Path, shipped: Path, culprit: str, kind: str) -> t
 
 
 def dump(profile: Mapping[str, Any]) -> str:
-    """A profile as JSON with one measured point a line."""
     text = json.dumps(profile, indent=1)
     return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
 def has(profile: Mapping[str, Any], section: str) -> bool:
-    """Whether the profile has that section."""
     return section in profile["sections"]
 
 
@@ -76,7 +158,6 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
 
 
 def missing(profile: Mapping[str, Any], section: str) -> NoReturn:
-    """Name the section that a cost needs and the profile has not."""
     name, there = profile["model"]["name"], ", ".join(profile["sections"])
     raise InputError(f"the profile of {name} has no section {section}, which this run needs; it has {there}")
 
@@ -104,26 +185,16 @@ def table(profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]) -
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Which of the measured alternatives is used.
+    """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml explains every value.
 
-    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous"; spread of context lengths: "ragged" or
-    "equal"; swap: "fused" or "per block"; swap_waits: "by layer" (the 2023 system's, see with_swaps) or "all in" (no
-    layer runs before everything has come in; what goes out hides behind computing);
-    overhead_s: software time of an iteration, None for the profile's (one graph launch, inputs in, tokens out),
-    overhead_per_worker_s more for each GPU, whose worker gets its input in turn, overhead_per_request_s more for each
-    running request and overhead_per_token_s for each scheduled token, None for the profile's, where it has them;
-    overhead_per_input_s for each running request
-    on each GPU, to whose worker its input is handed; overhead_per_sequence_s for each sequence that takes a step or is
-    prefilled, and as much as for sequences_per_fork of them for each fork; software: the name of the system whose times
-    these are, None where they are the profile's or the user's own;
-    parallel_layer_s: what a layer takes on so many GPUs beyond its kernels and all-reduces (launches that wait for the
-    slowest GPU), by number of GPUs; one GPU needs no entry, and an empty table gives nothing;
-    attention_scale: decode attention takes that many times as long;
-    repeated_read: what a token of a shared block costs that another sequence reads too, as a share of a first read
-    (kernels/results/h200-shared-reads.csv: on average 0.42 with our kernel, 0.28 with the paper's design).
-    experts: how tokens go to experts, a distribution that the profile's section `experts` has.
-    extra_s: seconds of each thing that a policy counts by name. cuda_graph_sizes: batches are padded to the next of
-    them, None for the profile's; none of them for a server that launches eagerly.
+    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer" (see with_swaps), or
+    "all in": no layer runs before everything has come in, and what goes out hides behind computing. overhead_s: of an
+    iteration (one graph launch, inputs in, tokens out), more for each GPU, whose worker gets its input in turn, for
+    each running request, on each GPU too, token and sequence; None is the profile's. software: the system whose times
+    these are, None where they are the profile's or the user's own. parallel_layer_s: by number of GPUs, launches that
+    wait for the slowest; one GPU needs no entry. repeated_read: of a shared token, as a share of a first read
+    (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the paper's). extra_s: of what a policy
+    counts by name.
     """
 
     block_size: int = 16
@@ -154,5 +225,4 @@ class Choices:
 
     @property
     def decode_section(self) -> str:
-        """The profile section of the chosen decode kernel."""
         return DECODES[self.kernel]

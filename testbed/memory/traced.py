@@ -4,15 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import DEVICE, Answer, Answers, Extent, Footprint, Grant, Move, Ops, Usage
+from testbed.core.slots import DEVICE, Answer, Answers, Extent, Grant, Move, Ops
 from testbed.memory.policy import MemoryPolicy
 
 
 class Held(NamedTuple):
-    """The slots of a sequence for num_tokens tokens: on the device, then on the host while it is swapped out.
-
-    first: the token at which they begin; others have been given back.
-    """
+    """The slots of a sequence's tokens from `first` on: on the device, then on the host while it is swapped out."""
 
     request_id: int
     num_tokens: int
@@ -21,11 +18,12 @@ class Held(NamedTuple):
     first: int = 0
 
 
-def passed_on(name: str) -> Any:
-    """A method that passes a call on, which may change the policy."""
+def passed_on(name: str, *, changes: bool = True) -> Any:
+    """A method that passes a call on."""
 
     def call(traced: "Traced", *arguments: Any) -> Any:
-        traced._before_change()
+        if changes:
+            traced._before_change()
         return getattr(traced.policy, name)(*arguments)
 
     return call
@@ -41,6 +39,7 @@ class Traced(MemoryPolicy):
     extend, advance, shrink = passed_on("extend"), passed_on("advance"), passed_on("shrink")
     publish, register_prefix = passed_on("publish"), passed_on("register_prefix")
     load, background, landed = passed_on("load"), passed_on("background"), passed_on("landed")
+    table, usage, footprint = (passed_on(name, changes=False) for name in ("table", "usage", "footprint"))
 
     def __init__(self, policy: MemoryPolicy, before_change: Callable[[], object]) -> None:
         self.policy = policy
@@ -55,7 +54,6 @@ class Traced(MemoryPolicy):
                 setattr(self, name, getattr(policy, name))
 
     def __getattr__(self, name: str) -> Any:
-        """What only this policy has."""
         return getattr(self.policy, name)
 
     def held(self) -> dict[int, Held]:
@@ -73,7 +71,6 @@ class Traced(MemoryPolicy):
         return found
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        """Pass on, and note who is there."""
         self._before_change()
         answers = self.policy.admit(seqs, num_tokens)
         if isinstance(answers, list):
@@ -81,21 +78,18 @@ class Traced(MemoryPolicy):
         return answers
 
     def release(self, seq: Sequence) -> None:
-        """Pass on, and forget the sequence."""
         self._before_change()
         self.policy.release(seq)
         del self._sequences[seq.seq_id]
         self._swapped.pop(seq.seq_id, None)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        """Pass on, and note who is there."""
         self._before_change()
         ops = self.policy.fork(parent, child)
         self._sequences[child.seq_id] = child
         return ops
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
-        """Pass on, and note which blocks of the tier each sequence went to."""
         self._before_change()
         tables = [] if tier == DEVICE else [self._known(self.policy.table(seq)) for seq in seqs]
         answer = self.policy.move(seqs, tier)
@@ -110,18 +104,7 @@ class Traced(MemoryPolicy):
         return answer
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """The policy's promise, or none while stepwise."""
         return 0 if self.stepwise else self.policy.guaranteed_steps(batch)
-
-    def table(self, seq: Sequence) -> list[Extent]:
-        """The policy's answer, as in what follows."""
-        return self.policy.table(seq)
-
-    def usage(self) -> Usage:
-        return self.policy.usage()
-
-    def footprint(self, seq: Sequence) -> Footprint | None:
-        return self.policy.footprint(seq)
 
     def _known(self, extents: list[Extent]) -> tuple[Extent, ...]:
         """These extents; equal ones are one object, because thousands of frames repeat them."""

@@ -38,10 +38,9 @@ class SyntheticBeams(BeamModel):
     """Beam search on synthetic next-token probabilities.
 
     At every step each of the k candidates draws a distribution over next tokens by breaking a stick (a Dirichlet
-    process): token j takes a share 1 - u^(1/concentration) of what the tokens before it left. Log-probabilities add
-    up along a candidate, and the best k of all continuations survive. The larger the concentration, the less sure
-    each candidate is of its next token, and the more often parents change. Requests follow one long search at
-    different places, which depend on seed and request only: every memory policy sees the same beams.
+    process): token j takes a share 1 - u^(1/concentration) of what those before it left; the best k of all
+    continuations survive. The larger the concentration, the more often parents change. Requests follow one long search
+    at places that depend on seed and request only: every memory policy sees the same beams.
     """
 
     def __init__(self, concentration: float = 0.6, seed: int = 0) -> None:
@@ -104,10 +103,9 @@ def pairs(parents: tuple[int, ...]) -> tuple[Replacement, ...]:
 class RecordedBeams(BeamModel):
     """A CSV with a line for each candidate that did not survive: request, step, parent, child.
 
-    step counts the output tokens that each candidate then has, from 2 on; at a step without lines all survive, and
-    a line without parent and child says so, which a record needs where a search ends (the engine writes them).
-    Requests follow the recorded searches in turn, whatever their numbers in the file; an output that is longer than
-    its search, which ends with its last line, goes through it again.
+    step: the output tokens that each candidate then has, from 2 on; at one without lines all survive, and a line
+    without parent and child says so where a search ends. Requests follow the searches in turn; a longer output goes
+    through its search again.
     """
 
     def __init__(self, path: str) -> None:
@@ -115,7 +113,6 @@ class RecordedBeams(BeamModel):
         self.searches = self._read()
 
     def _read(self) -> list[dict[int, tuple[Replacement, ...]]]:
-        """Replacements by step, a search after another."""
         searches = dict[int, dict[int, tuple[Replacement, ...]]]()
         with open(self.path, newline="") as file:
             lines = csv.reader(file)
@@ -140,7 +137,6 @@ class RecordedBeams(BeamModel):
         return pairs
 
     def _row(self, line: int, cells: list[str]) -> tuple[int, int, Replacement | None]:
-        """Request, step and pair of a line, None where all survive."""
         numbers = cells[:2] if cells[2:] == ["", ""] else cells
         if len(cells) != len(COLUMNS) or not all(cell.isdecimal() for cell in numbers) or int(cells[1]) < FIRST_STEP:
             wanted = f"{len(COLUMNS)} whole numbers, the step at least {FIRST_STEP}"
@@ -149,7 +145,6 @@ class RecordedBeams(BeamModel):
         return int(cells[0]), int(cells[1]), pair
 
     def _with(self, pairs: tuple[Replacement, ...], pair: Replacement, line: int) -> tuple[Replacement, ...]:
-        """The pairs of a step with one more: no candidate is a child twice, and no parent is a child."""
         pairs = (*pairs, pair)
         children = {child for _, child in pairs}
         if len(children) < len(pairs) or children & {parent for parent, _ in pairs}:

@@ -8,10 +8,7 @@ from testbed.sched.scheduler import IterationLevel
 
 
 class ChunkedPrefill(IterationLevel):
-    """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
-
-    One prompt at a time is unfinished.
-    """
+    """At most max_num_batched_tokens tokens and max_num_seqs running sequences; one prompt at a time is unfinished."""
 
     prefills: ClassVar[type[Prefills]] = PrefillChunks
 

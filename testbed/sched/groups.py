@@ -5,8 +5,7 @@ from collections import deque
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
 from testbed.core.slots import HOST, NO_OPS, Granular, Ops, Refusal
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.answers import one_answer
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Plan, one_answer
 
 
 class Groups:
@@ -64,9 +63,9 @@ class Groups:
         return [*self.running.values(), *(() if self.kept is None else (self.kept,))]
 
     def leave_batch(self, group: SequenceGroup) -> None:
-        """The group no longer decodes."""
-        self.beams.pop(group.request.request_id, None)
-        group.leave_batch()
+        if group.batch is not None:
+            self.beams.pop(group.request.request_id, None)
+            group.leave_batch()
 
     def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group stops running and releases its slots: it is finished, or waits again."""
@@ -113,8 +112,7 @@ class Groups:
         """Those that have ended give their slots back, in order of admission."""
         ended = self.ended if len(self.ended) < 2 else [one for one in self.running.values() if one in self.ended]
         for group in ended:
-            if group.batch is not None:
-                self.leave_batch(group)
+            self.leave_batch(group)
             self.release(group, SequenceStatus.FINISHED)
         self.ended.clear()
 
@@ -123,8 +121,7 @@ class Groups:
         last = next(reversed(self.running.values()))
         if last not in self.ended:
             return False
-        if last.batch is not None:
-            self.leave_batch(last)
+        self.leave_batch(last)
         self.ended.remove(last)
         plan.ended_early.append(last)
         self.before_preemption(last)
@@ -135,10 +132,7 @@ class Groups:
         """The group, which is in no batch, is about to lose its slots."""
 
     def preempt_by_recompute(self, group: SequenceGroup, tail_tokens: int = 0) -> None:
-        """Recompute: prompt and generated tokens go back to the head of the queue.
-
-        With tail_tokens it loses at least so many of its last slots and keeps the others, which one group may do.
-        """
+        """Tokens go back to the head of the queue; with tail_tokens one group loses only so many of its last slots."""
         self.before_preemption(group)
         if tail_tokens and self.kept is None:
             self.kept, resident, group.resident = group, group.resident, []

@@ -1,15 +1,17 @@
-"""What a scheduler hands to an engine, and what it gets back."""
+"""What a scheduler hands to an engine, what it gets back, and the errors where a plug-in's answer is none."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, Sequence, SequenceGroup
-from testbed.core.slots import GRANTED, Grant, Ops, record
+from testbed.core.slots import GRANTED, Answer, Grant, Ops, Refusal, record
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
+from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import Replacement
 
 Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]
+NOTHING: Summed = ((), (), ())
 
 
 class Chunk(NamedTuple):
@@ -93,9 +95,6 @@ class Outcome(NamedTuple):
     grown: Grant = GRANTED
 
 
-NOTHING: Summed = ((), (), ())
-
-
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     """The counts from which a plan's cost is computed; repeated: shared slots, num_requests: running requests."""
     context = plan.decode_context
@@ -137,3 +136,20 @@ def summed(ops: list[Ops]) -> Summed:
     if wrong:
         raise PlugInError(f"a policy's ops {wrong[0]}: less than nothing")
     return tuple(sorted(copies.items())), moves, tuple(sorted(extra.items()))
+
+
+def one_answer(policy: MemoryPolicy, answer: object) -> Answer:
+    if not isinstance(answer, (Grant, Refusal)):
+        raise wrong_answer(policy, answer, "it gives a Grant or a Refusal")
+    return answer
+
+
+def whole(plug_in: object, name: str, answer: object) -> int:
+    """The answer, if it is an int of Python's own: an object of another class would hear what it is compared with."""
+    if type(answer) is not int:
+        raise wrong_answer(plug_in, answer, f"{name} is a whole number, of the type int itself")
+    return answer
+
+
+def wrong_answer(plug_in: object, answer: object, expected: str) -> PlugInError:
+    return PlugInError(f"{type(plug_in).__name__} answered {answer!r}; {expected}")

@@ -7,8 +7,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Foresight
 from testbed.core.sequence import Batch, SequenceGroup
 from testbed.cost.model import CostModel
-from testbed.sched.answers import wrong_answer
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.state import SchedulerState
 
 

@@ -18,10 +18,7 @@ class Limits:
 
 
 class Prefills(ABC):
-    """`partial` is the one group, if any, whose prefill has started and does not end in this plan.
-
-    If that group has been preempted since, it has nothing left to do.
-    """
+    """`partial` is the one group, if any, whose prefill does not end in this plan; preempted since, it has no work."""
 
     def __init__(self, state: SchedulerState, limits: Limits) -> None:
         self.state = state
@@ -29,10 +26,7 @@ class Prefills(ABC):
         self.partial: SequenceGroup | None = None
 
     def schedule_prefills(self, plan: Plan) -> None:
-        """Continue the unfinished prefill, then admit from the head of the queue, within the token budget.
-
-        A plan that preempts admits no request, and none is admitted while a swapped group returns first.
-        """
+        """Continue the unfinished prefill, then admit within the budget; none after a preemption or before a swap."""
         state, waiting = self.state, self.state.waiting
         if (self.partial is None and (not waiting or waiting[0] is state.refused)) or plan.preempted_any:
             return
@@ -78,10 +72,7 @@ class Prefills(ABC):
 
     @abstractmethod
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Put as much of the group's prefill into the plan as the budget allows; returns what is left of it.
-
-        The group is the partial one if something of it is left.
-        """
+        """Put as much of the group's prefill into the plan as the budget allows; what is left of the budget."""
 
 
 class WholePrefills(Prefills):
@@ -123,3 +114,37 @@ class PrefillChunks(Prefills):
             budget -= new
         self.partial = group if group.todo else None
         return budget
+
+
+class ConcurrentPrefills(PrefillChunks):
+    """Several prompts at once, each in chunks of limited tokens (vLLM V1) behind what it finds in the cache.
+
+    fits_whole: a group is admitted only if its whole prefill would fit. cuts: what the budget leaves of a chunk waits,
+    else the group waits for budget for all of it. Who is in prefill is seen from what it has to do: `partial` stays
+    empty.
+    """
+
+    def __init__(self, state: SchedulerState, limits: Limits, *, fits_whole: bool, cuts: bool) -> None:
+        super().__init__(state, limits)
+        self.max_chunk_tokens = limits.max_num_batched_tokens
+        self.fits_whole = fits_whole
+        self.cuts = cuts
+
+    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
+        return budget > 0 and (self.cuts or self._first_chunk(group)[1] <= budget)
+
+    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        if self.fits_whole and not self.state.policy.fits(group.sequences[0], group.prefill_len):
+            return group.prefill_len
+        found, chunk = self._first_chunk(group)
+        return found + min(chunk, budget)
+
+    def _first_chunk(self, group: SequenceGroup) -> tuple[int, int]:
+        found = min(self.state.policy.find(group.sequences[0], group.prefill_len), group.prefill_len - 1)
+        return found, min(group.prefill_len - found, self.max_chunk_tokens)
+
+    def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        chunk = min(budget, self.max_chunk_tokens)
+        left = super().schedule_chunks(group, plan, chunk)
+        self.partial = None
+        return budget - chunk + left

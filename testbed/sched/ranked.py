@@ -98,7 +98,6 @@ class SessionOrder(Ranked):
 
 
 def rank_of(group: SequenceGroup) -> tuple[int, int]:
-    """The group's rank."""
     return group.rank
 
 

@@ -9,8 +9,7 @@ from testbed.core.request import Foresight, Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.answers import one_answer
-from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.plan import Outcome, Plan, Results, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.prefill import Limits, Prefills, WholePrefills
 from testbed.sched.state import SchedulerState
@@ -35,7 +34,6 @@ class Scheduler(Foresight, ABC):
 
     @property
     def policy(self) -> MemoryPolicy:
-        """The memory policy of this scheduler."""
         return self.state.policy
 
     def add(self, request: Incoming) -> SequenceGroup:
@@ -53,8 +51,7 @@ class Scheduler(Foresight, ABC):
 
     def finish(self, group: SequenceGroup) -> None:
         """The group has its whole output: remove it and release its slots."""
-        if group.batch is not None:
-            self.state.leave_batch(group)
+        self.state.leave_batch(group)
         self.state.release(group, SequenceStatus.FINISHED)
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
@@ -155,7 +152,6 @@ class Scheduler(Foresight, ABC):
                 plan.decode_max_context = max(plan.decode_max_context, read)
 
     def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
-        """The group's prefill is complete, and has generated its next output token."""
         group.generate()
         if group.request.request_id in ended:
             self.finish(group)
@@ -166,7 +162,6 @@ class Scheduler(Foresight, ABC):
         self.state.join_batch(group)
 
     def _swapped_in(self, group: SequenceGroup, results: Results, finished: list[SequenceGroup]) -> None:
-        """The group is back from the host, and has taken this step if it had a slot for its newest token."""
         if group.sequences[0].num_slots > group.sequences[0].num_stored:
             group.generate()
             for seq in group.sequences:

@@ -6,9 +6,8 @@ from typing import Any
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
 from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal, record
-from testbed.sched.answers import one_answer, wrong_answer
 from testbed.sched.groups import Groups
-from testbed.sched.plan import Chunk, Plan
+from testbed.sched.plan import Chunk, Plan, one_answer, wrong_answer
 
 
 class SchedulerState(Groups):
@@ -163,7 +162,6 @@ class SchedulerState(Groups):
         raise PlugInError(f"{name} promised {steps} more steps by guaranteed_steps() and then answered {answered}")
 
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """The group is running from now on."""
         group.status = status
         self.running[group.request.request_id] = group
         self.num_seqs += len(group.sequences)

@@ -14,11 +14,9 @@ from testbed.sched.scheduler import Scheduler
 class StaticBatch(Scheduler):
     """Takes up to max_batch_size of the earliest requests and pads their prompts and outputs to the longest of each.
 
-    A batch ends before the first request with which the longest prompt and the longest output together would be more
-    than max_padded_len tokens: the model has no more positions. A batch is formed with the lengths of its outputs,
-    so this scheduler reads true lengths. Padding is paid in time: every sequence passes through every iteration until
-    the last one has its output, and the whole batch is answered then. Nothing is ever preempted, so the policy must
-    reserve whole outputs at admission.
+    A batch ends before its longest prompt and longest output together would exceed max_padded_len tokens, and so reads
+    true lengths. Padding is paid in time: every sequence passes through every iteration until the last has its output,
+    and all are answered then. Nothing is ever preempted, so the policy must reserve whole outputs at admission.
     """
 
     reads_output_len: ClassVar[bool] = True
@@ -68,7 +66,6 @@ class StaticBatch(Scheduler):
         return Outcome([chunk.group for chunk in plan.chunks], finished, grown)
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
-        """Whether the batch may grow by `group`; the first of a batch always runs."""
         batch = [*(chunk.group.request for chunk in plan.chunks), group.request]
         padded_len = max(r.prompt_len for r in batch) + max(self.output_len[r.request_id] for r in batch)
         return not plan.chunks or (len(batch) <= self.max_batch_size and padded_len <= self.max_padded_len)

@@ -43,7 +43,6 @@ class RetainingState(RankedState):
         return True
 
     def release_retained(self, groups: list[SequenceGroup]) -> None:
-        """These retained groups release their slots."""
         for group in groups:
             del self.retained[group]
             super()._release_slots(group)

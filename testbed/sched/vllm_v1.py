@@ -8,10 +8,9 @@ from testbed.core.request import Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.concurrent_prefills import ConcurrentPrefills
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
-from testbed.sched.prefill import Limits
+from testbed.sched.prefill import ConcurrentPrefills, Limits
 from testbed.sched.scheduler import IterationLevel
 from testbed.sched.state import SchedulerState
 
@@ -20,10 +19,8 @@ class VllmV1(IterationLevel):
     """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
     Running requests are served in order of admission, decodes and prompts in prefill alike; one that lacks slots
-    preempts the last one. An iteration that has preempted admits no request. Long prompts are cut by the token
-    budget, unless enable_chunked_prefill is off, and by long_prefill_token_threshold tokens where that is above 0.
-    scheduler_reserve_full_isl: a request is admitted only if its whole prompt would fit, though it gets slots chunk by
-    chunk. cuts_lone_prompt: the threshold applies to a request that is alone, too (0.19; no longer in 0.33).
+    preempts the last one. An iteration that has preempted admits no request. experiments/conf/scheduler/vllm_v1.yaml
+    explains the options.
 
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is the same as their
     common order: whatever was scheduled behind a prompt when it was admitted fits behind it again, because no chunk
@@ -74,8 +71,7 @@ class VllmV1(IterationLevel):
 
     def finish(self, group: SequenceGroup) -> None:
         """The group is answered; its slots come back with those of all that end in this iteration."""
-        if group.batch is not None:
-            self.state.leave_batch(group)
+        self.state.leave_batch(group)
         group.status = SequenceStatus.FINISHED
         self.state.ended.append(group)
 
@@ -98,10 +94,7 @@ class VllmV1(IterationLevel):
                 preempt_victim(state, self.preemption, plan)
 
     def _lacks_slots(self) -> bool:
-        """Whether the next tokens of all running requests need more slots than are free or cached.
-
-        False where their blocks do not say: a policy that returns slots may need fewer.
-        """
+        """Whether the next tokens of all that run need more slots than there are; False where blocks do not say."""
         policy, budget, needed = self.state.policy, self.max_num_batched_tokens, 0
         for group in self.state.running.values():
             seq = group.sequences[0]
@@ -120,11 +113,7 @@ class VllmV1(IterationLevel):
         return needed > used.total - used.held
 
     def continue_prefills(self, plan: Plan) -> None:
-        """The next chunks of the prompts in prefill, within the token budget.
-
-        A prompt that lacks slots preempts the last one in prefill, which may be itself. Those that decode have
-        their step in this plan already, so they are no victims.
-        """
+        """The prompts' next chunks; one that lacks slots preempts the last of them, for decodes have their step."""
         state, prompts = self.state, self.prompts
         if len(state.batch.sequences) == state.num_seqs:
             return
@@ -142,7 +131,6 @@ class VllmV1(IterationLevel):
             budget = prompts.schedule_chunks(group, plan, budget)
 
     def _ensure_chunk_slots(self, group: SequenceGroup, budget: int, plan: Plan) -> bool:
-        """Whether the next chunk has its slots, or gets them."""
         seq, left, num_stored = group.todo[0]
         return self.state.ensure_slots([seq], num_stored + min(left, self.chunks.max_chunk_tokens, budget), plan)
 
@@ -164,13 +152,10 @@ class StaleState(SchedulerState):
 class AsyncVllmV1(VllmV1):
     """The same with asynchronous scheduling, the release's default: planned while the iteration before still runs.
 
-    The plan of an iteration is made when the one before it begins. It knows how many tokens each request will have, but
-    neither which requests end nor which arrive meanwhile. Here it is made when that one is over, from a state that
-    hides what has changed: an ended group keeps its place and its slots, and takes one more step if it is still in the
-    batch, until the plan is made; an arrival is seen by the plan after that.
-
-    ignore_eos says that outputs end at the requested length, as in benchmarks: the plan made ahead knows it and leaves
-    them out. Otherwise they end at a token that only the results show, and have taken one step more by then.
+    The plan is made when that one is over, from a state that hides what has changed (DESIGN.md): an ended group keeps
+    its place and its slots, and takes one more step if it is still in the batch; an arrival is seen by the plan after
+    that. ignore_eos: outputs end at the requested length, as in benchmarks, which the plan knows; else they take one
+    step more.
 
     Fast equals slow, though a plan that ends a span does not see what has arrived since the one before: a span that
     arrivals do not end is one whose next plan admits no request, because slots and places are released by results only.
@@ -188,7 +173,6 @@ class AsyncVllmV1(VllmV1):
         return group
 
     def finish(self, group: SequenceGroup) -> None:
-        """The group is answered, but its results are not in."""
         if self.ignore_eos:
             super().finish(group)
             return

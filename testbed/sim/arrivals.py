@@ -27,7 +27,6 @@ class ArrivalProcess(ABC):
 
 
 def positive(**values: float) -> None:
-    """Raise InputError for a value that is not above zero."""
     for name, value in values.items():
         if not value > 0:
             raise InputError(f"arrivals.{name} is {value}; it must be above 0")
@@ -113,17 +112,12 @@ class SessionWorkload(Workload):
 
     @property
     def turns(self) -> Turns:
-        """Which rows wait for which."""
         assert self.rows.turns is not None
         return self.rows.turns
 
 
 class Sessions(ArrivalProcess):
-    """A closed loop: the next request of a session goes out its think time after the last answer has ended.
-
-    `at_once` sessions are open at any time while the trace has more; the first ones start start_gap_s apart. Longer
-    think times than max_think_s, if given, are cut to it: a person who was away for a day.
-    """
+    """A closed loop: a session's next request goes out its think time (max_think_s at most) after the last answer."""
 
     replays: ClassVar[bool] = True
 
@@ -170,10 +164,7 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
 
 
 def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
-    """The rows in the order in which they would go out if every answer took as long as its record says.
-
-    What looks at a trace beforehand (Belady's order of eviction) sees it in this order; the run's own may differ.
-    """
+    """The rows in the order of sending if answers take as long as recorded, which Belady's order sees beforehand."""
     sent_s = np.zeros(len(turns))
     ends_s = np.zeros(turns.num_sessions)
     for row, before in enumerate(turns.after):
@@ -186,7 +177,6 @@ def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
 
 
 def _starts(lasting_s: Sequence[float], at_once: int, gap_s: float) -> Iterator[float]:
-    """When each session starts: the first ones gap_s apart, then one whenever another ends."""
     ends = [slot * gap_s + lasting for slot, lasting in enumerate(lasting_s[:at_once])]
     yield from (slot * gap_s for slot in range(len(ends)))
     heapify(ends)

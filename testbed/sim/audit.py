@@ -12,8 +12,7 @@ from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.sched.answers import wrong_answer
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
 from testbed.sim.totals import Measures, Totals
@@ -119,7 +118,6 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
-    """Every request is somewhere."""
     r = scheduler.state
     waiting, running = len(r.waiting) + len(r.arriving), len(r.running) - len(r.ended)
     if totals.arrived - totals.finished - totals.rejected != waiting + running + len(r.swapped):

@@ -50,7 +50,6 @@ class ClosedLoop:
                 self._openers[self._session[row]].append(row)
 
     def start(self) -> None:
-        """Start the first sessions, and listen."""
         self._engine.ended = self._ended
         if not self._unsent:
             self._engine.close()
@@ -58,7 +57,6 @@ class ClosedLoop:
             self._open_next(slot * self._workload.gap_ps)
 
     def _open_next(self, delay_ps: int) -> None:
-        """Start the next session, if there is one."""
         session, self._next_session = self._next_session, self._next_session + 1
         if session < len(self._left):
             for row in self._openers[session]:

@@ -11,12 +11,10 @@ from testbed.core.sequence import SequenceStatus
 from testbed.core.slots import Ops, Transfer, Usage, record
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.memory.policy import PoolSpec
-from testbed.sched.answers import whole
-from testbed.sched.plan import Outcome, Plan, windows_of, work_of
+from testbed.sched.plan import Outcome, Plan, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 from testbed.sim import audit
-from testbed.sim.calendar import Calendar
-from testbed.sim.links import Links
+from testbed.sim.calendar import Calendar, Links
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
 from testbed.sim.recorder import Recorder
@@ -87,12 +85,10 @@ class Engine:
             self.ended(request)
 
     def close(self) -> None:
-        """No more requests will come."""
         self._closed = True
         self.calendar.rouse()
 
     def serve(self) -> ProcessGenerator:
-        """The process to hand to SimPy."""
         scheduler, calendar, links = self.scheduler, self.calendar, self.links
         state, meter, outputs, recorder = scheduler.state, self.meter, self.outputs, self.recorder
         waiting, running, swapped = state.waiting, state.running, state.swapped
@@ -190,7 +186,6 @@ class Engine:
         return True
 
     def _catch_up(self, now_ps: int) -> None:
-        """What has happened by now: marks were passed, transfers have landed."""
         for mark_ps in self.calendar.take_marks(now_ps):
             self.recorder.mark(mark_ps, now_ps)
         if self.links.landed:  # what they brought may be found, what they read may be evicted
@@ -199,7 +194,6 @@ class Engine:
             self.scheduler.state.memory_released()
 
     def _stop(self, now_ps: int) -> None:
-        """Nothing will happen any more, or it is time to stop."""
         self.recorder.end_ps = now_ps
         self.recorder.settle()
         for mark_ps in self.calendar.take_marks(now_ps):
@@ -220,7 +214,6 @@ class Engine:
         self._record(plan, self.scheduler.commit(plan, 0, self.outputs.results(plan, 0)), self._now_ps())
 
     def _turn_away(self, plan: Plan) -> None:
-        """Groups of the plan that the policy could never hold."""
         for group in plan.rejected:
             request = self.outputs.removed(group.request.request_id)
             self.recorder.rejected(request, "the memory policy can never hold it")
@@ -228,7 +221,6 @@ class Engine:
                 self.ended(request)
 
     def _record(self, plan: Plan, outcome: Outcome, now_ps: int) -> None:
-        """What happened to requests and groups in the iterations that have just ended."""
         totals = self.recorder.totals
         for group in outcome.first_tokens:
             self.recorder.first_token(group.request.request_id, now_ps)

@@ -80,13 +80,11 @@ class Tracer:
         self.policy.stepwise = now >= self.trace.start_ps
 
     def noted(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """The requests, remembered for the picture."""
         for request in requests:
             self.trace.requests[request.request_id] = request
             yield request
 
     def finish(self, end_ps: int) -> None:
-        """The run is over."""
         end = min(end_ps, self._stop_ps)
         self._take(self._since_ps, end)
         self.trace.end_ps = max(end, self.trace.start_ps) if self.trace.frames else end
@@ -147,10 +145,7 @@ def trace_memory(
     max_frames: int = MAX_FRAMES,
     pool: PoolSpec | None = None,
 ) -> MemoryTrace:
-    """Simulate, and keep what the pool looked like from start_ps to stop_ps or the end; step by step in between.
-
-    pool: where the policy has several KV groups or tiers.
-    """
+    """Simulate, step by step from start_ps to stop_ps, and keep the pool. `pool`: for several KV groups, or tiers."""
     env, policy = simpy.Environment(), scheduler.policy
     block_size = int(getattr(policy, "block_size", getattr(policy, "page_units", BLOCK_SIZE)))
     tokens_per_block = int(getattr(policy, "tokens_per_page", block_size))

@@ -7,8 +7,7 @@ from typing import Any
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Usage
 from testbed.cost.model import UNBOUNDED, Affine
-from testbed.sched.answers import whole, wrong_answer
-from testbed.sched.plan import Outcome, Plan
+from testbed.sched.plan import Outcome, Plan, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
 from testbed.sim.totals import Seen, shared_once

@@ -31,12 +31,10 @@ class Outputs:
         self._ends: list[tuple[int, int]] = []
 
     def arrived(self, request: Request) -> None:
-        """The request is to be served."""
         self.requests[request.request_id] = request
         self._lengths[request.request_id] = request.output_len
 
     def removed(self, request_id: int) -> Request:
-        """The request has its answer, or was rejected."""
         del self._lengths[request_id]
         return self.requests.pop(request_id)
 
@@ -84,7 +82,6 @@ class Outputs:
                 heapq.heappush(self._ends, (step, request_id))
 
     def _pop_ended(self, step: int) -> list[int]:
-        """The groups of the batch that have their whole output by batch step `step`, in order of request id."""
         ends = self._ends
         ended: list[int] = []
         while ends and ends[0][0] <= step:

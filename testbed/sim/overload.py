@@ -1,8 +1,7 @@
 """Stops a run as soon as its mean normalized latency is certain to exceed a limit.
 
-Above the saturation rate the queue grows without bound, so the run is stopped early. At any time the age of a waiting
-request is less than its latency will be, so the mean over all requests is at least the sum of the finished ones'
-latencies and the others' ages, divided by their number. The stop is therefore exact, never a guess.
+A waiting request's age is less than its latency will be, so the mean over all requests is at least the sum of the
+finished ones' latencies and the others' ages, divided by their number: the stop is exact, never a guess.
 """
 
 from typing import Any
@@ -39,7 +38,6 @@ class WatchfulRecorder(Recorder):
         self._looks = 0
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
-        """Record the request, and look at the bound now and then."""
         super().served(request, group, now_ps)
         weight = 1 / request.output_len
         self._latency_ps += (now_ps - request.arrival_ps) * weight

@@ -37,13 +37,11 @@ class PackedRows:
         self._packed = 0
 
     def append(self, row: tuple[float, ...]) -> None:
-        """Add a row; the values in the order of the columns."""
         self._pending.append(row)
         if len(self._pending) == BATCH:
             self._pack()
 
     def extend(self, columns: Sequence[ArrayLike]) -> None:
-        """Add many rows, column by column."""
         self._pack()
         block = [compact(column, kind) for column, kind in zip(columns, self._types.values(), strict=True)]
         self._blocks.append(block)
@@ -99,18 +97,16 @@ class Recorder:
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
-        r = request
-        lengths = r.prompt_len, r.output_len, r.num_seqs
-        times = r.arrival_ps, self._first_ps.pop(r.request_id), now_ps
-        self.requests.append((r.request_id, *times, *lengths, group.num_swaps, group.num_recomputes))
+        r, first_ps = request, self._first_ps.pop(request.request_id)
+        counts = r.prompt_len, r.output_len, r.num_seqs, group.num_swaps, group.num_recomputes
+        self.requests.append((r.request_id, r.arrival_ps, first_ps, now_ps, *counts))
 
     def rejected(self, request: Request, reason: str) -> None:
-        """The request was turned away."""
         self.rejections[request.request_id] = reason
         self.totals.rejected += 1
         r = request
-        times = r.arrival_ps, NOT_YET, NOT_YET
-        self.requests.append((r.request_id, *times, r.prompt_len, r.output_len, r.num_seqs, 0, 0))
+        counts = r.prompt_len, r.output_len, r.num_seqs, 0, 0
+        self.requests.append((r.request_id, r.arrival_ps, NOT_YET, NOT_YET, *counts))
 
     def span(
         self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
@@ -158,7 +154,6 @@ class Recorder:
         self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
 
     def _firsts(self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts) -> list[Counts]:
-        """The Measures of the first iteration of each span, column by column."""
         used = [packed(column) for column in zip(*accounts, strict=True)]
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used
@@ -172,7 +167,6 @@ class Recorder:
 
 
 def packed(column: tuple[int, ...]) -> Counts:
-    """A column of numbers that 64 bits hold."""
     try:
         return np.fromiter(column, np.int64, len(column))
     except OverflowError as error:
@@ -198,10 +192,7 @@ def compact(column: ArrayLike, kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def request_columns(recorder: Recorder) -> Columns:
-    """One row a request that has ended, in order of arrival; a rejected one has a reason and no times.
-
-    ttft_s, tpot_s (where there is more than one output token) and e2e_s are in seconds.
-    """
+    """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a reason, no times."""
     table = in_seconds(recorder.requests.columns())
     reasons = [recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()]
     table["rejected"] = np.array(reasons, dtype=object)

@@ -8,8 +8,7 @@ from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
 from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, is_footprint, record
 from testbed.cost.model import UNBOUNDED, Affine
-from testbed.sched.answers import wrong_answer
-from testbed.sched.plan import Outcome, Plan
+from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
@@ -17,10 +16,7 @@ from testbed.sim.totals import NO_CHANGE, NO_SHARED, Changes, Seen, Shared, Span
 
 
 class Tracked:
-    """A resident group's never-used slots: `active` ones by now, and (from_len, slots) of those to come.
-
-    They count until the group leaves: `alive` is false then.
-    """
+    """Never-used slots of a resident group, `alive` until it leaves: `active` by now, (from_len, slots) to come."""
 
     __slots__ = ("active", "alive", "later")
 
@@ -119,7 +115,6 @@ class SpanMeter(Meter):
         return rows
 
     def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
-        """What the second and later iterations see that the first did not."""
         live, live_time = span.ramp(self._growing * self._slots_per_token)
         held, held_time = (0, 0) if grown.growth is NO_GROWTH else self._taken_after(span, grown.growth)
         evicted, evicted_time = (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
@@ -135,7 +130,6 @@ class SpanMeter(Meter):
         return slots, time
 
     def _track(self, group: SequenceGroup) -> Tracked:
-        """Count what the group holds now and will never use."""
         request_id, first = group.request.request_id, group.sequences[0]
         if request_id in self._tracked:
             self._forget(group)
@@ -157,7 +151,6 @@ class SpanMeter(Meter):
         return tracked
 
     def _joined(self, group: SequenceGroup) -> None:
-        """The group decodes from the next step on, with all its sequences."""
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:
             tracked = self._track(group)

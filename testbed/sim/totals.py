@@ -104,21 +104,16 @@ class Seen(NamedTuple):
 
 
 def plus(a: Measures, b: Measures) -> Measures:
-    """The sum of two, measure by measure."""
     return Measures(*[x + y for x, y in zip(a, b, strict=True)])
 
 
 def minus(a: Measures, b: Measures) -> Measures:
-    """The difference of two, measure by measure."""
     return Measures(*[x - y for x, y in zip(a, b, strict=True)])
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start: counts, and measures over all iterations and over all time; `sharing` is never changed.
-
-    All are whole numbers of any size, so that adding step by step and adding spans give the same.
-    """
+    """Sums since the start over iterations and time, in whole numbers, so that steps and spans give the same."""
 
     iterations: int = 0
     busy_ps: int = 0
@@ -135,7 +130,6 @@ class Totals:
     sharing: Sharing = field(default_factory=dict)
 
     def since(self, earlier: "Totals") -> "Totals":
-        """What was added since `earlier`."""
         later = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)[:-3]}
         per_iteration = minus(self.per_iteration, earlier.per_iteration)
         over_time = minus(self.over_time, earlier.over_time)
@@ -144,7 +138,6 @@ class Totals:
 
 
 def with_shared(sharing: Sharing, rows: Iterable[Shared]) -> Sharing:
-    """The sums with these iterations."""
     sums = dict(sharing)
     for held, saved, saved_ps in rows:
         count, time = sums.get(held, (0, 0))
@@ -153,7 +146,6 @@ def with_shared(sharing: Sharing, rows: Iterable[Shared]) -> Sharing:
 
 
 def without(later: Sharing, earlier: Sharing) -> Sharing:
-    """What was added since `earlier`."""
     pairs = ((held, sums, earlier.get(held, (0, 0))) for held, sums in later.items())
     return {held: (a - c, b - d) for held, (a, b), (c, d) in pairs if (a, b) != (c, d)}
 
@@ -164,7 +156,6 @@ def mean_ratio(sharing: Sharing, which: int, whole: int) -> float:
 
 
 def shared_once(held: int, saved: int, duration_ps: int) -> tuple[Shared, ...]:
-    """One iteration, if it saved anything."""
     return (Shared(held, saved, saved * duration_ps),) if saved else NO_SHARED
 
 

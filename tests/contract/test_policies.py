@@ -25,7 +25,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Lfu
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
 

@@ -10,10 +10,9 @@ from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
 from testbed.cost.attention import MixedTable
-from testbed.cost.interpolation import Knots
+from testbed.cost.interpolation import Knots, UnequalLengths
 from testbed.cost.model import UNBOUNDED, Affine, WindowReads, Work
 from testbed.cost.transfers import all_reduce
-from testbed.cost.unequal_lengths import UnequalLengths
 
 MODEL = ModelSpec("tiny", 3, 100, 4, 4, 25, 256, 2, 100, 512)  # 1,200 bytes of K and V a token
 GPU = GpuSpec("gpu", 10**9, 1e30, 1e30, 1e8, link_bandwidth=2e9)

@@ -12,9 +12,9 @@ from refusals import refuses
 
 import testbed.cost
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.interpolation import UnequalLengths
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
-from testbed.cost.unequal_lengths import UnequalLengths
 
 DOC = (Path(testbed.cost.__file__).parent / "PROFILE_FORMAT.md").read_text()
 EXAMPLE = json.loads(re.search(r"```json\n(.*?)```", DOC, re.DOTALL)[1])

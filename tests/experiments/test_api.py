@@ -12,16 +12,16 @@ import pytest
 from tiny_run import without_id
 
 import testbed as front
-from testbed import option_names
+from testbed import api
 from testbed.core.request import PS, Request
 from testbed.core.shapes import shipped
 from testbed.core.specs import ModelSpec
 from testbed.experiments.runs.choice_names import CUSTOM, names_of
 from testbed.experiments.runs.compose import configured
-from testbed.front_end import front_end
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.result import front_end
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Swap
 from testbed.sim.arrivals import Poisson
@@ -135,7 +135,7 @@ def test_sweep_with_a_folder_reuses_finished_runs(tmp_path):
 
 @pytest.mark.parametrize("group", ["policy", "scheduler", "preemption"])
 def test_names_that_an_editor_completes_are_those_that_ship(group):
-    names = get_args(getattr(option_names, f"{group.capitalize()}Name"))
+    names = get_args(getattr(api, f"{group.capitalize()}Name"))
     assert set(names) == {*names_of(group)} - {CUSTOM}
 
 

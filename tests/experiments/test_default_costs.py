@@ -8,8 +8,8 @@ import pytest
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, read_model
 from testbed.cost.model import Work
-from testbed.cost.origin import WHOLE_RUNS, table
 from testbed.cost.sections import PROFILES
+from testbed.description import WHOLE_RUNS, table
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured

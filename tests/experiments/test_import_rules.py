@@ -24,7 +24,7 @@ ALLOWED = {
     },
     "testbed.kernels.engine": {
         "testbed.core", "testbed.memory", "testbed.sched", "testbed.cost", "testbed.sim", "testbed.metrics",
-        "testbed.traces", "testbed.kernels", "testbed.build", "testbed.config", "testbed.description", "testbed.slo",
+        "testbed.traces", "testbed.kernels", "testbed.build", "testbed.config", "testbed.description",
         "testbed.contract",
     },
 }  # fmt: skip

@@ -8,9 +8,9 @@ import pytest
 
 from testbed.core.shapes import read_model
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
-from testbed.cost.origin import origin
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import rows
+from testbed.description import origin
 from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation import held_back

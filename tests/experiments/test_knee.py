@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tiny_run import without_id
 
+from testbed.api import bracket, sustained_rate
 from testbed.experiments.paper.studies.curves import interval
 from testbed.experiments.runs.run_store import RunStore
-from testbed.knee import bracket, sustained_rate
 
 GRID = [1.0, 2.0, 3.0, 4.0]
 

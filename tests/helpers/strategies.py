@@ -5,6 +5,7 @@ from functools import partial
 import hypothesis.strategies as st
 import numpy as np
 
+from testbed.config import parse_mix
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
@@ -15,7 +16,6 @@ from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
-from testbed.sampling import parse_mix
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap

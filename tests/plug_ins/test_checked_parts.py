@@ -15,10 +15,10 @@ from ticks import MS, FastMillisecond
 from tiny import analytic
 
 import testbed
+from testbed.checking import check_cost
 from testbed.core.errors import InputError
 from testbed.core.slots import Refusal
 from testbed.cost.model import Affine, CostModel
-from testbed.cost_contract import check_cost
 from testbed.fast_and_slow import LIMITS, Case, differs, disagreement, workload
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged

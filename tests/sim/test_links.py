@@ -5,7 +5,7 @@ import simpy
 
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.cost.model import CostModel
-from testbed.sim.links import Links
+from testbed.sim.calendar import Links
 
 
 class OnePsASlot(CostModel):

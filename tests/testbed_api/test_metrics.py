@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
-from testbed.metrics import free_shares, latencies, memory_shares, summarize
+from testbed.metrics import Slo, free_shares, goodput, kept, latencies, memory_shares, summarize
 from testbed.sim.recorder import Mark, PackedRows, Recorder
 from testbed.sim.totals import Measures, Totals
-from testbed.slo import Slo, goodput, kept
 
 NAMES = ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
 

@@ -7,9 +7,9 @@ from refusals import refuses
 from trace_files import put
 
 from testbed import simulate
+from testbed.config import Share, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import Rows, Workload
-from testbed.sampling import Share, parse_mix
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.workload import with_mix
 

@@ -11,10 +11,9 @@ from trace_files import pairs, put
 
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
-from testbed.traces.artifact_lengths import PUBLISHED, rows_sha256
 from testbed.traces.azure import AzureCsv
 from testbed.traces.burstgpt import BurstGptCsv
-from testbed.traces.csv_lengths import CsvLengths
+from testbed.traces.csv_lengths import PUBLISHED, CsvLengths, rows_sha256
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.ragpulse import RagPulseJsonl
 from testbed.traces.servegen import ServeGenFolder, Window, arrivals

@@ -10,10 +10,10 @@ import pandas as pd
 
 from testbed.config import RunConfig
 from testbed.core.specs import GIB
+from testbed.description import sessions
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
-from testbed.tables import sessions
 from testbed.workload import make_workload
 
 SESSIONS = "agent_sessions"

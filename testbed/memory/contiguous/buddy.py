@@ -2,10 +2,7 @@
 
 
 class BuddyAllocator:
-    """Ranges of 2^order units, aligned to their size, lowest address first.
-
-    A pool whose size is no power of two starts as the aligned powers of two that fill it from unit 0.
-    """
+    """Aligned ranges of 2^order units, lowest address first; a pool starts as the powers of two that fill it from 0."""
 
     __slots__ = ("_free", "max_order", "num_free", "num_units")
 
@@ -45,14 +42,12 @@ class BuddyAllocator:
         self._free[order].add(start)
 
     def largest_free(self) -> int:
-        """Units in the largest free range."""
         order = self.max_order
         while order and not self._free[order]:
             order -= 1
         return 1 << order if self._free[order] else 0
 
     def free_ranges(self) -> list[tuple[int, int]]:
-        """Every free range as (start, units), in address order."""
         return sorted((start, 1 << order) for order, starts in enumerate(self._free) for start in starts)
 
     def check(self) -> None:

@@ -64,10 +64,7 @@ class FullAt(BatchIndex):
 
 
 class Contiguous(MemoryPolicy):
-    """A buddy allocator of blocks, one reservation per sequence; a subclass computes the size of the reservation.
-
-    Refuses LATER where no free range is large enough, NEVER where an empty pool has none that is.
-    """
+    """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large enough; NEVER: none is."""
 
     def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
         if block_size < 1:
@@ -115,11 +112,7 @@ class Contiguous(MemoryPolicy):
         self._buddy.free(held.block, held.order)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        """Copy the parent's whole range to the child, also slots without tokens, as in the paper's baselines.
-
-        BuddyBlockSpaceManager.fork, which the artifact's Orca scheduler calls, copies the whole block table; the
-        sequences of one request have ranges of one order.
-        """
+        """Copy the whole range, also slots without tokens, as the artifact's BuddyBlockSpaceManager.fork does."""
         source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
         size = self.block_size
         return Ops((Copy(source.block * size, target.block * size, size << source.order),))
@@ -160,10 +153,7 @@ class Contiguous(MemoryPolicy):
             assert r.seq.num_slots <= r.slots <= self.block_size << r.order, f"{r.seq} overran its reservation"
 
     def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
-        """See `max_seq_len`; reservations do not shrink as outputs grow, so bisection finds the last that fits.
-
-        In a large pool that is the longest, which is looked at first.
-        """
+        """By bisection: reservations do not shrink as outputs grow. The longest, which mostly fits, is tried first."""
         units = self._buddy.num_units
 
         def is_too_long(output_len: int) -> bool:

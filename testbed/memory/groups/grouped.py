@@ -26,9 +26,8 @@ from testbed.core.slots import (
     growth_of,
 )
 from testbed.memory.groups.large_pages import LargePages
-from testbed.memory.groups.other_units import other_units
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
-from testbed.memory.groups.page_table import Hit, PageTable
+from testbed.memory.groups.page_table import Hit, PageTable, other_units
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 WINDOW_SHARE = 0.8  # SGLang's default
@@ -104,11 +103,16 @@ class Grouped(MemoryPolicy):
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 needed[i] += count
                 unread[i] += self._tables[seq.seq_id].unread(i)
-        if not self.pages.fits(needed, self._unshared(unread)):
+        gone = self._unshared(unread)
+        if not self.pages.fits(needed, gone):
             return Refusal.LATER
-        idle, returned = self.pages.idle_units, self._units(self._unshared(unread))
-        for seq in batch:
-            self._give_back(seq)
+        idle = self.pages.idle_units
+        returned = sum(len(pages) * self.pages.used_units(i) for i, pages in enumerate(gone))
+        for table in [self._tables[seq.seq_id] for seq in batch]:
+            for i in range(len(self.pages.columns)):
+                if pages := table.unread(i):
+                    self._put(i, pages)
+                    table.drop(i, len(pages))
         self._ensure_free(needed)
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
@@ -134,7 +138,6 @@ class Grouped(MemoryPolicy):
             self._put(i, pages)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        """The extents of all groups; `group_tables` lists them by group."""
         return [extent for part in self.group_tables(seq) for extent in part.extents]
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
@@ -149,15 +152,10 @@ class Grouped(MemoryPolicy):
         total, free = self.pages.total, self.pages.free_units
         return Usage(total, live, held, total - free, 0, free, free)
 
-    def usage_of(self, group: int) -> tuple[int, int]:
-        """Live and held units of one KV group."""
-        columns = [i for i, one in enumerate(self.pages.columns) if one.group == group]
-        tables = self._tables.values()
-        live = sum(table.live(i) for table in tables for i in columns)
-        return live, sum(len(table.pages[i]) * self.pages.used_units(i) for table in tables for i in columns)
-
     def non_sequence_slots(self) -> NonSequenceSlots:
-        return other_units(self.pages, self._held_pages(), self._idle_pages())
+        tables = self._tables.values()
+        held = {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
+        return other_units(self.pages, held, self._idle_pages())
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
@@ -176,7 +174,6 @@ class Grouped(MemoryPolicy):
             table.check()
 
     def _longest_of(self) -> int:
-        """The most tokens whose pages fit the pool while it is empty, at most max_len."""
         low, high = 0, self._max_len
         while low < high:
             middle = (low + high + 1) // 2
@@ -197,16 +194,9 @@ class Grouped(MemoryPolicy):
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
 
     def _idle(self, hit: Hit) -> Pages:
-        """Pages of a hit that no sequence holds."""
         return self.pages.nothing
 
-    def _held_pages(self) -> set[tuple[int, int]]:
-        """(column, page) of all tables."""
-        tables = self._tables.values()
-        return {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
-
     def _idle_pages(self) -> Iterable[tuple[int, int]]:
-        """(column, page) of what no sequence holds and is findable."""
         return ()
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
@@ -224,25 +214,12 @@ class Grouped(MemoryPolicy):
         self.pages.put(column, pages)
 
     def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
-        """Pages by column that a sequence takes as it grows from `before` to `after` slots."""
         count = ceil_div(after, self.tokens_per_page) - ceil_div(before, self.tokens_per_page)
         return [count if one.per_block else int(is_new) for one in self.pages.columns]
 
     def _growth(self, batch: Batch, num_tokens: int, returned: int) -> Growth:
-        """The units that num_tokens steps take, less those that the first of them returns."""
         size = self.tokens_per_page
         events = [(0, -returned)] if returned else []
         for first, count in Counter(-seq.num_slots % size for seq in batch).items():
             events += [(step, count * self._block_units) for step in range(first, num_tokens, size)]
         return growth_of(events) if events else NO_GROWTH
-
-    def _units(self, pages: Pages) -> int:
-        """Units of these pages, by column."""
-        return sum(len(some) * self.pages.used_units(i) for i, some in enumerate(pages))
-
-    def _give_back(self, seq: Sequence) -> None:
-        table = self._tables[seq.seq_id]
-        for i in range(len(self.pages.columns)):
-            if unread := table.unread(i):
-                self._put(i, unread)
-                table.drop(i, len(unread))

@@ -6,13 +6,11 @@ from dataclasses import asdict, replace
 from typing import ClassVar
 
 from testbed.core.errors import InputError
-from testbed.core.layers import KvGroup
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Grant, Usage
-from testbed.memory.groups.group_index import NONE, GroupIndex, GroupNode
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
 from testbed.memory.groups.page_rules import Pages
-from testbed.memory.groups.page_table import Hit
+from testbed.memory.groups.page_table import NONE, GroupIndex, GroupNode, Hit
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
 from testbed.memory.prefix_cache.prefix_index import Content, block_contents
@@ -23,12 +21,11 @@ CHECKPOINTS = 2  # tokens: the window of a state in pages, so that the page befo
 class GroupedCaching(Grouped):
     """The pages of full prompt blocks are findable by content until they are evicted, the least recently used first.
 
-    A block is block_size tokens in every group, and a state has a page for every block: when the sequence leaves the
-    block, that page is the checkpoint behind it (vLLM's mamba_cache_mode=all). A hit is a number of blocks of which the
-    groups of full attention have all, a window those that its next token reads, and a state the last. The token behind
-    is always computed. A state can be read once its sequence takes its next slots or is released, because no kernel
-    waits for another sequence's state. num_dropped_blocks: blocks at the end of what full attention has that are
-    computed again all the same (1 with vLLM's EAGLE drafts).
+    A state has a page for every block, which is the checkpoint behind it when the sequence leaves the block (vLLM's
+    mamba_cache_mode=all). A hit is a number of blocks of which the groups of full attention have all, a window those
+    that its next token reads, and a state the last; the token behind is always computed. A state can be read once its
+    sequence takes its next slots or is released, because no kernel waits for another sequence's. num_dropped_blocks:
+    blocks at the end of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
     """
 
     caches_prefixes: ClassVar[bool] = True
@@ -44,7 +41,7 @@ class GroupedCaching(Grouped):
     ) -> None:
         if num_dropped_blocks < 0:
             raise InputError(f"num_dropped_blocks={num_dropped_blocks}: must be at least 0")
-        groups = tuple(map(with_checkpoints, pool.groups))
+        groups = tuple(replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups)
         super().__init__(replace(pool, groups=groups), block_size, page_rule, watermark, window_share)
         columns = self.pages.columns
         self._index = GroupIndex([column.window for column in columns], block_size)
@@ -56,7 +53,6 @@ class GroupedCaching(Grouped):
         self._counts = CacheCounts()
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
-        """Index the pages of the full prompt blocks among the first num_tokens tokens."""
         self._unready[seq.seq_id] = []
         table, node = self._tables[seq.seq_id], self._index.root
         full = min(num_tokens, seq.prompt_len) // self.tokens_per_page
@@ -101,7 +97,6 @@ class GroupedCaching(Grouped):
         assert len(idle) == sum(self.pages.idle), "idle pages are miscounted"
 
     def _contents(self, seq: Sequence) -> list[Content]:
-        """What the full blocks of its prompt store; none where no other prompt could have the same content."""
         ids = seq.prompt_ids
         return [] if ids is None else list(block_contents(ids, seq.tokens_per_id, seq.prompt_len, self.tokens_per_page))
 
@@ -162,7 +157,6 @@ class GroupedCaching(Grouped):
             self._evictions += 1
 
     def _free_idle(self, column: int, page: int) -> None:
-        """An idle page is free; its content is findable no more."""
         del self._queues[self.pages.queue(column)][page]
         self.pages.set_idle(column, page, False)
         self.pages.put(column, [page])
@@ -184,8 +178,3 @@ class GroupedCaching(Grouped):
                 self._free_idle(column, other)
             if self.pages.columns[column].state:
                 self._unready[seq.seq_id].append(page)
-
-
-def with_checkpoints(group: KvGroup) -> KvGroup:
-    """A group whose states are kept behind each block, as what a window of the last tokens reads."""
-    return replace(group, window=CHECKPOINTS) if group.state_bytes else group

@@ -78,10 +78,7 @@ class PagePool(ABC):
 
     @abstractmethod
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages | None = None) -> bool:
-        """Whether so many pages of each column can be taken, in place of idle ones too.
-
-        That is after `returned` were given back, and while the idle pages `revived` are held.
-        """
+        """Whether these pages can be taken, idle ones too, once `returned` are back, while idle `revived` are held."""
 
     def free_rounds(self, num_seqs: int) -> int:
         """How often num_seqs sequences can take the pages of a block that are free now and have no unused unit.

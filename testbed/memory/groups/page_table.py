@@ -1,11 +1,17 @@
-"""The pages of one sequence in every column, and which of them its next token still reads."""
+"""The pages of one sequence in every column, those that no sequence holds, and which pages have which content."""
 
+from collections.abc import Container, Iterable, Iterator
+from collections.abc import Sequence as Row
 from typing import NamedTuple
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Extent, GroupTable, ceil_div
+from testbed.core.slots import Extent, GroupTable, NonSequenceSlots, ceil_div
 from testbed.memory.groups.page_rules import Column, PagePool, Pages
 from testbed.memory.policy import UNBOUNDED_LEN
+from testbed.memory.prefix_cache.prefix_index import Content
+
+PageOf = tuple[int, int]  # column, and first unit
+NONE = -1
 
 
 class Hit(NamedTuple):
@@ -17,10 +23,7 @@ class Hit(NamedTuple):
 
 
 class PageTable:
-    """The pages of one sequence by column; of column c, it has none for its first `dropped[c]` blocks.
-
-    num_cached: leading tokens that it found in the cache.
-    """
+    """The pages of one sequence by column, from block `dropped[c]` on; num_cached: tokens found in the cache."""
 
     __slots__ = ("block_size", "columns", "dropped", "num_cached", "pages", "seq")
 
@@ -33,7 +36,6 @@ class PageTable:
         self.pages = [found + taken for found, taken in zip(hit.pages, new, strict=True)]
 
     def group_tables(self, pool: PagePool) -> list[GroupTable]:
-        """Its extents by KV group."""
         return [
             GroupTable(
                 one.group,
@@ -50,7 +52,6 @@ class PageTable:
         return self.pages[column][: max(first - self.dropped[column], 0)]
 
     def drop(self, column: int, count: int) -> None:
-        """Its first `count` pages of a column are its own no more."""
         del self.pages[column][:count]
         self.dropped[column] += count
 
@@ -81,3 +82,110 @@ class PageTable:
 def first_read(column: Column, token: int, block_size: int) -> int:
     """The first block that a token reads, which also reads itself."""
     return 0 if column.window is None else max(token + 1 - column.window, 0) // block_size
+
+
+def other_units(pages: PagePool, held: Iterable[PageOf], idle: Iterable[PageOf]) -> NonSequenceSlots:
+    """Idle pages are cached; what a whole page has besides held and idle ones is rounding, if one of it is held."""
+    used = dict[Extent, list[Extent]]()
+    for column, page in held:
+        part, whole = Extent(page, pages.used_units(column)), pages.whole(column, page)
+        if part != whole:  # else it leaves nothing unused
+            used.setdefault(whole, []).append(part)
+    cached = dict[Extent, None]()
+    for column, page in idle:
+        part, whole = Extent(page, pages.used_units(column)), pages.whole(column, page)
+        cached[part if whole in used else whole] = None
+        used.get(whole, []).append(part)
+    rounding = (gap for whole, parts in used.items() for gap in gaps(whole, parts))
+    return NonSequenceSlots((), tuple(cached), tuple(rounding))
+
+
+def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
+    at = whole.start
+    for start, length in [*sorted(parts), Extent(whole.start + whole.length, 0)]:
+        if start > at:
+            yield Extent(at, start - at)
+        at = start + length
+
+
+class GroupNode:
+    """A full block of content behind `parent`; the page of each column that has it, NONE where it was evicted."""
+
+    __slots__ = ("children", "content", "pages", "parent")
+
+    def __init__(self, parent: "GroupNode | None", content: Content, num_columns: int) -> None:
+        self.parent = parent
+        self.content = content
+        self.pages = [NONE] * num_columns
+        self.children = 0
+
+
+class GroupIndex:
+    """Chains of contents to pages, a state's page after its chain. windows: tokens that a column reads; None: all."""
+
+    def __init__(self, windows: Row[int | None], block_size: int) -> None:
+        self.windows = tuple(windows)
+        self.block_size = block_size
+        self.root = GroupNode(None, 0, len(self.windows))
+        self.holder: dict[int, tuple[GroupNode, int]] = {}  # node and column by page
+        self._nodes: dict[tuple[GroupNode, Content], GroupNode] = {}
+
+    def path(self, contents: Iterable[Content]) -> list[GroupNode]:
+        """The nodes of the leading contents, as far as all pages that every token reads are there. Changes nothing."""
+        path, node = list[GroupNode](), self.root
+        whole = [i for i, window in enumerate(self.windows) if window is None]
+        for content in contents:
+            child = self._nodes.get((node, content))
+            if child is None or any(child.pages[i] == NONE for i in whole):
+                break
+            path.append(child)
+            node = child
+        return path
+
+    def hits(self, path: Row[GroupNode], unready: Container[int]) -> list[int]:
+        """After how many blocks, the most first, every group has what the next token reads, `unready` pages aside."""
+        found, runs = list[int](), [0] * len(self.windows)
+        for num_blocks, node in enumerate(path, 1):
+            pages = zip(runs, node.pages, strict=True)
+            runs = [0 if page == NONE or page in unready else run + 1 for run, page in pages]
+            if all(run >= num_blocks - self.first_read(num_blocks, i) for i, run in enumerate(runs)):
+                found.append(num_blocks)
+        return found[::-1]
+
+    def first_read(self, num_blocks: int, column: int) -> int:
+        """The first block that the token behind so many blocks reads."""
+        window = self.windows[column]
+        return 0 if window is None else max(num_blocks * self.block_size + 1 - window, 0) // self.block_size
+
+    def child(self, node: GroupNode, content: Content) -> GroupNode:
+        """The node of `content` behind `node`, which is made where there is none."""
+        found = self._nodes.get((node, content))
+        if found is None:
+            found = self._nodes[node, content] = GroupNode(node, content, len(self.windows))
+            node.children += 1
+        return found
+
+    def set_page(self, node: GroupNode, column: int, page: int) -> None:
+        """The page has the node's content in this column, in place of any other."""
+        self.holder.pop(node.pages[column], None)
+        node.pages[column] = page
+        self.holder[page] = node, column
+
+    def drop(self, page: int) -> None:
+        node, column = self.holder.pop(page)
+        node.pages[column] = NONE
+        self.prune(node)
+
+    def prune(self, node: GroupNode) -> None:
+        """Forget a node with neither pages nor children, and whatever it leaves so."""
+        while node.parent is not None and not node.children and all(page == NONE for page in node.pages):
+            del self._nodes[node.parent, node.content]
+            node = node.parent
+            node.children -= 1
+
+    def check(self) -> None:
+        nodes = {id(node): node for node in self._nodes.values()}
+        found = {page: (node, i) for node in nodes.values() for i, page in enumerate(node.pages) if page != NONE}
+        assert found == self.holder, "pages and nodes differ"
+        for node in nodes.values():
+            assert node.children or any(page != NONE for page in node.pages), "a node with nothing in it or behind it"

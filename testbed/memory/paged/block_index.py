@@ -34,7 +34,6 @@ class BlockIndex(BatchIndex):
         self.tails.pop(seq.seq_id, None)
 
     def forked(self, seq: Sequence) -> None:
-        """Record that a member shares its partial last block."""
         self.tails[seq.seq_id] = self.tables.of(seq)
 
     def needed(self, num_steps: int) -> int:
@@ -64,10 +63,7 @@ class BlockIndex(BatchIndex):
         return len(due) * len(self.due)
 
     def grow(self, num_steps: int) -> Growth:
-        """Append the blocks for num_steps more steps, as these would take them from the end of the free list.
-
-        It must be long enough.
-        """
+        """Append the blocks for num_steps more steps in their order, from the end of the free list, which has them."""
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
         in_turn = self.due[now:] + self.due[:now]
@@ -94,7 +90,6 @@ class BlockIndex(BatchIndex):
         return growth_of(events)
 
     def _takes(self, num_steps: int) -> list[tuple[int, int]]:
-        """The steps among the next num_steps that take blocks, and how many."""
         size, start = len(self.due), self.batch.extended
         counts = [(soonest, len(self.due[(start + soonest) % size])) for soonest in range(min(num_steps, size))]
         rounds = [(soonest, count) for soonest, count in counts if count]

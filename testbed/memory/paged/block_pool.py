@@ -28,7 +28,6 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Increment the reference count of each of these blocks."""
         for block in blocks:
             self.sharers[block] = self.sharers.get(block, 1) + 1
             self.num_saved += 1
@@ -55,7 +54,6 @@ class BlockPool:
         return True
 
     def ref_count(self, block: int) -> int:
-        """The reference count of a taken block."""
         return self.sharers.get(block, 1)
 
     def check(self, tables: Iterable[list[int]]) -> None:

@@ -1,10 +1,11 @@
-"""Block tables of sequences and of registered prefixes; copy-on-write at block granularity (section 4.4, Fig. 8)."""
+"""Block tables of sequences, registered prefixes and the host; copy-on-write by blocks (section 4.4, Fig. 8)."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import NO_OPS, Copy, Ops, ceil_div, record
+from testbed.core.slots import DEVICE, HOST, NO_OPS, Answer, Copy, Grant, Move, Ops, Refusal, ceil_div, record
 from testbed.memory.paged.block_pool import BlockPool
 
 
@@ -31,7 +32,6 @@ class Tables:
         self.live = 0
 
     def of(self, seq: Sequence) -> BlockTable:
-        """The table of a sequence that is on the device."""
         return self.held.get(seq.seq_id) or absent(seq)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -61,10 +61,7 @@ class Tables:
             self.live -= dropped
 
     def copying_writers(self, tails: Iterable[BlockTable]) -> list[BlockTable]:
-        """The tables that must copy their partial last block before a write, in the order of writing.
-
-        The first writers of a shared block copy it; the last one writes in place.
-        """
+        """The tables that must copy a partial last block before a write: all writers of a shared one but the last."""
         writers: list[BlockTable] = []
         counts: dict[int, int] = {}
         sharers = self.pool.sharers
@@ -91,10 +88,7 @@ class Tables:
         return Ops(tuple(copies))
 
     def check(self, pinned: dict[int, list[int]], kept: Iterable[list[int]]) -> None:
-        """Raise AssertionError where a count is wrong.
-
-        `pinned` maps lengths to the blocks of registered prefixes; `kept` lists the blocks of swapped sequences.
-        """
+        """Raise AssertionError where a count is wrong; `pinned`: prefixes by length, `kept`: of swapped sequences."""
         self.pool.check([*(table.blocks for table in self.held.values()), *pinned.values(), *kept])
         num_stored = [(table.seq.num_slots, table.blocks) for table in self.held.values()]
         assert self.live == stored_tokens([*num_stored, *pinned.items()], self.block_size), "live slots are miscounted"
@@ -139,7 +133,6 @@ class RegisteredPrefixes(dict[int, list[int]]):
         self.num_blocks = 0
 
     def pin(self, num_tokens: int, blocks: list[int]) -> None:
-        """Keep these blocks as the prefix of num_tokens tokens."""
         self[num_tokens] = blocks
         self.num_blocks += len(blocks)
 
@@ -159,7 +152,6 @@ class RegisteredPrefixes(dict[int, list[int]]):
 
 
 def absent(seq: Sequence) -> NoReturn:
-    """Raise KeyError for a sequence without a table."""
     raise KeyError(f"{seq}: is not on the device (admit it, or move it back, first)")
 
 
@@ -170,3 +162,71 @@ def stored_tokens(tables: Iterable[tuple[int, list[int]]], block_size: int) -> i
         for i, block in enumerate(blocks):
             filled[block] = max(filled.get(block, 0), min(block_size, num_tokens - i * block_size))
     return sum(filled.values())
+
+
+@dataclass(slots=True)
+class HostTable:
+    """A swapped sequence's blocks on the host; its blocks `kept`, a registered prefix, stay on the device."""
+
+    kept: list[int]
+    blocks: list[int]
+
+
+class SwapSpace:
+    """The host's blocks, and the tables of the swapped sequences."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.tables: dict[int, HostTable] = {}
+        self._pool = BlockPool(num_blocks)
+
+    def put(self, tables: list[BlockTable]) -> Answer:
+        """Swap a group out: allocate its host blocks and return the transfers, or refuse; pinned blocks do not move."""
+        moving = [table.blocks[table.pinned :] for table in tables]
+        if len(distinct(moving)) > len(self._pool.free):
+            return Refusal.LATER
+        moved, copies = move_tables(moving, self._pool, self.block_size)
+        for table, blocks in zip(tables, moved, strict=True):
+            self.tables[table.seq.seq_id] = HostTable(table.blocks[: table.pinned], blocks)
+        return Grant(0, Ops(moves=(Move(DEVICE, HOST, copies),)))
+
+    def num_blocks(self, seqs: list[Sequence]) -> int:
+        return len(distinct([self.tables[seq.seq_id].blocks for seq in seqs]))
+
+    def fetch(self, seqs: list[Sequence], pool: BlockPool) -> tuple[list[BlockTable], Ops]:
+        """Swap a group in to free blocks of `pool`; returns its tables there and the transfers."""
+        hosted = [self.tables[seq.seq_id] for seq in seqs]
+        moved, copies = move_tables([table.blocks for table in hosted], pool, self.block_size)
+        for seq in seqs:
+            self.drop(seq)
+        tables = [
+            BlockTable(seq, table.kept + new, len(table.kept))
+            for seq, table, new in zip(seqs, hosted, moved, strict=True)
+        ]
+        return tables, Ops(moves=(Move(HOST, DEVICE, copies),))
+
+    def drop(self, seq: Sequence) -> list[int]:
+        """Free a sequence's host blocks; returns its blocks that stayed on the device."""
+        table = self.tables.pop(seq.seq_id)
+        self._pool.put(table.blocks)
+        return table.kept
+
+    def check(self) -> None:
+        self._pool.check(table.blocks for table in self.tables.values())
+
+
+def distinct(tables: list[list[int]]) -> list[int]:
+    return list(dict.fromkeys(block for table in tables for block in table))
+
+
+def move_tables(tables: list[list[int]], pool: BlockPool, block_size: int) -> tuple[list[list[int]], tuple[Copy, ...]]:
+    """Copy tables to free blocks of another pool, with the same sharing; a transfer for each block."""
+    source = distinct(tables)
+    target_of = dict(zip(source, pool.take(len(source)), strict=True))
+    moved = [[target_of[block] for block in table] for table in tables]
+    seen = set[int]()
+    for table in moved:
+        pool.share(block for block in table if block in seen)
+        seen.update(table)
+    size = block_size
+    return moved, tuple([Copy(src * size, dst * size, size) for src, dst in target_of.items()])

@@ -29,8 +29,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, Tables, stored_tokens
-from testbed.memory.paged.swap_space import SwapSpace, distinct
+from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, SwapSpace, Tables, distinct, stored_tokens
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
@@ -186,11 +185,9 @@ class Paged(MemoryPolicy):
         return self._watermark if self._tables.held else 0
 
     def _available(self) -> int:
-        """Blocks that can be taken now."""
         return len(self._pool.free)
 
     def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
-        """Free blocks that a batch needs for num_tokens more steps; with fewer it is refused."""
         return index.needed(num_tokens) + len(writers)
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
@@ -202,10 +199,7 @@ class Paged(MemoryPolicy):
         return NO_GROWTH
 
     def _allocate_tables(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
-        """Allocate a group's tables of `each` blocks, of which the first `common` are shared by all sequences.
-
-        The first sequence's table begins with the blocks `found`; all others come from the pool. Returns its blocks.
-        """
+        """A group's tables of `each` blocks, the first `common` shared, the first one's from `found` on; its blocks."""
         blocks = found + self._pool.take(max(each - len(found), 0))
         self._tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
         for seq in seqs[1:]:
@@ -243,5 +237,4 @@ class Paged(MemoryPolicy):
 
 @lru_cache(1 << 10)
 def taken_at_once(slots: int, evicted: Growth) -> Grant:
-    """The grant of a single step that took `slots` slots."""
     return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED

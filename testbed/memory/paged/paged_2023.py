@@ -43,11 +43,6 @@ class GroupIndex(BlockIndex):
             copying = set()
         return most
 
-    @property
-    def is_even(self) -> bool:
-        """Whether all groups have the same number of sequences."""
-        return len(self.batch.sequences) == self.widest * len(self.num_seqs)
-
     def requested_last(self, num_steps: int) -> int:
         """`requested` where groups are even and no block is copied: the last group then finds the fewest blocks."""
         last = islice(reversed(self.batch.sequences.values()), self.widest)
@@ -59,10 +54,7 @@ class GroupIndex(BlockIndex):
 
 
 class Paged2023(Paged):
-    """A step requires a free block for each sequence of a group, needed or not; the watermark is rounded down.
-
-    The first rule does not apply to a group that decodes alone, so that a request that fits the pool is served.
-    """
+    """A step requires a free block for each sequence of a group unless it decodes alone; watermarks round down."""
 
     def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01) -> None:
         super().__init__(pool, block_size, watermark)
@@ -81,7 +73,7 @@ class Paged2023(Paged):
         assert isinstance(index, GroupIndex)
         if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
             return needed
-        even = index.is_even and not writers
+        even = len(index.batch.sequences) == index.widest * len(index.num_seqs) and not writers
         return max(needed, index.requested_last(num_tokens) if even else index.requested(num_tokens, writers))
 
     def _index(self, batch: Batch) -> GroupIndex:

@@ -1,10 +1,12 @@
-"""A pool whose unreferenced blocks stay findable by their content until they are evicted."""
+"""Pools whose unreferenced blocks stay findable by their content until they are evicted."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from testbed.core.slots import Growth
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node, PrefixIndex
 
@@ -23,7 +25,6 @@ class CachingPool(BlockPool):
 
     @property
     def num_free(self) -> int:
-        """Blocks that are neither held nor findable."""
         return len(self.free)
 
     def hold(self, nodes: Sequence[Node]) -> int:
@@ -42,11 +43,7 @@ class CachingPool(BlockPool):
         return unparked
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
-        """Held `blocks` store `contents` behind `node`; returns the last node.
-
-        Content that is there already stays where it is if somebody holds it. If it is parked, the held block takes
-        its place and the parked one becomes free.
-        """
+        """Held `blocks` store `contents` behind `node`, in place of parked equal ones; returns the last node."""
         return self.index.insert(node, contents, blocks, self._settle)
 
     def put(self, blocks: list[int]) -> int:
@@ -75,7 +72,6 @@ class CachingPool(BlockPool):
         return index.beyond(num_steps, num_free)
 
     def parked(self) -> list[int]:
-        """The parked blocks, by id."""
         return [node.block for node in filter(None, self.index.holder) if node.parked]
 
     def check(self, tables: Iterable[list[int]]) -> None:
@@ -95,3 +91,94 @@ class CachingPool(BlockPool):
             self.index.fill(node, block)
         elif node.block == HOLE:
             self.index.fill(node, block)
+
+
+class LastUsePool(CachingPool):
+    """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is then not findable.
+
+    A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does one that holds no
+    full block of known content; without it (0.19) such a block waits for its turn like the cached ones.
+
+    A published block keeps its content though another block has the same: node.block is the one that was published
+    first, which is found, and `copies` holds the others in order. The end of the first makes the next one findable.
+    """
+
+    __slots__ = ("copies", "queue", "uncached_first", "were_cached")
+
+    def __init__(self, num_blocks: int, uncached_first: bool, hash_of: HashOf = hash) -> None:
+        super().__init__(num_blocks, Lru(), hash_of)
+        self.uncached_first = uncached_first
+        self.queue: OrderedDict[int, None] = OrderedDict()
+        self.copies: dict[Node, list[int]] = {}
+        self.were_cached: list[bool] = []
+
+    @property
+    def num_free(self) -> int:
+        return len(self.free) + len(self.queue) - self.num_parked
+
+    def hold(self, nodes: Sequence[Node]) -> int:
+        for node in nodes:
+            if node.parked:
+                del self.queue[node.block]
+        return super().hold(nodes)
+
+    def put(self, blocks: list[int]) -> int:
+        if self.sharers:
+            blocks = [block for block in blocks if not self.drop(block)]
+        for block in reversed(blocks):
+            node = self.index.holder[block]
+            if node is not None:
+                self.num_parked += 1
+                node.parked = node.parked or node.block == block
+            if node is not None or not self.uncached_first:
+                self.queue[block] = None
+            else:
+                self.free.append(block)
+        return len(blocks)
+
+    def evict(self, count: int) -> None:
+        """Free the first `count` blocks of the queue, which must be there; were_cached says which of them were."""
+        taken = [self.queue.popitem(last=False)[0] for _ in range(count)]
+        self.were_cached = [self._forget(block) for block in taken]
+        self.free[:0] = reversed(taken)  # behind those that were free before
+
+    def evicted(self, index: BlockIndex, num_steps: int, num_free: int) -> Growth:
+        return index.marked(num_steps, [False] * num_free + self.were_cached)
+
+    def parked(self) -> list[int]:
+        return sorted(block for block in self.queue if self.index.holder[block] is not None)
+
+    def check(self, tables: Iterable[list[int]]) -> None:
+        parked = self.parked()
+        assert len(parked) == self.num_parked, "parked blocks are miscounted"
+        for node in self.index.holder:
+            assert node is None or node.parked == (node.block in self.queue), "a held block may be evicted"
+        self.index.check({block: node for node, blocks in self.copies.items() for block in blocks})
+        self._check(tables, list(self.queue))
+
+    def _forget(self, block: int) -> bool:
+        holder = self.index.holder
+        node = holder[block]
+        if node is None:
+            return False
+        self.num_parked -= 1
+        self.evictions += 1
+        others = self.copies.get(node, [])
+        if block in others:
+            others.remove(block)
+            holder[block] = None
+        elif others:
+            self.index.fill(node, others.pop(0))
+            node.parked = node.block in self.queue
+        else:
+            self.index.drop([node])
+        if not others:
+            self.copies.pop(node, None)
+        return True
+
+    def _settle(self, node: Node, block: int) -> None:
+        if node.block == HOLE:
+            self.index.fill(node, block)
+        else:
+            self.index.holder[block] = node
+            self.copies.setdefault(node, []).append(block)

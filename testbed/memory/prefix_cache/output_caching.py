@@ -6,10 +6,9 @@ from itertools import chain, count, islice
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Answers, Ops, Refusal
 from testbed.memory.policy import PoolSpec
-from testbed.memory.prefix_cache.caching_pool import CachingPool
+from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.last_use_pool import LastUsePool
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
 
@@ -17,17 +16,15 @@ from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
 class OutputCaching(PrefixCaching):
     """Prefix caching whose blocks with generated tokens, and prompts without ids, are findable by their own sequence.
 
-    A preempted sequence finds those of its blocks that were not evicted meanwhile. Generated blocks of a finished
-    sequence are never found, since simulated tokens are unique, but they are in the eviction order like all others.
-    Generated blocks are published when the sequence releases its slots, not when they fill up. The result is the same:
-    until then no request could find them, and an eviction order is notified of a block when the block is found or its
-    reference count becomes 0.
+    A preempted sequence finds those that were not evicted meanwhile; a finished one's are never found, but are in the
+    eviction order like all others. They are published when the slots are released, not when they fill up, with the same
+    result: until then no request could find them, nor does an order hear of a block that is held.
 
     With the order `lru` blocks leave as in vLLM, see LastUsePool; uncached_first is for that order alone. With another
     one, free blocks are taken before cached ones are evicted, and the cache keeps one copy of equal contents.
 
-    Sequences of a group share their prompt alone. Beams change whose tokens they go on with, and samples come back
-    together, so neither publishes what it generates. On the host nothing is findable, as before.
+    Sequences of a group share their prompt alone: beams change whose tokens they go on with, and samples come back
+    together. On the host nothing is findable, as before.
     """
 
     def __init__(

@@ -29,10 +29,7 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 @dataclass(slots=True)
 class CachedPrompt:
-    """The contents of a sequence's full prompt blocks.
-
-    The first `published` of them are indexed up to `node`, by this sequence's blocks or by equal ones.
-    """
+    """The contents of a sequence's full prompt blocks, the first `published` of them indexed up to `node`."""
 
     contents: Sequence[Content]
     published: int
@@ -94,7 +91,6 @@ class PrefixCaching(Paged):
 
     @property
     def reads_future(self) -> bool:
-        """Whether the eviction order must be fed by foresee_prompts()."""
         return self._cache.order.reads_future
 
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
@@ -123,7 +119,8 @@ class PrefixCaching(Paged):
         if nodes is None:
             return Refusal.LATER
         nodes = nodes[:common] if more else nodes
-        self._count(first, contents, len(nodes))
+        if self._counts.add(first, self.block_size, len(nodes)) and self.reads_future:
+            self._cache.order.requested(self._cache.index.chain(contents))
         self._ensure_free_with_hits(nodes, total)
         self._allocate_tables(seqs, each, common, [node.block for node in nodes])
         num_cached, shared = len(nodes) * self.block_size, common * self.block_size
@@ -144,7 +141,6 @@ class PrefixCaching(Paged):
         return self._within_free(self._match(seq, contents, num_tokens), each, each) is not None
 
     def publish(self, seq: Seq, num_tokens: int) -> None:
-        """Index the full prompt blocks among the first num_tokens tokens."""
         prompt = self._prompts.get(seq.seq_id)
         if prompt is None:
             return
@@ -196,7 +192,6 @@ class PrefixCaching(Paged):
         return block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
-        """The leading blocks of these contents that are cached, for a sequence of num_tokens tokens."""
         return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
 
     def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
@@ -204,7 +199,6 @@ class PrefixCaching(Paged):
         return False
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:
-        """Prompt blocks that need not be computed again."""
         return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
 
     def _available(self) -> int:
@@ -226,12 +220,10 @@ class PrefixCaching(Paged):
         return found
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
-        """Hold these nodes, and evict others until what is missing of `total` blocks is free."""
         self._tables.live += self._cache.hold(nodes) * self.block_size
         self._ensure_free(max(total - len(nodes), 0))
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
-        """Evict as many blocks as it takes, if there are enough."""
         if needed + reserve > self._available():
             return False
         short = needed - len(self._cache.free)
@@ -244,7 +236,3 @@ class PrefixCaching(Paged):
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
         return CachingPool(num_blocks, order, hash_of)
-
-    def _count(self, seq: Seq, contents: Sequence[Content], num_hits: int) -> None:
-        if self._counts.add(seq, self.block_size, num_hits) and self.reads_future:
-            self._cache.order.requested(self._cache.index.chain(contents))

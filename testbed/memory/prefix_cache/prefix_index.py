@@ -14,10 +14,7 @@ HOLE = -1
 
 
 def block_contents(ids: Sequence[int], tokens_per_id: int, num_tokens: int, block_size: int) -> Sequence[Content]:
-    """What the full blocks among a prompt's first num_tokens tokens store; each id names tokens_per_id tokens.
-
-    A block is several ids, one id, or one of the equal parts of an id.
-    """
+    """What the full blocks of num_tokens tokens store: several ids, one id, or one of the equal parts of an id."""
     full = num_tokens // block_size
     if block_size == tokens_per_id:
         return ids[:full]
@@ -102,7 +99,6 @@ class PrefixIndex:
         self._prune(node)
 
     def chain(self, contents: Iterable[Content]) -> list[int]:
-        """The chained hash of each content."""
         code, codes = self.root.code, []
         for content in contents:
             code = self.hash_of((code, content))
@@ -127,7 +123,6 @@ class PrefixIndex:
         return node
 
     def fill(self, node: Node, block: int) -> None:
-        """`block` holds the content of `node` from now on."""
         if node.block != HOLE:
             self.holder[node.block] = None
         node.block = block

@@ -44,7 +44,6 @@ class Replayed:
 
 
 def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
-    """The prompts of a trace that names their content."""
     for ids, each, prompt_len in rows.prompts():
         yield Prompt(block_contents(ids, each, prompt_len, block_size), -(-prompt_len // block_size))
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node
-from testbed.memory.tiers.lower_tier import LowerTier
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import LowerTier, PinnedPool
 
 ON_DEVICE = -1  # the place of the device, above the tiers 0, 1, ...
 
@@ -32,11 +31,6 @@ class Lookup:
 
     def __len__(self) -> int:
         return len(self.on_device) + self.num_loading + len(self.below)
-
-    def chains(self) -> list[tuple[int, list[Node]]]:
-        """The nodes below by place, in the order of the prompt: one load for each place."""
-        places = dict.fromkeys(place for place, _ in self.below)
-        return [(place, [node for at, node in self.below if at == place]) for place in places]
 
 
 class CacheHierarchy:
@@ -78,28 +72,27 @@ class CacheHierarchy:
             node = child
         return behind
 
-    def touch(self, nodes: list[Node]) -> None:
-        """A prompt uses this content: every tier evicts it later."""
-        for tier in self.tiers:
-            tier.touch(nodes)
-
     def can_store(self, target: int, node: Node) -> bool:
         """Whether the place above tier `target` has the node's content, and the tier has not."""
         above = node.block != HOLE if target == 0 else node in self.tiers[target - 1].blocks
         return above and node not in self.tiers[target]
 
-    def pin_for_loads(self, chains: list[tuple[int, list[Node]]], stay: list[Node]) -> None:
-        """Pin what loads of these chains read; each load keeps `stay`, its prompt's nodes on the device, findable."""
+    def pin_for_loads(self, below: list[tuple[int, Node]], stay: list[Node]) -> list[tuple[int, list[Node]]]:
+        """Pin what loads of these nodes read: one for each place, in the prompt's order; each keeps `stay` findable."""
+        places = dict.fromkeys(place for place, _ in below)
+        chains = [(place, [node for at, node in below if at == place]) for place in places]
         for node in stay * len(chains):
             self.device.keep(node)
         for place, nodes in chains:
             self.tiers[place].touch(nodes)
             self.tiers[place].pin(nodes)
+        return chains
 
     def begin_load(self, source: int, nodes: list[Node], stay: list[Node]) -> Transfer:
         """Load a chain that is pinned into as many free blocks of the device, which must be there."""
         tier = self.tiers[source]
-        blocks = self.device.take_arriving(len(nodes))
+        blocks = self.device.take(len(nodes))
+        self.device.arriving.update(blocks)
         self.loading.update(nodes)
         self.moved["loaded_blocks"] += len(nodes)
         pairs = [(tier.blocks[node], block) for node, block in zip(nodes, blocks, strict=True)]
@@ -137,10 +130,7 @@ class CacheHierarchy:
         return transfer
 
     def write_back(self, node: Node) -> bool:
-        """Write a block that is about to be evicted to the first tier; whether it is stored by this.
-
-        The write is a part of the next iteration: `take_written` orders it.
-        """
+        """Write a block that is about to be evicted to the first tier, in the next iteration; whether it stores it."""
         tier = self.tiers[0]
         target = None if node in tier else tier.take(node)
         if target is None:
@@ -156,7 +146,6 @@ class CacheHierarchy:
         return Move(DEVICE, self.tiers[0].name, runs_of(written, self._block_size))
 
     def check(self) -> None:
-        """Raise AssertionError where blocks were lost or transfers are miscounted."""
         for tier in self.tiers:
             tier.check()
         assert not self.written, "an evicted block was not written"

@@ -6,7 +6,7 @@ from typing import ClassVar
 from testbed.core.errors import InputError
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_index import Node
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import PinnedPool
 
 
 class StoreRule:
@@ -64,10 +64,7 @@ class WriteBack(StoreRule):
 
 
 class BeforeEviction(StoreRule):
-    """The next `margin` victims of least recent use, less the free blocks, in the background (LMCache's lazy storing).
-
-    A block that is evicted before its turn has come is lost.
-    """
+    """The next `margin` LRU victims less free blocks (LMCache's lazy storing); one evicted before its turn is lost."""
 
     def __init__(self, margin: int = 256) -> None:
         if margin < 1:

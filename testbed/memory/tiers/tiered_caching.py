@@ -17,6 +17,7 @@ from testbed.core.slots import (
     NonSequenceSlots,
     Ops,
     Refusal,
+    Transfer,
     Usage,
     ceil_div,
 )
@@ -25,20 +26,18 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
-from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy, Lookup
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
-from testbed.memory.tiers.lower_tier import LowerTier
-from testbed.memory.tiers.pinned_pool import PinnedPool
+from testbed.memory.tiers.pools import LowerTier, PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
 
 
 class TieredCaching(PrefixCaching):
     """A prompt's blocks are looked up on the device and, block by block, in every tier below it but the swap space.
 
-    What is below is loaded before the request is admitted. `store` says what is stored in the first tier; what has
-    arrived there is stored in the next one too. With `exclusive` tiers a block leaves the first tier when it has been
-    loaded, so that the tiers together cache as much as one pool of their sizes. Loads begin when a request
-    is the next to be admitted, or earlier: when it is among the first `prefetch` that wait.
+    What is below is loaded before the request is admitted. `store` chooses for the first tier, whose blocks go on to
+    the next. With `exclusive` tiers a block leaves the first tier when it has been loaded, so that all together cache
+    as much as one pool. Loads begin when a request is next, or among the first `prefetch` that wait.
     """
 
     moves_in_background: ClassVar[bool] = True
@@ -106,19 +105,24 @@ class TieredCaching(PrefixCaching):
             return GRANTED
         found = self._match(seq, contents, num_tokens)
         behind = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
-        if not self._is_worth_loading(behind):
+        num_below = len(behind.below) * self.block_size
+        if not num_below or not self._load.is_worth(self._spec, self._lower[behind.below[0][0]], num_below):
             return GRANTED
         total = max(ceil_div(num_tokens, self.block_size), len(found) + len(behind))
         if total > self._capacity():
             return GRANTED
         stay = found + behind.on_device
-        if not self._is_available(total - len(stay) - behind.num_loading, stay):
+        parked = sum(node.parked and node.block not in self._device.pins for node in stay)
+        if total - len(stay) - behind.num_loading + self._reserve() > self._available() - parked:
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
-        return self._after_writes(self._begin_loads(behind, stay))
+        transfers = list[Transfer]()
+        for place, nodes in self._hierarchy.pin_for_loads(behind.below, stay):
+            self._ensure_free(len(nodes))
+            transfers.append(self._hierarchy.begin_load(place, nodes, stay))
+        return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
 
     def background(self) -> Ops:
-        """Store what the rule has chosen since the last plan."""
         for node in self._store.ahead(self._device):
             self._to_store[0, node] = None
         if not self._to_store:
@@ -173,7 +177,6 @@ class TieredCaching(PrefixCaching):
         return {**super().counters(), **self._hierarchy.moved}
 
     def evicting(self, node: Node) -> None:
-        """The node is about to lose its block on the device."""
         if self._store.at_eviction and self._hierarchy.write_back(node):
             self._choose([node], 1)
 
@@ -190,38 +193,19 @@ class TieredCaching(PrefixCaching):
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         super()._ensure_free_with_hits(nodes, total)
-        self._hierarchy.touch(nodes)
+        for tier in self._hierarchy.tiers:
+            tier.touch(nodes)
         self._choose(self._store.found(nodes))
-
-    def _is_worth_loading(self, behind: Lookup) -> bool:
-        num_tokens = len(behind.below) * self.block_size
-        return bool(num_tokens) and self._load.is_worth(self._spec, self._lower[behind.below[0][0]], num_tokens)
-
-    def _is_available(self, missing: int, stay: list[Node]) -> bool:
-        """Whether so many blocks are free, or can be evicted while these nodes stay on the device."""
-        parked = sum(node.parked and node.block not in self._device.pins for node in stay)
-        return missing + self._reserve() <= self._available() - parked
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
         return super()._within_free(found, total - pinned, requested)  # pinned blocks are not available anyway
 
-    def _begin_loads(self, behind: Lookup, stay: list[Node]) -> Grant:
-        """Load what is below, while the nodes that a prompt finds on the device stay there."""
-        chains, transfers = behind.chains(), []
-        self._hierarchy.pin_for_loads(chains, stay)
-        for place, nodes in chains:
-            self._ensure_free(len(nodes))
-            transfers.append(self._hierarchy.begin_load(place, nodes, stay))
-        return Grant(ops=Ops(background=tuple(transfers)))
-
     def _choose(self, nodes: Iterable[Node], target: int = 0) -> None:
-        """Store these in a tier, if there is one, as soon as the place above it has them."""
         if target < len(self._lower):
             self._to_store |= dict.fromkeys((target, node) for node in nodes)
 
     def _after_writes(self, grant: Grant) -> Grant:
-        """The grant, before whose operations evicted blocks are written to the first tier."""
         if not self._hierarchy.written:
             return grant
         return grant._replace(ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves)))

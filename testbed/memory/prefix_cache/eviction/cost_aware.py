@@ -9,11 +9,10 @@ from testbed.memory.prefix_cache.prefix_index import Node
 class CostAware(Ranked):
     """Evicts the end of a chain that is least worth keeping: recompute cost times uses, aged by a rising floor.
 
-    Recomputing a block costs its share of the dense layers, the same for all, and attention to all blocks before it:
-    1 + attention_share * depth. attention_share is block_size over the context length at which attention costs as much
-    as everything else; for Llama-3-70B that is 53 thousand tokens, so 0.01 for blocks of 512. Since deeper blocks are
-    dearer, a block goes only when nothing is cached behind it: without its predecessors a block is worth nothing.
-    The floor is the worth of the last victim (GreedyDual-Size-Frequency with equal sizes).
+    Recomputing costs 1 + attention_share * depth: attention to all blocks before it, as a share of the dense layers
+    (block_size / 53 thousand tokens for Llama-3-70B). A block goes only when nothing is cached behind it, since without
+    its predecessors a block is worth nothing. The floor is the last victim's worth (GreedyDual-Size-Frequency, equal
+    sizes).
     """
 
     def __init__(self, attention_share: float = 0.01) -> None:

@@ -52,7 +52,6 @@ class Lru(EvictionOrder):
         return found
 
     def _shorten(self) -> None:
-        """Drop the places that do not count."""
         last = list(dict.fromkeys(reversed(self._queue)))
         for node in last:
             node.ticket = 0

@@ -13,10 +13,7 @@ NO_TICKET = -1
 
 
 class Ranked(EvictionOrder):
-    """A heap by rank, which is fixed while a node is parked; ties go to the one that was parked first.
-
-    A node that is hit leaves a stale entry behind, whose ticket is no longer the node's.
-    """
+    """A heap by rank, fixed while parked; ties go to the first parked. A hit leaves an entry with a stale ticket."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int, Node]] = []

@@ -1,11 +1,13 @@
-"""A caching pool whose blocks may be pinned: those that a transfer reads or writes."""
+"""The pools of a cache hierarchy: the device's, whose blocks transfers may pin, and those of the tiers below."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import HOLE, HashOf, Node
+from testbed.memory.prefix_cache.prefix_index import HOLE, HashOf, Node, PrefixIndex
 
 
 class Owner(Protocol):
@@ -40,13 +42,11 @@ class PinnedPool(CachingPool):
         return self.num_pinned + len(self.evicted_pinned) + len(self.arriving)
 
     def in_transit(self) -> list[int]:
-        """These blocks."""
         holder = self.index.holder
         pinned = [block for block in self.pins if (node := holder[block]) is not None and node.parked]
         return [*pinned, *sorted(self.evicted_pinned), *sorted(self.arriving)]
 
     def pin(self, node: Node) -> None:
-        """One transfer more reads the node's block."""
         block = node.block
         self.pins[block] = self.pins.get(block, 0) + 1
         if node.parked and self.pins[block] == 1:
@@ -59,14 +59,12 @@ class PinnedPool(CachingPool):
         self.kept[node.block] = self.kept.get(node.block, 0) + 1
 
     def unkeep(self, block: int) -> None:
-        """One transfer fewer needs it."""
         self.kept[block] -= 1
         if not self.kept[block]:
             del self.kept[block]
         self.unpin(block)
 
     def unpin(self, block: int) -> None:
-        """One transfer fewer reads the block."""
         self.pins[block] -= 1
         if self.pins[block]:
             return
@@ -78,12 +76,6 @@ class PinnedPool(CachingPool):
         elif node is not None and node.parked:
             self.num_pinned -= 1
             self.num_parked += 1
-
-    def take_arriving(self, count: int) -> list[int]:
-        """Take `count` free blocks, which must be there, for a transfer to write."""
-        blocks = self.take(count)
-        self.arriving.update(blocks)
-        return blocks
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """A transfer has written what `nodes` store to `blocks`: parked now, or free where it was there already."""
@@ -152,3 +144,71 @@ class PinnedPool(CachingPool):
         if replaced in self.pins:
             self.free.pop()  # it was put there just now
             self.evicted_pinned.add(replaced)
+
+
+class LowerTier:
+    """Blocks by node, the least recently used first to be evicted.
+
+    `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read a node's block.
+    Every node with a block here is kept in the device's `index`, in which all tiers are looked up.
+    """
+
+    def __init__(self, name: str, num_blocks: int, index: PrefixIndex) -> None:
+        self.name = name
+        self.num_blocks = num_blocks
+        self.blocks: OrderedDict[Node, int] = OrderedDict()
+        self.arriving: dict[Node, int] = {}
+        self.pins: dict[Node, int] = {}
+        self._free = list(range(num_blocks))[::-1]
+        self._index = index
+
+    def __contains__(self, node: Node) -> bool:
+        """Whether this tier stores the content of the node, or a transfer brings it."""
+        return node in self.blocks or node in self.arriving
+
+    def take(self, node: Node) -> int | None:
+        """A block for the content of a node that is not here, free or of the evicted one; None where all are pinned."""
+        if not self._free:
+            victim = next((one for one in self.blocks if one not in self.pins), None)
+            if victim is None:
+                return None
+            self.drop(victim)
+        self._index.keep(node)
+        block = self.arriving[node] = self._free.pop()
+        return block
+
+    def slots(self, size: int) -> NonSequenceSlots:
+        found = [tuple(Extent(b * size, size) for b in held.values()) for held in (self.blocks, self.arriving)]
+        return NonSequenceSlots(cached=found[0], in_transit=found[1])
+
+    def arrived(self, nodes: Sequence[Node]) -> None:
+        """The blocks that were taken for these nodes, from the first on in a prompt, store their content now."""
+        for node in reversed(nodes):
+            self.blocks[node] = self.arriving.pop(node)
+
+    def touch(self, nodes: Sequence[Node]) -> None:
+        """A prompt uses this content; the end of a prompt is evicted before its beginning."""
+        for node in reversed(nodes):
+            if node in self.blocks:
+                self.blocks.move_to_end(node)
+
+    def pin(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self.pins[node] = self.pins.get(node, 0) + 1
+
+    def unpin(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self.pins[node] -= 1
+            if not self.pins[node]:
+                del self.pins[node]
+
+    def drop(self, node: Node) -> None:
+        """Forget the content of a node that is here and not pinned."""
+        self._free.append(self.blocks.pop(node))
+        self._index.dereference(node)
+
+    def check(self) -> None:
+        """Raise AssertionError where blocks were lost, or pins count what is not here."""
+        used = [*self.blocks.values(), *self.arriving.values()]
+        assert sorted(used + self._free) == list(range(self.num_blocks)), f"blocks of the {self.name} were lost"
+        assert self.pins.keys() <= self.blocks.keys(), f"the {self.name} pins what it does not have"
