@@ -48,7 +48,7 @@ def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
         return
     from random import Random
 
-    from testbed.experiments.lockstep.random_runs import draw
+    from testbed.experiments.lockstep.comparison import draw
 
     for i in range(options.random):
         words, requests = draw(Random(options.seed + i), options.overrides, options.requests)
@@ -57,10 +57,8 @@ def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
 
 def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
     from testbed.experiments.lockstep.aisimulate import third_column
-    from testbed.experiments.lockstep.comparison import compare, report, shortest, workload
-    from testbed.experiments.lockstep.ours import served
-    from testbed.experiments.lockstep.random_runs import ITERATION_PS
-    from testbed.experiments.lockstep.theirs import sides_of
+    from testbed.experiments.lockstep.comparison import ITERATION_PS, compare, report, shortest, workload
+    from testbed.experiments.lockstep.sides import served, sides_of
 
     make, setup = sides_of(overrides, requests)
     taken, left_out = served(setup)

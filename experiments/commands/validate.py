@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_intermixed_args(argv)
     logs, servers, _ = replayed_logs(options, "validate")
     from testbed.experiments.commands.console import plain_table, wide_console
-    from testbed.experiments.runs.one_line import short_names
+    from testbed.experiments.runs.progress import short_names
     from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
-from testbed.experiments.runs.quantities import QUANTITIES, Quantity
+from testbed.experiments.runs.summary_table import QUANTITIES, Quantity
 from testbed.overload import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]

@@ -11,7 +11,7 @@ from typing import Any
 from testbed.build import Setup, build
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work
-from testbed.experiments.lockstep.release_options import Options, options_of
+from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.memory.prefix_cache.prefix_index import block_contents
 from testbed.sim.simulation import simulate
 

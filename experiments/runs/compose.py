@@ -17,8 +17,8 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 from testbed.experiments.runs.choice_names import CONF, GROUPS
-from testbed.experiments.runs.one_line import one_line
 from testbed.experiments.runs.overrides import normalize, user_folders
+from testbed.experiments.runs.progress import one_line
 from testbed.parts import Part
 from testbed.schema import no_key
 

@@ -115,10 +115,10 @@ def write_everything(folder: Path, setup: Setup, result: Run | Result) -> None:
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
-    from testbed.experiments.runs import figure_style, plots  # they import matplotlib, which `summary` outputs need not
+    from testbed.experiments.runs import plots  # it imports matplotlib, which `summary` outputs need not
 
     figure = plots.figure_of(plots.run_charts(requests, spans, setup.pool.num_slots), columns=3)
-    figure_style.save(figure, folder / CHARTS)
+    plots.save(figure, folder / CHARTS)
 
 
 def read_config(folder: Path) -> RunConfig:

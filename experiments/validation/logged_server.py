@@ -9,7 +9,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
-from testbed.experiments.importers.all_reduces import bench_link
+from testbed.experiments.importers.imported import bench_link
 from testbed.experiments.validation.kv_blocks import doubts, high_water, meta_of, recorded_blocks
 from testbed.experiments.validation.log_replay import PROFILE_COST
 from testbed.traces.vllm_log import VllmLog

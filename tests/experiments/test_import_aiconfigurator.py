@@ -5,7 +5,7 @@ from import_fixtures import write_model, write_tables
 
 from testbed.core.errors import InputError
 from testbed.cost.profile import read_profile
-from testbed.experiments.commands import import_profile
+from testbed.experiments.commands.imports import import_profile
 from testbed.experiments.importers.aiconfigurator_tables import (
     Gemms,
     all_reduce_points,
@@ -124,8 +124,8 @@ def test_folder_of_tables_becomes_a_profile(tmp_path, capsys):
     })  # fmt: skip
     arguments = [str(folder), "--out", str(tmp_path / "p.json")]
     with pytest.raises(InputError, match="of no one model; name one by --model"):
-        import_profile.main(arguments)
-    import_profile.main([*arguments, "--model", str(write_model(tmp_path))])
+        import_profile(arguments)
+    import_profile([*arguments, "--model", str(write_model(tmp_path))])
     profile = read_profile(tmp_path / "p.json")
     assert profile["gpu"]["memory_bandwidth"] == 2e12
     assert profile["sections"]["linear"]["points"][0][0] == 1

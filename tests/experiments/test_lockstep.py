@@ -13,10 +13,8 @@ from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.experiments.commands import lockstep
 from testbed.experiments.lockstep import capacities
-from testbed.experiments.lockstep.comparison import compare, report, shortest, workload
-from testbed.experiments.lockstep.ours import Ours, served
-from testbed.experiments.lockstep.random_runs import ITERATION_PS, draw
-from testbed.experiments.lockstep.theirs import sides_of
+from testbed.experiments.lockstep.comparison import ITERATION_PS, compare, draw, report, shortest, workload
+from testbed.experiments.lockstep.sides import Ours, served, sides_of
 
 try:
     RELEASE = version("vllm")

@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 
 from testbed.experiments.commands.reproduce import available
-from testbed.experiments.paper.margins import error, limits, margin, smallest_margin
 from testbed.experiments.paper.scorecard import (
     JUDGED,
     PARTS,
@@ -12,10 +11,14 @@ from testbed.experiments.paper.scorecard import (
     as_before,
     causes,
     counted,
+    error,
     key_of,
+    limits,
+    margin,
     reference,
     scorecard,
     short,
+    smallest_margin,
 )
 from testbed.experiments.paper.studies.block_sizes import best_sizes
 from testbed.experiments.paper.studies.curves import rising

@@ -6,7 +6,7 @@ import pytest
 
 import testbed.kernels
 from testbed.core.errors import InputError
-from testbed.experiments.commands.validate_transfers import main
+from testbed.experiments.commands.validations import validate_transfers
 from testbed.experiments.validation.transfers import engine_transfers
 
 RESULTS = Path(testbed.kernels.__file__).resolve().parent / "results"
@@ -26,9 +26,9 @@ def test_simulated_transfers_take_what_the_engine_s_took(run, monkeypatch):
 
 def test_both_tables_are_printed(monkeypatch, capsys):
     monkeypatch.chdir(RESULTS.parents[1])
-    main([str(RUNS[0])])
+    validate_transfers([str(RUNS[0])])
     printed = capsys.readouterr().out
     assert "held back" in printed
     assert f"{RUNS[0].name}  in" in printed
     with pytest.raises(InputError, match="--gpu l4: names no measured transfers"):
-        main(["--gpu", "l4"])
+        validate_transfers(["--gpu", "l4"])

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.figure_style import RC
+from testbed.experiments.runs.plots import RC
 from testbed.experiments.runs.run_store import RunStore
 
 Row = dict[str, Any]

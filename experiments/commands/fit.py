@@ -1,6 +1,6 @@
-"""`testbed fit-profile`: a profile of a server from one or two logs of a benchmark client."""
+"""`testbed fit-software`, `fit-profile`, `fit-constants`: unmeasured times, fitted to logs or to published numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,67 @@ if TYPE_CHECKING:
     from testbed.experiments.validation.software_fit import Fitted
 
 
+def fit_software(argv: list[str]) -> None:
+    """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
+    this = Parser(
+        "fit-software",
+        "Fits software times of a server to its logs: per iteration, running request and scheduled token, and of the "
+        "front end before the first token and after the last. Each of several logs has a slowness relative to their "
+        "median, which the profile describes.",
+    )
+    add_logs(this)
+    this.add_argument("--out", type=Path, metavar="FILE", help="write the profile with these times")
+    options = this.parse_intermixed_args(argv)
+    logs, servers, paths = replayed_logs(options, "fit")
+    from testbed.cost.profile import read_profile
+    from testbed.cost.sections import dump
+    from testbed.experiments.commands.console import wide_console
+    from testbed.experiments.runs.progress import spoken
+    from testbed.experiments.validation.log_replay import PROFILE_COST
+    from testbed.experiments.validation.profile_fit import with_software
+    from testbed.experiments.validation.software_fit import KEYS, Problem, fit, front_ends
+
+    config, console = servers[0].config, wide_console()
+    if config.cost.name != PROFILE_COST:
+        raise InputError("software times: need a measured profile's costs (set cost=profile cost.path=FILE)")
+    problem = Problem(logs, [one.config for one in servers], [*KEYS, *front_ends(logs)])
+    for line in dict.fromkeys(line for one in servers for line in one.notes):
+        console.print(line)
+    with spoken(problem.progress):
+        fitted = fit(problem)
+    for line in report(fitted, problem.names):
+        console.print(line)
+    if options.out:
+        write_text(options.out, dump(with_software(read_profile(str(config.cost.parameters["path"])), fitted, paths)))
+        console.print(f"profile with these times: {options.out}; validate it on other logs")
+
+
+def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
+    """One line per time, per log's slowness and per correlated pair, and the overrides to use."""
+    from testbed.experiments.validation.software_fit import KEYS
+
+    for name in names:
+        if name in fitted.times_s:
+            value, error = fitted.times_s[name], fitted.standard_errors[name]
+            weak = "; not distinguishable from zero" if value < 2 * error else ""
+            yield f"{name:<12}{value * 1e6:12.2f} us, standard error {error * 1e6:.2f} us{weak}"
+        else:
+            yield f"{name:<12}        none (below zero)"
+    for path, slowness in fitted.slowness.items():
+        spread = fitted.standard_errors.get(path)
+        follows = "which follows from the others'" if spread is None else f"standard error {spread:.3f}"
+        yield f"{path}: slowness {slowness:.3f}, {follows}"
+    if any(
+        abs(fitted.slowness[path] - 1) > 2 * fitted.standard_errors.get(path, float("inf")) for path in fitted.slowness
+    ):
+        yield "the logs disagree by more than two standard errors: they are not of one machine at one speed"
+    for (one, other), value in fitted.alike.items():
+        known = "only their sum is known"
+        yield f"{one} and {other} cannot be separated by these logs (correlation {value:+.2f}); {known}"
+    yield f"remaining error: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
+    yield " ".join(f"cost.choices.{key}={fitted.times_s.get(name, 0.0):.4g}" for name, key in KEYS.items())
+
+
 DESCRIPTION = (
     "A profile of a server from one or two logs of a benchmark client, without measuring its GPU: the nearest profile "
     "with all kernels scaled by one factor, an iteration's software time and a front end's. The first log is fitted, "
@@ -23,7 +84,7 @@ DESCRIPTION = (
 )
 
 
-def main(argv: list[str]) -> None:
+def fit_profile(argv: list[str]) -> None:
     """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
     this = Parser("fit-profile", DESCRIPTION)
     add_logs(this)
@@ -74,7 +135,7 @@ def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any
         "fitted": errors(logs[0].times, runs[0].times, until_s=until_s),
         "not fitted": errors(logs[-1].times, runs[-1].times, after_s=0.0 if until_s == inf else until_s),
     }
-    return built, [*_report(fitted), *servers[-1].notes], parts
+    return built, [*_scaled_by(fitted), *servers[-1].notes], parts
 
 
 def _base(options: Any) -> dict[str, Any]:
@@ -98,7 +159,7 @@ def _origin(base: dict[str, Any]) -> str:
     return f"{base['model']['name']} on {base['num_gpus']} x {source.get('device')} ({source.get('source')}){carried}"
 
 
-def _report(fitted: "Fitted") -> Iterator[str]:
+def _scaled_by(fitted: "Fitted") -> Iterator[str]:
     ((path, factor),) = fitted.slowness.items()
     yield f"all kernels: {factor:.3f} times as long, standard error {fitted.standard_errors[path]:.3f}"
     for name, seconds in fitted.times_s.items():
@@ -106,3 +167,28 @@ def _report(fitted: "Fitted") -> Iterator[str]:
     for (one, other), value in fitted.alike.items():
         names = [("kernels" if name == path else name) for name in (one, other)]
         yield f"{names[0]} and {names[1]} cannot be separated by this log (correlation {value:+.2f})"
+
+
+def fit_constants(argv: list[str]) -> None:
+    """Print the constants as lines for the YAML."""
+    this = Parser("fit-constants", "Fits the unmeasured constants, and prints them.")
+    kinds = this.add_subparsers(dest="kind", required=True, metavar="2023|beams|sampler")
+    system = kinds.add_parser("2023", help="software times of the 2023 system, to two bars of Figure 13")
+    system.add_argument("lengths", type=Path, help="CSV of ShareGPT lengths in the artifact's order")
+    kinds.add_parser("beams", help="the concentration of synthetic beams, to a beam width of 2 in Figure 15b")
+    sampler = kinds.add_parser("sampler", help="the time of a plain request over requests, sequences and forks")
+    sampler.add_argument(
+        "rows", type=Path, nargs="?", help="output of testbed measure sampler (default: the kept rows)"
+    )
+    options = this.parse_args(argv)
+    from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # imported late: help does not need it
+    from testbed.experiments.runs.run_store import RunStore
+
+    if options.kind == "sampler":
+        print("\n".join(report(options.rows)))
+        return
+    with TemporaryDirectory() as folder:
+        if options.kind == "beams":
+            print(f"concentration: {fit_beams(RunStore(Path(folder))):.3g}")
+        else:
+            fit_2023(RunStore(Path(folder), (("sharegpt", str(options.lengths)),)))

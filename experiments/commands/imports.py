@@ -1,14 +1,60 @@
-"""`testbed import-profile`: converts another project's layer times to a profile."""
+"""`testbed import-lengths`, `import-model` and `import-profile`: what others measured or published, in our formats."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.hf_config import KINDS, model_of
+from testbed.core.specs import ModelSpec
 from testbed.cost.profile_check import check_profile
 from testbed.cost.sections import dump
 from testbed.experiments.commands.parser import Parser, above_zero, at_least_one
-from testbed.experiments.importers.imported import Requested
 from testbed.experiments.runs.whole_files import write_text
+
+
+def import_lengths(argv: list[str]) -> None:
+    """Write the CSV, and report whether its rows are known; reading the pickle runs no code."""
+    this = Parser("import-lengths", "Converts a pickled data set of the paper's artifact to a CSV of lengths.")
+    this.add_argument("path", metavar="FILE.pkl", help="a pickled list of (prompt, output) lengths or token ids")
+    this.add_argument("out", metavar="OUT.csv", help="the CSV to write, gzipped where its name ends in .gz")
+    options = this.parse_args(argv)
+    from testbed.traces.artifact_lengths import PUBLISHED, read_pairs, rows_sha256
+    from testbed.traces.csv_lengths import write_lengths
+
+    rows = read_pairs(options.path)
+    write_lengths(options.out, rows)
+    means = f"{rows.prompt_len.mean():.2f} and {rows.output_len.mean():.2f}"
+    digest = rows_sha256(rows)
+    print(f"{len(rows):,} requests, means of {means} tokens: {options.out}")
+    print(f"SHA-256 of the rows {digest}: {PUBLISHED.get(digest, 'not rows that this project knows')}")
+
+
+def import_model(argv: list[str]) -> None:
+    """Write the model file and print its size."""
+    this = Parser("import-model", "Converts the shape in a Hugging Face config.json to a model of the testbed.")
+    this.add_argument("config", type=Path, metavar="CONFIG", help=f"config.json of {', '.join(KINDS)}")
+    this.add_argument("--name", help="the model's name (default: the file's name for it, else its folder)")
+    this.add_argument("--out", type=Path, metavar="FILE", help="default: model/NAME.yaml")
+    options = this.parse_args(argv)
+    model = model_of(options.config, options.name)
+    out = options.out or Path("model") / f"{model.name}.yaml"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, written(model, out.suffix))
+    print(f"{model.name}: {model.num_params / 1e9:.2f} billion weights, {model.kv_bytes_per_token / 1024:g} KiB of KV "
+          f"cache a token, up to {model.max_len:,} tokens -> {out}")  # fmt: skip
+    if out.suffix == ".yaml" and out.parent.name == "model":
+        print(f"testbed run --config-dir {out.parent.parent.absolute()} model={out.stem} server=...")
+
+
+def written(model: ModelSpec, suffix: str) -> str:
+    """A model file: JSON, or YAML for the config group `model`."""
+    values = {key: value for key, value in asdict(model).items() if value is not None}
+    if suffix != ".yaml":
+        return json.dumps(values, indent=1) + "\n"
+    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(["_target_: testbed.core.specs.ModelSpec", *lines, ""])
 
 
 def parser() -> Parser:
@@ -33,10 +79,10 @@ def parser() -> Parser:
     return this
 
 
-def main(argv: list[str]) -> None:
+def import_profile(argv: list[str]) -> None:
     """Write the profile; print missing sections of the source, and the extrapolation beyond its grid."""
     options = parser().parse_args(argv)
-    from testbed.experiments.importers.all_reduces import add_all_reduces
+    from testbed.experiments.importers.imported import Requested, add_all_reduces
 
     link = options.link and options.link * 1e9
     latency_s = options.all_reduce_us and options.all_reduce_us * 1e-6
