@@ -31,9 +31,7 @@ WHOLE = "run it again with outputs=full for curves"
 @dataclass(frozen=True)
 class FinishedRun:
     """One run. requests: one row per request; spans: one row per span of identical iterations; None: not written.
-
-    folder: None for a result in a notebook.
-    """
+    folder: None for a result in a notebook."""
 
     name: str
     folder: Path | None
@@ -131,9 +129,7 @@ MEASURED = ("duration_s", "gpu_s")
 
 class Term(NamedTuple):
     """One cost term: seconds that iterations of one kind took on the GPU, and by the simulator's cost model.
-
-    share_points: the error in points of the GPU run's busy time; the largest matters most.
-    """
+    share_points: the error in points of the GPU run's busy time; the largest matters most."""
 
     term: str
     iterations: int
@@ -153,10 +149,8 @@ class Term(NamedTuple):
 
 
 def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
-    """The terms, the largest error first: kernels by kind of iteration, and software, the time between kernels.
-
-    An engine on a CPU measures no GPU time: its iterations are compared as a whole.
-    """
+    """The terms, the largest error first: kernels by kind of iteration, and software, the time between kernels. An
+    engine on a CPU measures no GPU time: its iterations are compared as a whole."""
     table = predicted(simulated, real)
     busy_s = float(table["duration_s"].sum())
     if table["gpu_s"].any():

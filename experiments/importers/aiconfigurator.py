@@ -70,10 +70,8 @@ def tables_of(folder: Path) -> dict[str, Any]:
 
 
 def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
-    """The same by tables that were read already, matrix products only if they are there.
-
-    The folder is for messages and the data sheet.
-    """
+    """The same by tables that were read already, matrix products only if they are there. The folder is for messages and
+    the data sheet."""
     model, num_gpus = _model(folder, requested), requested.tensor_parallel or 1
     kv_dtype = KV.get(model.kv_dtype_bytes or model.dtype_bytes)
     weights = WEIGHTS.get(model.weight_bits)
@@ -138,10 +136,8 @@ class Shard:
         return max(1, self.model.num_kv_heads // self.num_gpus)
 
     def products(self) -> dict[str, Product]:
-        """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has).
-
-        Those of latent attention and of experts are in the sections of these.
-        """
+        """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has). Those
+        of latent attention and of experts are in the sections of these."""
         model, hidden, layers = self.model, self.model.hidden_size, self.model.num_layers
         found: dict[str, tuple[int, int, int]] = {}
         if not model.latent:

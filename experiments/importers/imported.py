@@ -18,11 +18,9 @@ Point = list[Any]
 
 @dataclass(frozen=True)
 class Requested:
-    """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself.
-
-    link is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is AIConfigurator's folder of a GPU.
-    kv_dtype_bytes, weight_bits: of the model, in place of its own.
-    """
+    """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself. link
+    is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is AIConfigurator's folder of a GPU. kv_dtype_bytes,
+    weight_bits: of the model, in place of its own."""
 
     model: str | ModelSpec | None = None
     gpu: str | None = None
@@ -36,12 +34,10 @@ class Requested:
 
 @dataclass
 class Imported:
-    """The profile of one model's shard on one GPU, from `source`.
-
-    notes: one line for each thing that a reader of the profile should know: how far outside its grid the source had
-    to be read, and what it does not hold. gpu is the data sheet, None where nobody has it. graph_sizes: what batches
-    are padded to. not_measured: the first word of sections that nobody measured, and how they were computed.
-    """
+    """The profile of one model's shard on one GPU, from `source`. notes: one line for each thing that a reader of the
+    profile should know: how far outside its grid the source had to be read, and what it does not hold. gpu is the data
+    sheet, None where nobody has it. graph_sizes: what batches are padded to. not_measured: the first word of sections
+    that nobody measured, and how they were computed."""
 
     source: str
     device: str

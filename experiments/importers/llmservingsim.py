@@ -178,13 +178,10 @@ def _add_attention(found: Imported, here: Path) -> None:
 
 
 def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
-    """What unequal lengths add, by bins.
-
-    It measured batches of two lengths, the long ones `skew_rep` times the short ones; its skew is the share s of long
-    ones, so that their mean is (1 + (skew_rep - 1) s) / skew_rep of the longest. Its shares are quotients of small
-    differences; those below 0 or above 1 are noise, for a batch takes no less than one of equal lengths with as many
-    tokens, and no more than if all were as long as the longest.
-    """
+    """What unequal lengths add, by bins. It measured batches of two lengths, the long ones `skew_rep` times the short
+    ones; its skew is the share s of long ones, so that their mean is (1 + (skew_rep - 1) s) / skew_rep of the longest.
+    Its shares are quotients of small differences; those below 0 or above 1 are noise, for a batch takes no less than
+    one of equal lengths with as many tokens, and no more than if all were as long as the longest."""
     path, fit = plain_or_packed(here / "skew_fit.csv"), meta.get("skew_fit") or {}
     own = fit.get("per_tp") or {}
     if path is None or not fit.get("enabled", own):

@@ -14,9 +14,7 @@ MAX_IDS = 12
 
 class Iteration(NamedTuple):
     """tokens: how many tokens of which request are computed. preempted: who lost the slots since the iteration before.
-
-    now_ps: when the iteration begins. free_blocks: blocks that no sequence holds once the iteration is planned.
-    """
+    now_ps: when the iteration begins. free_blocks: blocks that no sequence holds once the iteration is planned."""
 
     now_ps: int
     tokens: Mapping[int, int]
@@ -51,9 +49,7 @@ Sides = tuple[Side, Side]
 @dataclass(slots=True)
 class Comparison:
     """num_iterations: of the longer side. first: the number of the first iteration that differs, None where none does.
-
-    difference: lines on both sides' decision and state there. preemptions: of each side.
-    """
+    difference: lines on both sides' decision and state there. preemptions: of each side."""
 
     num_iterations: int
     num_equal: int
@@ -63,11 +59,9 @@ class Comparison:
 
 
 def compare(sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_the_end: bool = True) -> Comparison:
-    """Serve the requests, in order of arrival, on both sides, each iteration taking iteration_ps.
-
-    Iterations are compared by number: which tokens of which requests, and who was preempted before them. Unless
-    to_the_end, the first difference ends it.
-    """
+    """Serve the requests, in order of arrival, on both sides, each iteration taking iteration_ps. Iterations are
+    compared by number: which tokens of which requests, and who was preempted before them. Unless to_the_end, the first
+    difference ends it."""
     found = Comparison(0, 0, [0, 0], None, [])
     for pair in zip_longest(*(side.iterations(requests, iteration_ps) for side in sides)):
         same = pair[0] is not None and pair[0].decides_as(pair[1])

@@ -18,8 +18,7 @@ STORIES = 3
 class Call:
     """allocate: a new request with a prompt of num_tokens tokens, `shared` of which are of a story, for its first
     chunk; grow: num_tokens more of the `pick`th request, of its prompt or generated; free: it ends; preempt: it loses
-    its blocks and asks for all its tokens again.
-    """
+    its blocks and asks for all its tokens again."""
 
     verb: str
     pick: int = 0

@@ -106,11 +106,9 @@ class Theirs:
         self._preempted: list[int] = []
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
-        """Every iteration that computes something, until all requests have ended.
-
-        `planned` holds what was scheduled and has not ended: under asynchronous scheduling the next one is made
-        when one begins, else when it has ended. What is planned while another runs begins when that one ends.
-        """
+        """Every iteration that computes something, until all requests have ended. `planned` holds what was scheduled
+        and has not ended: under asynchronous scheduling the next one is made when one begins, else when it has ended.
+        What is planned while another runs begins when that one ends."""
         arriving, now_ps, planned = deque(requests), 0, deque[Any]()
         depth = 2 if self.options.asynchronous else 1
         while True:
@@ -199,10 +197,8 @@ class Tokens:
 
 def sides_of(overrides: Sequence[str], requests: list[Request] | None) -> tuple[Callable[[], Sides], Setup]:
     """What makes a fresh pair of schedulers, ours first, of the words of `testbed run`; and one setup of ours.
-
     `requests` take the place of the configured trace and arrivals. Raises InputError where vLLM has no such option, or
-    is not installed.
-    """
+    is not installed."""
     config = front_end().configure(overrides, {} if requests is None else {"trace": requests})
     setup = build(config)
     options = options_of(setup)

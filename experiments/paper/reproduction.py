@@ -167,9 +167,7 @@ def perform(
     groups: Sequence[Sequence[Task]], store: RunStore, jobs: int, finished: Finished = nothing
 ) -> list[pd.DataFrame]:
     """A table for each group of tasks; the tasks of all share the cores. Finished runs are kept in the store.
-
-    `finished` receives the number and the table of each group as soon as it is done.
-    """
+    `finished` receives the number and the table of each group as soon as it is done."""
     tasks = [task for group in groups for task in group]
     owners = [number for number, group in enumerate(groups) for _ in group]
     rows: dict[int, list[Row]] = {}

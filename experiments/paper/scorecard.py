@@ -27,10 +27,8 @@ def smallest_margin(row: Mapping[str, str], finding: Finding) -> float:
 
 
 def margin(row: Mapping[str, str], value: float) -> float:
-    """The distance to the nearest limit in units of the tolerance: 1 in the middle, 0 at a limit, below 0 outside.
-
-    The unit is half the width of what passes, which for a published value is its tolerance; for a bound the bound.
-    """
+    """The distance to the nearest limit in units of the tolerance: 1 in the middle, 0 at a limit, below 0 outside. The
+    unit is half the width of what passes, which for a published value is its tolerance; for a bound the bound."""
     low, high = limits(row["check"], row["published"], row["tolerance"])
     if low == -inf:
         return (high - value) / high

@@ -46,10 +46,8 @@ class HydraFrontEnd:
     """Composes with Hydra, stores run folders, draws with matplotlib."""
 
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
-        """Command-line overrides, then options: names of a group's options, values by key, or objects.
-
-        Raises InputError for an option that `testbed run` does not have.
-        """
+        """Command-line overrides, then options: names of a group's options, values by key, or objects. Raises
+        InputError for an option that `testbed run` does not have."""
         options = {key: _python(value) for key, value in options.items() if value is not None}
         trace = user_trace(options, overrides)
         if trace is not None:

@@ -33,10 +33,8 @@ FILES = {
 
 
 def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
-    """Run a config and write its folder, as a whole or not at all, in place of an older run's files.
-
-    With `show` a long simulation prints its progress.
-    """
+    """Run a config and write its folder, as a whole or not at all, in place of an older run's files. With `show` a long
+    simulation prints its progress."""
     name = run_id(config)
     with opened_files() as opened:
         setup = build(config)

@@ -106,10 +106,8 @@ def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
 
 
 def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Chart]:
-    """The charts of runs; axes: a row for each run, a column for each differing option; rows: flat summaries.
-
-    There are none unless an option is a number with FEWEST values or more.
-    """
+    """The charts of runs; axes: a row for each run, a column for each differing option; rows: flat summaries. There are
+    none unless an option is a number with FEWEST values or more."""
     numbers = {str(name): pd.to_numeric(axes[name], errors="coerce") for name in axes}
     counts = {name: values.nunique() for name, values in numbers.items() if values.notna().all()}
     key = max(counts, key=lambda name: (name == "arrivals.rate", counts[name]), default="")

@@ -41,9 +41,7 @@ UTILIZATION = "0.9"  # of vLLM 0.19
 
 def expand(command: str, others: Sequence[str]) -> list[str]:
     """The options that a command stands for, before the other arguments, which win; prints them and what was ignored.
-
-    Raises InputError for a command without a GPU, a shape, or a counterpart that changes results.
-    """
+    Raises InputError for a command without a GPU, a shape, or a counterpart that changes results."""
     options, ignored = translated(command, others)
     print(f"testbed: note: {FLAG}: {' '.join(options)}", file=sys.stderr)
     if ignored:

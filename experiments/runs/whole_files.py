@@ -17,10 +17,8 @@ SUMMARY = "summary.json"  # written last, so that its presence means that the ru
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary path, which is renamed to `path` at the end, or removed after an error.
-
-    The temporary name keeps the suffix, because writers choose a format by it.
-    """
+    """A temporary path, which is renamed to `path` at the end, or removed after an error. The temporary name keeps the
+    suffix, because writers choose a format by it."""
     temporary = path.with_name(f".{path.stem}.{PLACE}-{os.getpid()}.tmp{path.suffix}")
     remove_leftovers(path.parent, path.stem, path.suffix)
     try:
@@ -54,11 +52,9 @@ def write_with(path: Path, write: Callable[[Path], Any]) -> None:
 
 @contextmanager
 def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Iterator[Path]:
-    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or removed.
-
-    Files of `folder` for which `stale` is true are removed first. The temporary name contains the parent process, so
-    that the parent can remove the files of a killed worker (see `clean_up`).
-    """
+    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or removed. Files of
+    `folder` for which `stale` is true are removed first. The temporary name contains the parent process, so that the
+    parent can remove the files of a killed worker (see `clean_up`)."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{PLACE}-{os.getppid()}-{os.getpid()}.tmp")
     remove_leftovers(folder.parent, folder.name)

@@ -42,11 +42,9 @@ class Life(NamedTuple):
 
 
 class PhaseRecorder(Recorder):
-    """A recorder that also stores when the phases of every arrived request began.
-
-    queued: waiting for its first slots. prefill: from the iteration of its first chunk. decode: from its first token,
-    or from its swap-in. preempted: released, to be recomputed. swapped: on the host.
-    """
+    """A recorder that also stores when the phases of every arrived request began. queued: waiting for its first slots.
+    prefill: from the iteration of its first chunk. decode: from its first token, or from its swap-in. preempted:
+    released, to be recomputed. swapped: on the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,10 +84,8 @@ class PhaseRecorder(Recorder):
             self._begin(chunk.group.request.request_id, PREFILL, start_ps)
 
     def lives(self, workload: Workload) -> list[Life]:
-        """Every request of the workload that arrived before the end of the run, in order of arrival.
-
-        In a workload without known arrival times, requests that the scheduler has not considered are missing.
-        """
+        """Every request of the workload that arrived before the end of the run, in order of arrival. In a workload
+        without known arrival times, requests that the scheduler has not considered are missing."""
         timed = workload if workload.arrival_ps.any() else ()
         queued: dict[int, Request | Incoming] = {r.request_id: r for r in timed if r.arrival_ps <= self.end_ps}
         return [self._life(r) for r in sorted((queued | self._came).values(), key=lambda r: r.arrival_ps)]

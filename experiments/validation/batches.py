@@ -32,9 +32,7 @@ LARGEST_BATCH = 32  # of decode steps that are judged; larger ones are prompts m
 
 class Batch(NamedTuple):
     """batch_size prompts of input_len tokens each, and output_len tokens generated for each in beam_width beams.
-
-    device: the card as its driver names it; empty where all batches are of the one that the costs are of.
-    """
+    device: the card as its driver names it; empty where all batches are of the one that the costs are of."""
 
     model: str
     tensor_parallel: int
@@ -68,11 +66,9 @@ def with_predictions(table: pd.DataFrame, cost_of: CostOfBatch) -> pd.DataFrame:
 
 
 def with_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ more than prompts.
-
-    A step is the difference of the two latencies, less the predicted difference of their prompts. The shorter batch is
-    of the same kind, with fewer output tokens: the one whose prompts are nearest and not longer.
-    """
+    """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ more than prompts. A
+    step is the difference of the two latencies, less the predicted difference of their prompts. The shorter batch is of
+    the same kind, with fewer output tokens: the one whose prompts are nearest and not longer."""
     found = {}
     for _, alike in table[table["latency_ms"].notna()].groupby(ALIKE, sort=False):
         for place, batch in alike.iterrows():
@@ -160,11 +156,9 @@ def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
 
 
 def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOfBatch:
-    """The cost of a batch by model and degree; layer_s is what a layer takes beyond its kernels on so many GPUs.
-
-    A model is one of `models`, or one that ships. Matrix products take at least what their FLOPs need at PEAK_SHARE of
-    the peak.
-    """
+    """The cost of a batch by model and degree; layer_s is what a layer takes beyond its kernels on so many GPUs. A
+    model is one of `models`, or one that ships. Matrix products take at least what their FLOPs need at PEAK_SHARE of
+    the peak."""
 
     @cache
     def of(name: str, degree: int, device: str) -> ProfileCost:

@@ -48,9 +48,7 @@ def metrics(times: Times) -> dict[str, float]:
 
 def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:
     """A row for each metric that both have, and for the requests running where the log's folder has timeseries.csv.
-
-    label is what the rows are called, by default the log's path.
-    """
+    label is what the rows are called, by default the log's path."""
     ours, label = metrics(simulated), label or log
     rows = [Compared(label, name, value, ours[name]) for name, value in metrics(real).items() if name in ours]
     if samples := log and adjacent_path(log, "timeseries.csv"):

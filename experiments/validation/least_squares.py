@@ -29,11 +29,9 @@ class Point(NamedTuple):
 
 def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix, num_times: int) -> Point:
     """Steps of Gauss and Newton from `start`, the best point kept; of the unknowns the first num_times are no less than
-    0, and any other changes by a factor of FARTHEST at most.
-
-    A step is shortened where that helps. Where nothing helps it is taken whole, for another schedule may make a good
-    step look bad; after PATIENCE such steps in a row it ends.
-    """
+    0, and any other changes by a factor of FARTHEST at most. A step is shortened where that helps. Where nothing helps
+    it is taken whole, for another schedule may make a good step look bad; after PATIENCE such steps in a row it
+    ends."""
     here = best = at(start)
     waited = 0
     for _ in range(MAX_ROUNDS):

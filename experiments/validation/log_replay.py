@@ -43,11 +43,8 @@ class FrontEnd(NamedTuple):
 @dataclass(frozen=True)
 class Replayed:
     """A simulated run of a log: times in seconds as in the log, and those of the engine alone with the columns of its
-    spans of iterations, both as if the machine were as fast as the costs say.
-
-    preemptions are all of them, swaps those to the host. measured says who measured the costs, nothing where they are
-    not a profile's.
-    """
+    spans of iterations, both as if the machine were as fast as the costs say. preemptions are all of them, swaps those
+    to the host. measured says who measured the costs, nothing where they are not a profile's."""
 
     times: Times
     engine_times: Times
@@ -61,9 +58,7 @@ class Replayed:
 
 def server_config(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
     """The config of `testbed run` with these overrides; with cost=profile, model and server are the profile's.
-
-    server.num_blocks=N gives the pool in blocks. config_dir is a folder of the user's own choices.
-    """
+    server.num_blocks=N gives the pool in blocks. config_dir is a folder of the user's own choices."""
     _check_overrides(overrides)
     folders = (f"--config-dir={config_dir}",) if config_dir else ()
     own = [text for text in overrides if text.startswith(("server.", "model."))]
@@ -83,9 +78,7 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
 
 def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, slowness: float = 1.0) -> Replayed:
     """Serve the log's requests at their times of arrival, on a machine that takes `slowness` times as long for all.
-
-    Without a front end it is what the profile has of one; a log of the engine has none.
-    """
+    Without a front end it is what the profile has of one; a log of the engine has none."""
     arrivals = Part("testbed.sim.arrivals.Replay", {"speedup": slowness})
     setup = build(replace(config, trace=Part(log), arrivals=arrivals))
     recorder = run(setup).recorder

@@ -27,10 +27,8 @@ class Described(NamedTuple):
 def described(
     logs: Sequence[VllmLog], config: RunConfig, overrides: Sequence[str], blocks_from_log: bool = False
 ) -> list[Described]:
-    """The server of each log, with what speaks against the log itself.
-
-    blocks_from_log: without a recorded number, the logs' high-water mark is the pool.
-    """
+    """The server of each log, with what speaks against the log itself. blocks_from_log: without a recorded number, the
+    logs' high-water mark is the pool."""
     configured = any(text.startswith(POOL) for text in overrides)
     found = []
     for log in logs:

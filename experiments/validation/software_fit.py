@@ -29,12 +29,10 @@ ALIKE = 0.9  # correlation beyond which two times cannot be separated
 
 @dataclass
 class Problem:
-    """Logs with their servers' configs, and the times to fit.
-
-    Several logs have a slowness each, whose product is 1: the profile's kernels are right for their middle. scales: a
-    single log has one too, which scales the profile's kernels. until_s: what ended later than this second of its log is
-    not looked at. simulated counts the runs so far, best is the least root mean square error.
-    """
+    """Logs with their servers' configs, and the times to fit. Several logs have a slowness each, whose product is 1:
+    the profile's kernels are right for their middle. scales: a single log has one too, which scales the profile's
+    kernels. until_s: what ended later than this second of its log is not looked at. simulated counts the runs so far,
+    best is the least root mean square error."""
 
     logs: Sequence[VllmLog]
     configs: Sequence[RunConfig]
@@ -73,11 +71,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Times in seconds by name, without those that came out below zero; slowness by the log's path.
-
-    Standard errors are of both, but for the first of several logs; correlations are of times.
-    error is the root of the mean squared relative error that remains.
-    """
+    """Times in seconds by name, without those that came out below zero; slowness by the log's path. Standard errors are
+    of both, but for the first of several logs; correlations are of times. error is the root of the mean squared
+    relative error that remains."""
 
     times_s: dict[str, float]
     slowness: dict[str, float]
@@ -125,12 +121,9 @@ def fit(problem: Problem) -> Fitted:
 
 def _at(problem: Problem, values: Matrix, kinds: slice) -> Point:
     """What these unknowns leave: errors of every request's TTFT and TPOT, or of one kind, in units of its mean in that
-    log; and how each unknown moves them.
-
-    The schedule being what it is, a request waits for every iteration between two of its moments, for every resident
-    request in each and for every token that they schedule: so often it has each software time, and all of it again
-    where the machine is slower.
-    """
+    log; and how each unknown moves them. The schedule being what it is, a request waits for every iteration between two
+    of its moments, for every resident request in each and for every token that they schedule: so often it has each
+    software time, and all of it again where the machine is slower."""
     times, slowness = problem.named(values)
     front_end = FrontEnd(*(times.get(name, 0.0) for name in FRONT))
     residuals, jacobian = [], []

@@ -21,10 +21,8 @@ SAVING = {"memory_saving": "memory_saving.per_iteration"}
 
 @dataclass(kw_only=True)
 class Averages(Study):
-    """Every system in every panel; the value of a quantity is the mean over the seeds, one seed by default.
-
-    ratios: published ratios of a quantity, of one system over another in one setting.
-    """
+    """Every system in every panel; the value of a quantity is the mean over the seeds, one seed by default. ratios:
+    published ratios of a quantity, of one system over another in one setting."""
 
     common: Sequence[str]
     systems: Sequence[str]

@@ -75,9 +75,7 @@ class BlockSizes(Study):
 
 def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Finding:
     """Every size of the claimed range is within NEAR of the best one, and none outside is better by more than SLACK.
-
-    Where the claim says from which size on latency is markedly worse, each of those is worse than all of the range.
-    """
+    Where the claim says from which size on latency is markedly worse, each of those is worse than all of the range."""
     low, high = claim["sizes"]
     claimed, others = curve.loc[low:high], curve.drop(curve.loc[low:high].index)
     margins = [1 - (claimed.max() / curve.min() - 1) / NEAR, 1 - (claimed.min() / others.min() - 1) / SLACK]
@@ -151,10 +149,8 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
 
 @dataclass(kw_only=True)
 class Recovery(BlockSizes):
-    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`.
-
-    drawn_share: what the published figure shows of a measured recompute; findings are compared with the figure.
-    """
+    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`. drawn_share:
+    what the published figure shows of a measured recompute; findings are compared with the figure."""
 
     num_tokens: int
     machines: Mapping[str, Sequence[str]]

@@ -48,10 +48,8 @@ def block_size(config: RunConfig) -> int:
 
 @dataclass(kw_only=True)
 class PrefixCache(EvictionOrders):
-    """Untimed replay, where Belady's order is a bound.
-
-    `traces` says what to do by name of trace: the one whose file is given, else the last.
-    """
+    """Untimed replay, where Belady's order is a bound. `traces` says what to do by name of trace: the one whose file is
+    given, else the last."""
 
     traces: Mapping[str, Mapping[str, Any]]
 
@@ -83,10 +81,8 @@ class PrefixCache(EvictionOrders):
 
 @dataclass(kw_only=True)
 class AgentSessions(EvictionOrders):
-    """A closed loop of agentic sessions: what each eviction order finds, and what its users wait.
-
-    A slower cache also slows its own arrivals, so latency is the measure, not throughput.
-    """
+    """A closed loop of agentic sessions: what each eviction order finds, and what its users wait. A slower cache also
+    slows its own arrivals, so latency is the measure, not throughput."""
 
     pool_blocks: Sequence[int]
 
@@ -116,11 +112,9 @@ WAYS = {OUT: "to the host", INTO: "from the host"}
 
 @dataclass(kw_only=True)
 class Tiers(Study):
-    """One run for each trace whose file is given, each system and each size of the tier `dram`.
-
-    Next to open loops are untimed replays of an LRU cache as large as all tiers together, and as the DRAM alone, which
-    has a copy of what the GPUs cache where the tiers are inclusive. A closed loop has no order of its own to replay.
-    """
+    """One run for each trace whose file is given, each system and each size of the tier `dram`. Next to open loops are
+    untimed replays of an LRU cache as large as all tiers together, and as the DRAM alone, which has a copy of what the
+    GPUs cache where the tiers are inclusive. A closed loop has no order of its own to replay."""
 
     common: Sequence[str]
     traces: Mapping[str, Sequence[str]]

@@ -23,11 +23,9 @@ RowKey = tuple[str, str, str, str]  # figure, setting, system and quantity: what
 
 
 class Finding(NamedTuple):
-    """A number to compare with the paper, or several that must all agree with it.
-
-    Where its numbers alone cannot say how far inside its tolerance a claim is, `margin` does, in the same units as
-    `scorecard.margin`; `note` says why. grid_ends: the ratio of the last rates that the paper's own scripts ran.
-    """
+    """A number to compare with the paper, or several that must all agree with it. Where its numbers alone cannot say
+    how far inside its tolerance a claim is, `margin` does, in the same units as `scorecard.margin`; `note` says why.
+    grid_ends: the ratio of the last rates that the paper's own scripts ran."""
 
     figure: str
     setting: str
@@ -54,10 +52,8 @@ def numbers_of(summary: Mapping[str, Any], **paths: str) -> Row:
 
 @dataclass(kw_only=True)
 class Study(ABC):
-    """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers.
-
-    drawing: the function that draws its table.
-    """
+    """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers. drawing: the
+    function that draws its table."""
 
     name: str
     covers: Sequence[str]
