@@ -2,12 +2,8 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from testbed.experiments.commands.parser import Parser
-
-if TYPE_CHECKING:
-    from testbed.api import Capacity
 
 PROBES = Path("runs/capacity")  # apart from the runs that a person has asked for
 NUMBERS = (
@@ -37,24 +33,18 @@ def main(argv: list[str]) -> None:
     from testbed.experiments.runs.vllm_words import expand
 
     words = options.overrides if options.from_vllm is None else expand(options.from_vllm, options.overrides)
+    needed = f"{100 * options.share:g}%"
+
+    def show(rate: float, inside: float) -> None:  # immediately: a search may take minutes
+        verdict = "keeps" if inside >= options.share else "misses"
+        print(f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {needed}", file=sys.stderr, flush=True)
+
     found = capacity(
         *words, share=options.share, low=options.low, high=options.high,
-        precision=options.precision, folder=options.runs,
-        seen=lambda rate, inside: show_probe(rate, inside, options.share),
+        precision=options.precision, folder=options.runs, seen=show,
     )  # fmt: skip
-    print(answer(found))
-
-
-def show_probe(rate: float, inside: float, share: float) -> None:
-    """Print one rate to standard error immediately: a search may take minutes."""
-    verdict = "keeps" if inside >= share else "misses"
-    print(f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {100 * share:g}%", file=sys.stderr, flush=True)
-
-
-def answer(found: "Capacity") -> str:
-    """The answer in one line."""
     inside, goodput = next(point[1:] for point in found.points if point[0] == found.rate)
-    return (
+    print(
         f"capacity: {found.rate:g} req/s, simulated: {100 * inside:.1f}% of the requests meet the SLO "
-        f"({100 * found.share:g}% must), goodput {goodput:.3g} req/s"
+        f"({needed} must), goodput {goodput:.3g} req/s"
     )

@@ -79,7 +79,10 @@ def dispatch(argv: list[str]) -> int:
         print(help_text())
         return 0
     if argv[0] in ("-V", "--version"):
-        print(version_text())
+        from testbed.compiled import release
+
+        version = release() or "of a source tree that is not installed"
+        print(f"testbed {version}, Python {sys.version.partition(' ')[0]}")
         return 0
     try:
         prepare_working_folder()
@@ -105,13 +108,6 @@ def help_text() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = "\n".join(f"  {name:<{width}}{text}" for name, text in COMMANDS.items())
     return HELP_TEXT.format(commands=lines)
-
-
-def version_text() -> str:
-    """The version of testbed and of Python."""
-    from testbed.compiled import release
-
-    return f"testbed {release() or 'of a source tree that is not installed'}, Python {sys.version.partition(' ')[0]}"
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:

@@ -102,7 +102,11 @@ def fit_profile(argv: list[str]) -> None:
     console, base = wide_console(), _base(options)
     with TemporaryDirectory() as folder:
         built, lines, parts = _made(options, base, Path(folder) / "profile.json")
-    console.print(f"scaled: {_origin(base)}")
+    made = base["fingerprint"]
+    source = made.get("from", made)
+    gpus = f"{base['num_gpus']} x {source.get('device')} ({source.get('source')})"
+    carried = f", carried to the data sheet of {made['device']}" if "from" in made else ""
+    console.print(f"scaled: {base['model']['name']} on {gpus}{carried}")
     for line in lines:
         console.print(line)
     console.print(plain_table(("error of", *parts), table(parts)))
@@ -150,13 +154,6 @@ def _base(options: Any) -> dict[str, Any]:
     if model is None or gpu is None:
         raise InputError("--model, --gpu: both select the nearest profile (give both, or a profile by --from)")
     return nearest(model, options.tensor_parallel, gpu)
-
-
-def _origin(base: dict[str, Any]) -> str:
-    print_ = base["fingerprint"]
-    source = print_.get("from", print_)
-    carried = f", carried to the data sheet of {print_['device']}" if "from" in print_ else ""
-    return f"{base['model']['name']} on {base['num_gpus']} x {source.get('device')} ({source.get('source')}){carried}"
 
 
 def _scaled_by(fitted: "Fitted") -> Iterator[str]:

@@ -49,7 +49,8 @@ def _found(text: str, names: Mapping[str, str], pattern: str, start: int = 0) ->
 def in_yaml(text: str) -> Iterator[Edit]:
     """Keys of a run's config or of a choice's file; options and module names in its texts. Raises YAMLError."""
     for root in yaml.compose_all(text, Loader=yaml.SafeLoader):
-        is_trace = any(key == "_target_" and node.value.startswith("testbed.traces.") for key, node in _values(root))
+        pairs = root.value if isinstance(root, yaml.MappingNode) else []
+        is_trace = any(key.value == "_target_" and str(n.value).startswith("testbed.traces.") for key, n in pairs)
         for key, node in _scalars(root, "trace." if is_trace else ""):
             start, source = node.start_mark.index, text[node.start_mark.index : node.end_mark.index]
             if not key:
@@ -58,11 +59,6 @@ def in_yaml(text: str) -> Iterator[Edit]:
             elif key in kinds()["option"]:
                 old, new = (name.rpartition(".")[2] for name in (key, kinds()["option"][key]))
                 yield Edit(text.index(old, start + node.value.rfind(old)), old, new)
-
-
-def _values(root: yaml.Node) -> list[tuple[str, yaml.ScalarNode]]:
-    pairs = root.value if isinstance(root, yaml.MappingNode) else []
-    return [(key.value, value) for key, value in pairs if isinstance(value, yaml.ScalarNode)]
 
 
 def _scalars(node: yaml.Node, above: str) -> Iterator[tuple[str, yaml.ScalarNode]]:

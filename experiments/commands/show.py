@@ -1,9 +1,7 @@
 """`testbed compare`, `report`, `show-memory` and `timeline`: finished runs as tables, pages and traces."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands.parser import Parser, add_window, window
@@ -67,23 +65,23 @@ def show_memory(argv: list[str]) -> None:
     add_window(this, "show ")
     this.add_argument("--out", metavar="DIR", type=Path, help=f"write {MEMORY_MAP} here; default: RUN")
     options = this.parse_args(argv)
+    from testbed.core.request import PS
     from testbed.experiments.commands.console import wide_console
-    from testbed.experiments.memory_map.map_page import page, remarks, retrace, title_of
+    from testbed.experiments.memory_map.map_page import page, retrace, title_of
     from testbed.experiments.runs.progress import spoken
-    from testbed.experiments.runs.run_folder import complete, read_config
-    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.runs.run_folder import changed_since, read_config
 
-    start_s, stop_s = window(options)
-    config = read_config(options.run)
+    part, config = window(options), read_config(options.run)
     with spoken(lambda: "simulating again, step by step"):
-        trace = retrace(config, start_s, stop_s)
+        trace = retrace(config, *part)
     out = options.out or options.run
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / MEMORY_MAP, page(trace, title_of(trace, config)))
     console = wide_console()
     console.print(str(out / MEMORY_MAP))
-    ends_by_itself = stop_s is None and config.window_s is None
-    for remark in remarks(trace, complete(options.run) if ends_by_itself else None):
+    if trace.num_states > len(trace.frames):
+        console.print(f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in")
+    for remark in changed_since(options.run, config, part, trace.end_ps / PS, "page"):
         console.print(remark)
 
 
@@ -100,27 +98,15 @@ def timeline(argv: list[str]) -> None:
     this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{TIMELINE}; a name in .gz is packed")
     options = this.parse_args(argv)
     from testbed.experiments.commands.console import wide_console
-    from testbed.experiments.timeline.chrome_trace import write_trace
+    from testbed.experiments.runs.run_folder import changed_since, read_config
+    from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
-    console = wide_console()
-    trace = trace_of_folder(options.run, *window(options), say=console.print)
+    console, part, config = wide_console(), window(options), read_config(options.run)
+    trace, end_s = trace_of(config, *part)
+    for remark in changed_since(options.run, config, part, end_s, "trace"):
+        console.print(remark)
     out = options.out or options.run / TIMELINE
     out.parent.mkdir(parents=True, exist_ok=True)
     write_trace(out, trace)
     events = len(trace["traceEvents"])
     console.print(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")
-
-
-def trace_of_folder(
-    folder: Path, start_s: float = 0.0, stop_s: float | None = None, say: Callable[[str], object] = str
-) -> dict[str, Any]:
-    """The trace of a run folder's config, from start_s to stop_s or the end, in seconds; `say` receives remarks."""
-    from testbed.experiments.runs.run_folder import changed_since, complete, read_config
-    from testbed.experiments.timeline.chrome_trace import trace_of
-
-    config = read_config(folder)
-    trace, end_s = trace_of(config, start_s, stop_s)
-    if stop_s is None and config.window_s is None:
-        for remark in changed_since(complete(folder), end_s, "trace"):
-            say(remark)
-    return trace

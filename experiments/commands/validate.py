@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
     if options.csv:
         _write(options.csv, rows, effects)
     if options.figure:
-        from testbed.experiments.validation.figure import draw  # matplotlib takes a second to import
+        from testbed.experiments.validation.deviations import draw
 
         draw([(names[log.path], log.times, replayed.times) for log, _, replayed in runs], options.figure)
         console.print(f"figure: {options.figure}")

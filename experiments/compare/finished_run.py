@@ -158,7 +158,8 @@ def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
         rows.append((SOFTWARE, table["duration_s"] - table["gpu_s"], table["cost_s"] - table["kernels_s"]))
     else:
         rows = [(f"all of: {kind}", part["duration_s"], part["cost_s"]) for kind, part in table.groupby("kind")]
-    found = [_term(name, took, predicted_s, busy_s) for name, took, predicted_s in rows]
+    sums = [(name, len(took), float(took.sum()), float(predicted_s.sum())) for name, took, predicted_s in rows]
+    found = [Term(*one, 100 * (one[3] - one[2]) / busy_s if busy_s else 0.0) for one in sums]
     return sorted(found, key=lambda term: -abs(term.error_s))
 
 
@@ -208,8 +209,3 @@ def without_software(cost: Part) -> Part:
     target = locate(cost.target, "cost")
     none = [field.name for field in fields(target) if field.name.startswith("overhead")] if is_dataclass(target) else []
     return replace(cost, parameters={**cost.parameters, **nested, **dict.fromkeys(none, 0.0)})
-
-
-def _term(name: str, took: pd.Series, predicted_s: pd.Series, busy_s: float) -> Term:
-    measured, predicted = float(took.sum()), float(predicted_s.sum())
-    return Term(name, len(took), measured, predicted, 100 * (predicted - measured) / busy_s if busy_s else 0.0)

@@ -31,7 +31,8 @@ def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
     """A curve for each run; a run without tables has none."""
     timed = [run for run in runs if run.spans is not None]
     served = [(run.name, run.requests) for run in runs if run.requests is not None]
-    grids = [over_time(_all_columns(run.spans)) for run in timed if run.spans is not None]
+    absent = dict.fromkeys(("waiting", "swapped"), 0)  # in tables of older versions
+    grids = [over_time({**absent, **dict(run.spans)}) for run in timed if run.spans is not None]
     for label, (columns, scale) in OVER_TIME.items() if grids else ():
         series = [
             Series(run.name, grid["time_s"], sum(grid[name] for name in columns) / scale)
@@ -51,11 +52,6 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
     found = pd.DataFrame({"arrival": arrival, "ttft": ttft}).groupby(interval).mean()
     return found["arrival"], found["ttft"]
-
-
-def _all_columns(spans: pd.DataFrame) -> pd.DataFrame:
-    """Spans with the queue columns that older versions lack."""
-    return spans.assign(**{name: 0 for name in ("waiting", "swapped") if name not in spans})
 
 
 MANY_TIMES = 900.0  # percent; above, a factor reads better

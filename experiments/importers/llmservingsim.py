@@ -10,10 +10,11 @@ import numpy as np
 import yaml
 
 from testbed.core.errors import InputError
+from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
 from testbed.cost.unequal_lengths import AXES
 from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
-from testbed.experiments.importers.known_shapes import data_sheet, is_known, model_asked, model_named
+from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
 from testbed.traces.files import MAX_LEN, numbers, plain_or_packed, read_table, require
 
 NAME = "LLMServingSim"
@@ -86,7 +87,7 @@ def _meta(folder: Path) -> Mapping[str, Any]:
 
 def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
     reported = str(meta.get("model") or "")
-    if requested.model and is_known(reported):
+    if requested.model and known_name(reported)[1] in model_names():
         return model_asked(requested.model, model_named(reported), folder)
     if not (requested.model or reported):
         raise InputError(f"{folder}: no meta.yaml says which model this is; say it by --model")

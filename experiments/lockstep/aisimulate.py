@@ -16,6 +16,8 @@ from testbed.memory.prefix_cache.prefix_index import block_contents
 from testbed.sim.simulation import simulate
 
 MS = PS // 1000
+PS_PER_US = PS // 10**6
+TIMES = ("arrival", "finish")
 
 
 class FixedTimes(CostModel):
@@ -43,16 +45,13 @@ def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Ite
         return
     start_ps = requests[0].arrival_ps  # where its clock begins
     requests = [one._replace(arrival_ps=one.arrival_ps - start_ps) for one in requests]
-    ours, theirs = _ours(setup, requests, step_ps), _theirs(core, options, requests, step_ps)
-    equal = sum((ours & theirs).values())
-    yield f"AISimulate: {equal:,} of {len(requests):,} requests have their last token when ours have it"
-
-
-def _ours(setup: Setup, requests: Sequence[Request], step_ps: int) -> Counter[tuple[int, ...]]:
     built = build(setup.config)
     rows = simulate(requests, built.scheduler, FixedTimes(step_ps), built.model.max_len).requests.columns()
-    names = ("arrival_ps", "prompt_len", "output_len", "finish_ps")
-    return Counter(zip(*(_rounded(rows[name].tolist(), name) for name in names), strict=True))
+    arrival_us, finish_us = ([round(ps / PS_PER_US) for ps in rows[f"{name}_ps"].tolist()] for name in TIMES)
+    lengths = rows["prompt_len"].tolist(), rows["output_len"].tolist()
+    ours: Counter[tuple[int, ...]] = Counter(zip(arrival_us, *lengths, finish_us, strict=True))
+    equal = sum((ours & _theirs(core, options, requests, step_ps)).values())
+    yield f"AISimulate: {equal:,} of {len(requests):,} requests have their last token when ours have it"
 
 
 def _theirs(core: Any, options: Options, requests: Sequence[Request], step_ps: int) -> Counter[tuple[int, ...]]:
@@ -74,10 +73,6 @@ def _theirs(core: Any, options: Options, requests: Sequence[Request], step_ps: i
     return Counter(
         (round(row[names[0]] * 1000), row[names[1]], row[names[2]], round(row[names[3]] * 1000)) for row in rows
     )
-
-
-def _rounded(column: list[int], name: str) -> list[int]:
-    return [round(value * 10**6 / PS) for value in column] if name.endswith("_ps") else column
 
 
 def _lines(requests: Sequence[Request], block_size: int) -> Iterator[str]:

@@ -33,7 +33,8 @@ class Ours:
         arriving, now_ps, preempted = deque(requests), 0, list[int]()
         while True:
             while arriving and arriving[0].arrival_ps <= now_ps:
-                self._add(arriving.popleft())
+                self.outputs.arrived(arriving[0])
+                self.scheduler.add(arriving.popleft().incoming)
             stale = [group for group in self.scheduler.state.ended if group.batch is not None]
             plan = self.scheduler.plan()
             preempted += [group.request.request_id for group in (*plan.preempted, *plan.ended_early)]
@@ -59,10 +60,6 @@ class Ours:
             lines.append(f"running {group.request.request_id}: {seq.num_stored} stored, {blocks} blocks")
         waiting = (f"{group.request.request_id} ({group.prefill_len} tokens)" for group in state.waiting)
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
-
-    def _add(self, request: Request) -> None:
-        self.outputs.arrived(request)
-        self.scheduler.add(request.incoming)
 
     def _tokens(self, plan: Plan, stale: list[SequenceGroup]) -> dict[int, int]:
         """Tokens by request; those of `stale` may have taken one step more and have left the batch since."""
@@ -117,10 +114,14 @@ class Theirs:
             output = self.scheduler.schedule() if self.scheduler.has_requests() else None
             if output is not None:
                 self._preempted += map(int, output.preempted_req_ids or ())
-                planned.append((output, self._sampling(output)))
+                tokens, scheduled = output.num_scheduled_tokens, self.scheduler.requests
+                # An iteration brings an output token but to those that have a chunk of the prompt before them.
+                planned.append((output, {name for name in tokens if not scheduled[name].is_prefill_chunk}))
                 if output.total_num_scheduled_tokens:
-                    begins_ps = now_ps + iteration_ps * (len(planned) - 1)
-                    yield self._iteration(output, begins_ps)
+                    begins_ps, preempted = now_ps + iteration_ps * (len(planned) - 1), tuple(self._preempted)
+                    self._preempted = []
+                    num_free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+                    yield Iteration(begins_ps, {int(name): n for name, n in tokens.items()}, preempted, num_free)
                     if len(planned) < depth:
                         continue
             if planned:
@@ -148,15 +149,6 @@ class Theirs:
         stop = None if self.options.ignore_eos else Tokens.STOP
         self._requests[str(request.request_id)] = request
         self.scheduler.add_request(vllm.make_request(request.request_id, tokens, most, stop, self._hasher))
-
-    def _iteration(self, output: Any, now_ps: int) -> Iteration:
-        tokens = {int(name): number for name, number in output.num_scheduled_tokens.items()}
-        preempted, self._preempted = tuple(self._preempted), []
-        return Iteration(now_ps, tokens, preempted, self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
-
-    def _sampling(self, output: Any) -> set[str]:
-        """Whose iteration brings an output token: all but those that have a chunk of the prompt before them."""
-        return {name for name in output.num_scheduled_tokens if not self.scheduler.requests[name].is_prefill_chunk}
 
     def _update(self, output: Any, sampling: set[str]) -> None:
         from vllm.v1.outputs import ModelRunnerOutput

@@ -11,7 +11,7 @@ in slots.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import product
 from math import gcd
 from typing import Any
@@ -22,7 +22,6 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import Extent, NonSequenceSlots, ceil_div
 from testbed.experiments.pages.page import render
-from testbed.experiments.runs.run_folder import changed_since
 from testbed.sim.memory_trace import Frame, MemoryTrace, thinned, trace_memory
 
 MAX_CHARACTERS = 3_000_000
@@ -157,10 +156,3 @@ def title_of(trace: MemoryTrace, config: RunConfig) -> str:
 def page(trace: MemoryTrace, title: str) -> str:
     """memory_map.html: one file with its data, style and script, which needs no network."""
     return render("memory_map/page/page.html", title=title, data=encode(trace), scripts=SCRIPTS)
-
-
-def remarks(trace: MemoryTrace, summary: dict[str, Any] | None) -> Iterator[str]:
-    """Remarks for the reader of the page; `summary` is the folder's."""
-    if trace.num_states > len(trace.frames):
-        yield f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in"
-    yield from changed_since(summary, trace.end_ps / PS, "page")

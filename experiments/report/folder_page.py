@@ -61,7 +61,11 @@ def anchor(title: str) -> str:
 
 def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
     """Differences, curves, a table with the differing keys as columns, and a card for each run with tables."""
-    different = varying(runs).sort_values(list(varying(runs)), key=_as_numbers) if len(runs) > 1 else varying(runs)
+    different = varying(runs)
+    if len(runs) > 1:
+        different = different.sort_values(
+            list(different), key=lambda values: pd.to_numeric(values) if _are_numbers(values) else values
+        )
     runs = [runs[i] for i in different.index]
     different = different.reset_index(drop=True)
     values = different.to_numpy().tolist()
@@ -96,10 +100,6 @@ def _are_numbers(values: pd.Series) -> bool:
     return bool(pd.to_numeric(values, errors="coerce").notna().all())
 
 
-def _as_numbers(values: pd.Series) -> pd.Series:
-    return pd.to_numeric(values) if _are_numbers(values) else values
-
-
 def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
     found = [main_numbers(run.summary) for run in runs]
     known = [name for name in MAIN if any(name in row for row in found)]
@@ -122,7 +122,8 @@ def folder_page(folders: Sequence[Path]) -> str:
 
 def _folder(folder: Path) -> Iterator[Markup]:
     """The parts of one folder, by the command that wrote it."""
-    runs = _runs(folder / "runs" if (folder / CARD).is_file() else folder)
+    paths = (folder / "runs" if (folder / CARD).is_file() else folder).glob(f"*/{SUMMARY}")
+    runs = [read_run(path.parent.name, path.parent) for path in sorted(paths)]
     if (folder / CARD).is_file():
         card = pd.read_csv(folder / CARD, keep_default_na=False, dtype=str)
         yield reproduction(folder, card, runs)
@@ -139,11 +140,6 @@ def _folder(folder: Path) -> Iterator[Markup]:
     yield _profiles([run.summary for run in runs])
 
 
-def _runs(folder: Path) -> list[FinishedRun]:
-    """The finished runs in a folder, by name."""
-    return [read_run(path.parent.name, path.parent) for path in sorted(folder.glob(f"*/{SUMMARY}"))]
-
-
 def _profiles(summaries: Sequence[dict[str, Any]]) -> Markup:
     """Where the costs came from and how far off such were; each different profile that they came from, once."""
     costs = sorted({costs_of(summary) for summary in summaries} - {""})
@@ -155,7 +151,7 @@ def _profiles(summaries: Sequence[dict[str, Any]]) -> Markup:
 def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Markup:
     """All parts of a reproduction. card: scorecard.csv as text."""
     drawn = sorted(folder.glob("*.png"), key=_number)
-    pictures = [Picture(path.read_bytes(), described(path.stem, of_figure(card, path.stem))) for path in drawn]
+    pictures = [Picture(path.read_bytes(), described(path.stem, card)) for path in drawn]
     return render(
         "report/reproduction.html",
         folder=folder.name,
@@ -175,14 +171,9 @@ def title(stem: str) -> str:
     return str(hydra.utils.get_method(drawing).__doc__).partition("\n")[0].rstrip(".")
 
 
-def of_figure(card: pd.DataFrame, stem: str) -> pd.DataFrame:
-    """The scorecard's rows of a figure and its panels that have both numbers; Figure 1 has none of Figure 11's."""
-    rows = card[card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?")]
-    return rows[rows["simulated"] != ""]
-
-
-def described(stem: str, rows: pd.DataFrame) -> str:
-    """The figure's text alternative: its numbers, published and simulated."""
+def described(stem: str, card: pd.DataFrame) -> str:
+    """A figure's text alternative: the numbers of it and its panels; Figure 1 has none of Figure 11's."""
+    rows = card[card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?") & (card["simulated"] != "")]
     sentences = [
         f"{what_of(row)}: {_text(row['simulated'])}" + (f" (published {row['published']})" if row["published"] else "")
         for row in rows.to_dict("records")

@@ -58,7 +58,8 @@ class HydraFrontEnd:
             if isinstance(value, str) and key in GROUPS:
                 words.append(f"{KEYS.get(key, key)}={value}")
             elif isinstance(value, SPECS):
-                nodes["server.gpu" if key == "gpu" else key] = _node(value)
+                blocks = {"num_blocks": None} if isinstance(value, ServerSpec) else {}
+                nodes["server.gpu" if key == "gpu" else key] = asdict(value) | blocks
             elif key in KINDS and not isinstance(value, Mapping):
                 objects[key] = _part(value)
                 words.append(f"{key}={CUSTOM}")
@@ -142,8 +143,3 @@ def _python(value: Any) -> Any:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return [_python(item) for item in value]
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
-
-
-def _node(spec: Any) -> dict[str, Any]:
-    node = asdict(spec)
-    return node | {"num_blocks": None} if isinstance(spec, ServerSpec) else node

@@ -40,7 +40,8 @@ def hashes(opened: Iterable[str], config: RunConfig) -> dict[str, str]:
     if all(part.name.startswith("testbed.") for part in config.parts.values()):
         return {}
     named = {path.resolve() for _, path in input_files(config)}
-    paths = sorted({_source(Path(path)) for path in opened})
+    sources = (source_from_cache(path) if path.endswith(".pyc") else path for path in opened)
+    paths = sorted({Path(path).resolve() for path in sources})
     return {str(path): content_hash(path) for path in paths if path not in named and _is_users(path)}
 
 
@@ -59,18 +60,13 @@ def _listen() -> None:
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _under_way and _is_for_reading(*arguments) and not isinstance(arguments[0], int):
-        path = os.path.abspath(os.fsdecode(arguments[0]))
+    if event != "open" or not _under_way or isinstance(arguments[0], int):
+        return
+    path, mode, flags = arguments
+    if flags & os.O_ACCMODE == os.O_RDONLY if mode is None else not set(mode) & set("wax+"):
+        path = os.path.abspath(os.fsdecode(path))
         for found in _under_way:
             found.add(path)
-
-
-def _is_for_reading(path: Any, mode: str | None, flags: int) -> bool:
-    return flags & os.O_ACCMODE == os.O_RDONLY if mode is None else not set(mode) & set("wax+")
-
-
-def _source(path: Path) -> Path:
-    return Path(source_from_cache(path)).resolve() if path.suffix == ".pyc" else path.resolve()
 
 
 def _is_users(path: Path) -> bool:

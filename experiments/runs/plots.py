@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from testbed.experiments.pages.page import Chart, Series
-from testbed.experiments.runs.whole_files import write_with
+from testbed.experiments.runs.whole_files import whole
 
 # Blue, orange and grey of unlike lightness, which colour-blind readers distinguish; kinds without tokens are hatched.
 KIND_COLORS = {"token_states": "#2f78b7", "reserved": "#ffd9a8", "internal": "#f28e2b", "external": "#b4b8bf"}
@@ -66,8 +66,8 @@ def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the suffix. Equal figures give equal bytes."""
     metadata = {{".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix, "Software"): None}
-    with mpl.rc_context(RC):
-        write_with(path, lambda temporary: figure.savefig(temporary, metadata=metadata, dpi=200))
+    with mpl.rc_context(RC), whole(path) as temporary:
+        figure.savefig(temporary, metadata=metadata, dpi=200)
 
 
 def log_x(axes: Axes, low: float, high: float) -> None:
@@ -107,9 +107,28 @@ Grid = dict[str, NDArray[np.float64]]
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
-    """The charts of one run: memory, batch and latencies. Tables are data frames, or columns by name."""
+    """Memory by kind, requests by state, and latencies of one run. Tables are data frames, or columns by name."""
     grid = over_time(spans)
-    return [memory_chart(grid, num_slots, all_free(spans)), batch_chart(grid), latency_chart(requests)]
+    # In a paged pool all slots that are not held are free and interchangeable.
+    apart = ("rounding", "external_fragmentation")
+    is_free = all(name in spans and not np.any(np.asarray(spans[name])) for name in apart)
+    labels = [*list(KIND_LABELS.values())[:-1], FREE if is_free else KIND_LABELS["external"]]
+    used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
+    layers = zip(labels, [*used, 100 - sum(used)], strict=True)
+    shares = [Series(name, grid["time_s"], values) for name, values in layers]
+    names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
+    states = [Series(name, grid["time_s"], grid[name]) for name in names]
+    return [
+        Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", shares, stacked=True, top=100),
+        Chart("Requests by state", "Time (s)", "Requests", states),
+        latency_chart(requests),
+    ]
+
+
+def latency_chart(requests: Table) -> Chart:
+    """Share of requests answered within a normalized latency."""
+    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
+    return cdf_chart("Normalized latency (s/token)", {"requests": (finish - arrival) / output_len})
 
 
 def over_time(spans: Table) -> Grid:
@@ -128,26 +147,6 @@ def over_time(spans: Table) -> Grid:
     return table
 
 
-def all_free(spans: Table) -> bool:
-    """Whether all slots that are not held are free and interchangeable, as always in a paged pool."""
-    return all(name in spans and not np.any(np.asarray(spans[name])) for name in ("rounding", "external_fragmentation"))
-
-
-def memory_chart(grid: Grid, num_slots: int, free: bool = False) -> Chart:
-    """The pool by kind, stacked; `free`: slots that are not held are free, not external fragmentation."""
-    labels = [*list(KIND_LABELS.values())[:-1], FREE if free else KIND_LABELS["external"]]
-    used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
-    layers = zip(labels, [*used, 100 - sum(used)], strict=True)
-    series = [Series(name, grid["time_s"], shares) for name, shares in layers]
-    return Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", series, stacked=True, top=100)
-
-
-def latency_chart(requests: Table) -> Chart:
-    """Share of requests answered within a normalized latency."""
-    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
-    return cdf_chart("Normalized latency (s/token)", {"requests": (finish - arrival) / output_len})
-
-
 def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
     """For each name the share of its values up to each value; logarithmic where they span a decade."""
     found = {name: np.sort(np.asarray(values)[~np.isnan(values)]) for name, values in samples.items()}
@@ -158,14 +157,6 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
     whole = np.concatenate([*found.values(), np.empty(0)])
     is_log = bool(len(whole)) and 0 < 10 * whole.min() <= whole.max()
     return Chart(f"{label.partition(' (')[0]}, distribution", label, "Requests (%)", series, log_x=is_log, top=100)
-
-
-def batch_chart(grid: Grid) -> Chart:
-    """Requests that run, wait and are swapped out."""
-    names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
-    return Chart(
-        "Requests by state", "Time (s)", "Requests", [Series(name, grid["time_s"], grid[name]) for name in names]
-    )
 
 
 def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:

@@ -16,7 +16,7 @@ from testbed.core.errors import InputError
 from testbed.description import ID, RUN
 from testbed.experiments.runs.opened_files import INPUTS, hashes, have_changed, opened_files
 from testbed.experiments.runs.progress import watched
-from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_csv, write_json, write_text
+from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_cells, write_json, write_text
 from testbed.identity import run_id
 from testbed.result import Result
 from testbed.run import Run, keys_of_every_summary, run
@@ -106,8 +106,8 @@ def write_everything(folder: Path, setup: Setup, result: Run | Result) -> None:
     """Write the tables of requests and of iteration spans, the meaning of their columns, and their charts."""
     requests = with_identity(request_columns(result.recorder), setup.workload.rows)
     spans = span_columns(result.recorder)
-    write_csv(folder / "requests.csv", requests)
-    write_csv(folder / "iterations.csv", spans)
+    write_cells(folder / "requests.csv", requests)
+    write_cells(folder / "iterations.csv", spans)
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
     _draw(folder, requests, spans, setup)
 
@@ -138,8 +138,11 @@ def read_config(folder: Path) -> RunConfig:
         raise InputError(f"{path}: not the config of a run: {error}") from error
 
 
-def changed_since(summary: dict[str, Any] | None, end_s: float, shown: str) -> Iterator[str]:
-    """A remark where a repeated simulation ends at another time than its summary's; `shown` is the output's kind."""
+def changed_since(
+    folder: Path, config: RunConfig, part: tuple[float, float | None], end_s: float, shown: str
+) -> Iterator[str]:
+    """A remark where a simulation repeated to its end stops at another time than the folder's; `shown`: the output."""
+    summary = complete(folder) if part[1] is None and config.window_s is None else None
     if summary and summary["simulated_s"] != end_s:
         yield (
             f"the run ended at {summary['simulated_s']:g} s and would now end at {end_s:g} s: code or inputs have "

@@ -41,6 +41,7 @@ class Quantity(NamedTuple):
 
 
 SHARE, COUNT = "% of the pool", "count"
+STOPPED_TEXT = "the mean latency of all is at least {} s/token; what follows is of those that ended before"
 LATENCIES = {
     "normalized latency": ("s/token", "normalized_latency_s_per_token"),
     "TTFT": ("s", "ttft_s"),
@@ -149,11 +150,11 @@ def costs_of(summary: Mapping[str, Any]) -> str:
 def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, rates, batch = summary["requests"], summary["throughput"], summary["batch"]
     preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
-    stand_in = (summary.get(PROFILE) or {}).get("all_reduce")
+    stand_in, stopped = (summary.get(PROFILE) or {}).get("all_reduce"), summary.get(STOPPED)
     return [
         *described(summary.get(RUN, {})).items(),
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
-        *([("stopped early", _stopped(summary[STOPPED]))] if summary.get(STOPPED) is not None else []),
+        *([("stopped early", STOPPED_TEXT.format(number(stopped)))] if stopped is not None else []),
         *([("overloaded", in_words(summary[OVERLOAD]))] if summary.get(OVERLOAD) else []),
         ("simulated time", f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations"),
         ("throughput", f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} tokens/s"),
@@ -187,10 +188,6 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
         "costs": run["cost"],
         "workload": f"{run['trace']}, {run['arrivals']}, seed {run['seed']}",
     }
-
-
-def _stopped(at_least: float) -> str:
-    return f"the mean latency of all is at least {number(at_least)} s/token; what follows is of those that ended before"
 
 
 def _memory(summary: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,6 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a whole JSON file."""
     write_text(path, json.dumps(value, indent=2) + "\n")
-
-
-def write_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a whole file by another library's writer."""
-    with whole(path) as temporary:
-        write(temporary)
 
 
 @contextmanager
@@ -120,14 +114,10 @@ def _place() -> str:
 PLACE = _place()
 
 
-def write_csv(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write columns of numbers as a CSV, missing values empty, numbers with all digits."""
-    write_cells(path, {name: column.tolist() for name, column in columns.items()})
-
-
-def write_cells(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns of mixed cells as a CSV; None and NaN are missing."""
-    cells = [["" if value is None or value != value else value for value in column] for column in columns.values()]
+def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns, arrays or lists, as a CSV: None and NaN are empty, numbers have all digits."""
+    lists = [column.tolist() if hasattr(column, "tolist") else column for column in columns.values()]
+    cells = [["" if value is None or value != value else value for value in column] for column in lists]
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)

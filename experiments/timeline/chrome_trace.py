@@ -16,7 +16,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming, Request, Workload
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.experiments.runs.whole_files import write_text, write_with
+from testbed.experiments.runs.whole_files import whole
 from testbed.sched.plan import Plan
 from testbed.sim.recorder import Columns, Recorder
 from testbed.sim.simulation import simulate
@@ -227,8 +227,6 @@ def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = Non
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
     """Write a trace; a name that ends in .gz is packed, which Perfetto opens too."""
-    text = json.dumps(trace, separators=(",", ":")) + "\n"
-    if path.suffix == ".gz":
-        write_with(path, lambda temporary: temporary.write_bytes(gzip.compress(text.encode(), mtime=0)))
-    else:
-        write_text(path, text)
+    content = (json.dumps(trace, separators=(",", ":")) + "\n").encode()
+    with whole(path) as temporary:
+        temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)

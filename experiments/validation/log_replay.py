@@ -17,12 +17,12 @@ from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import check_key, composed, typed_config
-from testbed.experiments.validation.kv_blocks import meta_of
 from testbed.identity import content_hash
 from testbed.parts import Part
 from testbed.run import run
 from testbed.sim.recorder import Columns, request_columns, span_columns
-from testbed.traces.vllm_log import Times, VllmLog
+from testbed.traces.files import read_json
+from testbed.traces.vllm_log import Times, VllmLog, adjacent_path
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
 VLLM_UTILIZATION = 0.9  # its gpu_memory_utilization
@@ -157,6 +157,13 @@ def slowness_of(config: RunConfig, log: VllmLog) -> float:
         return 1.0
     known = read_profile(str(config.cost.parameters["path"]))["fingerprint"].get("slowness", {})
     return float(known.get(content_hash(log.path), 1.0))
+
+
+def meta_of(log: VllmLog) -> Mapping[str, Any]:
+    """meta.json in the log's folder, empty where there is none."""
+    path = adjacent_path(log.path, "meta.json")
+    found = read_json(str(path)) if path else {}
+    return found if isinstance(found, dict) else {}
 
 
 def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:

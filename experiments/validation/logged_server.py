@@ -1,18 +1,124 @@
-"""The server that a log's files describe: its KV blocks, and on several GPUs its links, set in the config."""
+"""What a log and its folder say of their server, set in the config: its KV blocks, its links; doubts about the log."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.core.request import Column
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
 from testbed.experiments.importers.imported import bench_link
-from testbed.experiments.validation.kv_blocks import doubts, high_water, meta_of, recorded_blocks
-from testbed.experiments.validation.log_replay import PROFILE_COST
-from testbed.traces.vllm_log import VllmLog
+from testbed.experiments.validation.log_replay import PROFILE_COST, meta_of
+from testbed.traces.vllm_log import Times, VllmLog
+
+NEAR = 0.95  # of the high-water mark, where the pool counts as full, and of the limit of running requests
+LONG = 20  # decode steps: where memory is free, a request is let in at the next iteration, and its prompt done soon
+RECURRING = 0.9  # of the prompts' lengths that are those of one period before
+FEWEST_LENGTHS = 8  # in a period; a benchmark of one length recurs by itself
+IMPOSSIBLE = 0.02  # of the requests
+
+
+class HighWater(NamedTuple):
+    """The most blocks that requests used at once; memory_short: whether somebody waited for blocks at about that
+    level, while fewer requests were running than the server's limit. Only then is it the size of the pool."""
+
+    blocks: int
+    memory_short: bool
+
+
+def recorded_blocks(meta: Mapping[str, Any]) -> tuple[int, int | None] | None:
+    """The number of KV blocks that meta.json has, and their size in tokens; None where it has none."""
+    for place in _places(meta):
+        count, size = place.get("num_gpu_blocks"), place.get("block_size")
+        if type(count) is int and count > 0:
+            return count, size if type(size) is int else None
+    return None
+
+
+def _places(meta: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    resolved = meta.get("resolved_config") or {}
+    for place in (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config")):
+        if isinstance(place, Mapping):
+            yield place
+
+
+def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:
+    """Blocks of requests between their first and last token, which grow by a token a step; at its first tokens and
+    just before its ends, where the sum is largest. Prompts on their way count nothing; blocks that are shared, or of
+    requests that are preempted meanwhile, count as if no block were shared."""
+    times, prompts = log.times, log.read().prompt_len
+    moments = np.unique(np.concatenate([times.first_token_s, np.nextafter(times.finish_s, -np.inf)]))
+    levels = np.array([_blocks_at(log, prompts, moment, block_size) for moment in moments])
+    full = moments[levels >= NEAR * levels.max()]
+    return HighWater(int(levels.max()), any(_memory_waited_for(log, moment, max_num_seqs) for moment in full))
+
+
+def _blocks_at(log: VllmLog, prompts: Column, moment: float, block_size: int) -> int:
+    times = log.times
+    here = (times.first_token_s <= moment) & (moment < times.finish_s)
+    first, finish, steps = times.first_token_s[here], times.finish_s[here], times.output_len[here] - 1
+    written = np.floor((moment - first) / (finish - first) * steps)
+    return int(np.ceil((prompts[here] + 1 + written) / block_size).sum())
+
+
+def _memory_waited_for(log: VllmLog, moment: float, max_num_seqs: int | None) -> bool:
+    times = log.times
+    waiting = (times.arrival_s <= moment) & (moment < times.first_token_s)
+    step_s = float(np.median(times.tpot_s)) if len(times.tpot_s) else 0.0
+    long = bool((times.ttft_s[waiting] > LONG * step_s).any())
+    return long and (max_num_seqs is None or times.running_at(np.array([moment]))[0] < NEAR * max_num_seqs)
+
+
+class Recurrence(NamedTuple):
+    """share of the prompts are as long as the one `period` requests before."""
+
+    period: int
+    share: float
+
+
+def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
+    """Lines for the reader; InputError where a prefix cache meets prompts that recur and whose contents are unknown."""
+    found = recurrence(log.read().prompt_len)
+    caches = "prefix_cach" in config.policy.name
+    if log.read().prompt_ids is None:
+        if found and caches:
+            raise InputError(
+                f"{log.path}: {found.share:.0%} of the prompts are as long as the one {found.period} requests before; "
+                "a prefix cache finds them again where they are the same. Give their contents (--workload FILE, ids or "
+                "hashes), or policy=paged for a server without a prefix cache"
+            )
+        if caches:
+            yield "no token ids (--workload): no prompt finds another's blocks"
+    if count := impossible_lengths(log.times):
+        yield (
+            f"{count:,} of {len(log.times.output_len):,} requests have more output tokens than another that was "
+            "decoding all the while: lengths were tokenized again, or one was preempted, or a step gave several tokens"
+        )
+
+
+def recurrence(prompt_len: Column) -> Recurrence | None:
+    """The shortest period with which nearly all lengths recur; None where there is none."""
+    for period in range(FEWEST_LENGTHS, len(prompt_len) // 2 + 1):
+        share = float((prompt_len[period:] == prompt_len[:-period]).mean())
+        if share >= RECURRING and len(set(prompt_len[:period].tolist())) >= FEWEST_LENGTHS:
+            return Recurrence(period, share)
+    return None
+
+
+def impossible_lengths(times: Times) -> int:
+    """How many requests have more output tokens than another whose decoding began no later and ended no earlier, if
+    these are more than a few. That one had a token in every iteration in which the other had one."""
+    wrong = sum(
+        bool(((times.first_token_s <= first) & (times.finish_s >= finish) & (times.output_len < length)).any())
+        for _, first, finish, length in zip(*times, strict=True)
+    )
+    return wrong if wrong > IMPOSSIBLE * len(times.output_len) else 0
+
 
 POOL = ("server.num_blocks=", "server.kv_memory_gib")
 

@@ -19,7 +19,7 @@ from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import write_everything
-from testbed.experiments.runs.whole_files import SUMMARY, write_json, write_text, write_with
+from testbed.experiments.runs.whole_files import SUMMARY, whole, write_json, write_text
 from testbed.kernels.engine.pairs.figures import FIGURES, figures
 from testbed.kernels.engine.pairs.plan import KNEE, LOADS, PAIRS, SERIES, Pair, Stage
 from testbed.kernels.engine.pairs.software import read_software
@@ -193,7 +193,8 @@ def draw(sides: Sides, path: Path) -> None:
     for panel, (label, _) in zip(axes[:, 0], ROWS.values(), strict=True):
         panel.set_ylabel(label)
     axes[0, 0].legend(frameon=False)
-    write_with(path, lambda temporary: figure.savefig(temporary, dpi=75, format=path.suffix[1:]))
+    with whole(path) as temporary:
+        figure.savefig(temporary, dpi=75, format=path.suffix[1:])
     plt.close(figure)
 
 

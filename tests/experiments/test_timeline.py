@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from tiny_run import tiny_run
 
-from testbed.experiments.commands.show import trace_of_folder
+from testbed.experiments.runs.run_folder import read_config
+from testbed.experiments.timeline.chrome_trace import trace_of
 
 
 def events(trace, kind, **wanted):
@@ -48,7 +49,7 @@ def run(request, tmp_path_factory):
 
 
 def test_request_events_match_the_table(run):
-    trace, table = trace_of_folder(run), pd.read_csv(run / "requests.csv")
+    trace, table = trace_of(read_config(run))[0], pd.read_csv(run / "requests.csv")
     check_opens(trace)
     begun = {event["name"]: event["ts"] for event in events(trace, "B", cat="request")}
     ended = {event["name"]: event["ts"] for event in events(trace, "E", cat="request")}
@@ -59,7 +60,7 @@ def test_request_events_match_the_table(run):
 
 
 def test_prefill_ends_at_the_first_token_without_gaps(run):
-    trace, table = trace_of_folder(run), pd.read_csv(run / "requests.csv")
+    trace, table = trace_of(read_config(run))[0], pd.read_csv(run / "requests.csv")
     ends, open_request, last = set(), {}, {}
     for event in trace["traceEvents"]:
         lane = event["tid"]
@@ -76,7 +77,7 @@ def test_prefill_ends_at_the_first_token_without_gaps(run):
 
 
 def test_iteration_and_pool_events_match_the_table(run):
-    trace, table = trace_of_folder(run), pd.read_csv(run / "iterations.csv")
+    trace, table = trace_of(read_config(run))[0], pd.read_csv(run / "iterations.csv")
     num_slots = json.loads((run / "summary.json").read_text())["run"]["pool_slots"]
     shown = events(trace, "X")
     assert [event["ts"] for event in shown] == pytest.approx((table["start_s"] * 1e6).tolist())
@@ -90,7 +91,7 @@ def test_iteration_and_pool_events_match_the_table(run):
 
 
 def test_preempted_requests_have_events(run):
-    trace, preemptions = trace_of_folder(run), json.loads((run / "summary.json").read_text())["preemptions"]
+    trace, preemptions = trace_of(read_config(run))[0], json.loads((run / "summary.json").read_text())["preemptions"]
     assert sum(preemptions.values()) > 0
     for rule, name in (("recompute", "preempted"), ("swap", "swapped")):
         assert len(events(trace, "B", name=name)) == preemptions[rule]
@@ -104,7 +105,7 @@ def test_timeline_of_a_time_window(testbed, tmp_path):
     part = json.loads((run / "timeline.json").read_text())
     check_opens(part)
     assert all(2e5 <= event["ts"] < 4e5 for event in events(part, "X"))
-    assert 0 < len(events(part, "X")) < len(events(trace_of_folder(run), "X"))
+    assert 0 < len(events(part, "X")) < len(events(trace_of(read_config(run))[0], "X"))
     assert part["otherData"]["model"] == "opt-13b"
     code, _, error = testbed("timeline", str(run), "--from", "1000")
     assert (code, "the run ends at" in error) == (2, True)
