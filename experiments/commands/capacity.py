@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
                       help=f"folders of the simulated rates (default: {PROBES})")  # fmt: skip
     options = this.parse_intermixed_args(argv)
     from testbed.api import capacity
-    from testbed.experiments.runs.vllm_words import expand
+    from testbed.experiments.runs.overrides import expand
 
     words = options.overrides if options.from_vllm is None else expand(options.from_vllm, options.overrides)
     needed = f"{100 * options.share:g}%"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from testbed.experiments.validation.least_squares import Point, descend, uncertainty
+from testbed.experiments.validation.software_fit import Point, descend, uncertainty
 
 SCALE = np.array([1e-3, 1e-4])
 

@@ -4,7 +4,7 @@ import pytest
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.vllm_words import expand, translated
+from testbed.experiments.runs.overrides import expand, translated
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 ON_H200 = ("gpu=h200",)
