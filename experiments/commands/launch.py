@@ -68,7 +68,12 @@ def sweep(words: Sequence[str], again: bool) -> None:
     results = [job.return_value for batch in batches for job in batch]
     points = [result for result in results if isinstance(result, Point)]
     if points:
-        _print_sweep(folder, points)
+        table, console = folder / "sweep.csv", wide_console()
+        write_sweep(table, points)
+        console.print(shown(points, console.width))
+        console.print(f"every number of every point: {table}", highlight=False)
+        if draw_sweep(table.with_suffix(".png"), points):
+            console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
     for error in (result for result in results if isinstance(result, str)):
         raise InputError(error)
 
@@ -88,12 +93,3 @@ def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point
     state = "done" if is_new else "complete already"
     wide_console().print(f"{folder.name} {state}: {' '.join(words)}{headline}", highlight=False)
     return Point(chosen(words), summary, folder.name)
-
-
-def _print_sweep(folder: Path, points: Sequence[Point]) -> None:
-    table, console = folder / "sweep.csv", wide_console()
-    write_sweep(table, points)
-    console.print(shown(points, console.width))
-    console.print(f"every number of every point: {table}", highlight=False)
-    if draw_sweep(table.with_suffix(".png"), points):
-        console.print(f"figure: {table.with_suffix('.png')}", highlight=False)

@@ -69,7 +69,8 @@ class FinishedRun:
 
 def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
     """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two are equal."""
-    named = [_named(text) for text in arguments]
+    split = ((text, *text.partition("=")) for text in arguments)
+    named = [(a, Path(b)) if sign and not Path(text).is_dir() else ("", Path(text)) for text, a, sign, b in split]
     tails = short_names([folder for _, folder in named])
     names = [name or tail for (name, _), tail in zip(named, tails, strict=True)]
     twice = [name for name in names if names.count(name) > 1]
@@ -86,11 +87,6 @@ def read_run(name: str, folder: Path) -> FinishedRun:
     config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
     return FinishedRun(name, folder, config, summary, requests, spans)
-
-
-def _named(text: str) -> tuple[str, Path]:
-    name, sign, rest = text.partition("=")
-    return (name, Path(rest)) if sign and not Path(text).is_dir() else ("", Path(text))
 
 
 def _read(path: Path, load: Callable[[Path], Any]) -> Any:

@@ -107,13 +107,12 @@ def _numbers(comparison: Comparison, caption: str, numbers: Mapping[str, Compare
     head = ["quantity", first, *(text for pair in zip(others, comparison.words, strict=True) for text in pair)]
     groups = ["" if look else one.quantity.group for one in numbers.values()]
     starts = ["" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)]
-    rows = [[label, *_cells(one)] for label, one in numbers.items()]
+    rows = []
+    for label, one in numbers.items():
+        pairs = zip(one.values[1:], one.changes, strict=True)
+        cells = (text for value, by in pairs for text in (number(value), change(one, by)))
+        rows.append([label, number(one.values[0]), *cells])
     return Table(caption, head, rows, ["", *[NUMBER] * (len(head) - 1)], starts, look)
-
-
-def _cells(one: Compared) -> list[str]:
-    pairs = zip(one.values[1:], one.changes, strict=True)
-    return [number(one.values[0]), *(text for value, by in pairs for text in (number(value), change(one, by)))]
 
 
 def change(one: Compared, value: float | None) -> str:

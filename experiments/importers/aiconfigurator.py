@@ -97,7 +97,12 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
     if model.states:
         add_states(found, tables)
     if num_gpus > 1:
-        _add_all_reduce(found, tables, folder)
+        if "all_reduce" in tables:
+            note, points = "vLLM's own, in a CUDA graph", all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
+        else:
+            note, points = "NCCL's, as there is no table of vLLM's own", nccl_points(folder, num_gpus)
+        found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
+        found.notes.append(f"all-reduces: {note}")
     found.notes += MISSING
     return found
 
@@ -108,14 +113,6 @@ def _model(folder: Path, requested: Requested) -> ModelSpec:
     model = requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
     types: dict[str, Any] = {"kv_dtype_bytes": requested.kv_dtype_bytes, "weight_bits": requested.weight_bits}
     return replace(model, **{name: value for name, value in types.items() if value is not None})
-
-
-def _add_all_reduce(found: Imported, tables: Mapping[str, Any], folder: Path) -> None:
-    own, num_gpus = "all_reduce" in tables, found.num_gpus
-    points = all_reduce_points(tables["all_reduce"], num_gpus, found.notes) if own else nccl_points(folder, num_gpus)
-    note = "vLLM's own, in a CUDA graph" if own else "NCCL's, as there is no table of vLLM's own"
-    found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
-    found.notes.append(f"all-reduces: {note}")
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def add_experts(found: Imported, tables: Tables) -> None:
 
 def _experts_us(model: ModelSpec, found: Imported, num_tokens: int) -> float:
     """A roofline: the weights of the experts that tokens touch, or the FLOPs of all tokens."""
-    gpu, shares, experts = _sheet(found), _shares(), model.experts
+    gpu, experts = _sheet(found), model.experts
+    shares = yaml.safe_load(files_of("efficiencies")["h200"].read_text(encoding="utf-8"))
     assert experts is not None
     touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
     weights = model.expert_params / found.num_gpus
@@ -118,8 +119,3 @@ def _sheet(found: Imported) -> GpuSpec:
     if found.gpu is None:
         raise InputError(f"no data sheet of {found.device}, which a roofline needs; name one by --gpu")
     return found.gpu
-
-
-def _shares() -> dict[str, float]:
-    text = files_of("efficiencies")["h200"].read_text(encoding="utf-8")
-    return {key: value for key, value in yaml.safe_load(text).items() if isinstance(value, float)}

@@ -58,6 +58,8 @@ def encode(trace: MemoryTrace) -> str:
 def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
     """The trace with these frames as plain values."""
     unit = unit_of(trace)
+    extents = [{extent for held in frame.held.values() for extent in held.device} for frame in frames]
+    allocated = [sum(length for _, length in found) for found in extents]  # a shared extent counts once
     empty = Frame(0, 0, {}, (NonSequenceSlots(),) * len(frames[0].pools))
     return {
         "pools": [["device", trace.num_slots // unit], *trace.tiers.items()],
@@ -67,7 +69,7 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "start": trace.start_ps / PS,
         "end": trace.end_ps / PS,
         "num_states": trace.num_states,
-        "fullest": max(frames, key=num_allocated).start_ps / PS,
+        "fullest": frames[allocated.index(max(allocated))].start_ps / PS,
         "requests": {key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()},
         "owners": {seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()},
         "frames": [changes(old, new, unit) for old, new in zip([empty, *frames], frames, strict=False)],
@@ -76,11 +78,6 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "shared_name": "shared (several sequences)",
         **dict(zip(("names", "plain", "tints", "lines"), zip(*KINDS_OF_SLOTS, strict=True), strict=True)),
     }
-
-
-def num_allocated(frame: Frame) -> int:
-    """Slots on the device in tables of sequences; a shared extent counts once."""
-    return sum(length for _, length in {extent for held in frame.held.values() for extent in held.device})
 
 
 def unit_of(trace: MemoryTrace) -> int:

@@ -22,7 +22,10 @@ def smallest_margin(row: Mapping[str, str], finding: Finding) -> float:
     """The smallest margin of all that the finding claims; its numbers are compared with the row's limits."""
     values = finding.simulated if isinstance(finding.simulated, tuple) else (finding.simulated,)
     numbers = [value for value in values if not isinstance(value, str)]
-    margins = ends_margins(row, numbers) if row["check"] == "ends" else [margin(row, value) for value in numbers]
+    margins = [margin(row, value) for value in numbers if row["check"] != "ends"]
+    if row["check"] == "ends":  # the smallest number must be the range's lower end, the largest its upper
+        ends = zip(row["published"].split("-"), (min(numbers), max(numbers)), strict=True)
+        margins = [margin({**row, "check": "value", "published": end}, value) for end, value in ends]
     return min([*margins, *([] if finding.margin is None else [finding.margin])])
 
 
@@ -33,12 +36,6 @@ def margin(row: Mapping[str, str], value: float) -> float:
     if low == -inf:
         return (high - value) / high
     return min(value - low, high - value) / ((high - low) / 2)
-
-
-def ends_margins(row: Mapping[str, str], values: Sequence[float]) -> list[float]:
-    """The smallest number must be the published range's lower end, the largest its upper, each by the tolerance."""
-    found = zip(row["published"].split("-"), (min(values), max(values)), strict=True)
-    return [margin({**row, "check": "value", "published": end}, value) for end, value in found]
 
 
 def limits(check: str, published: str, tolerance: str) -> tuple[float, float]:

@@ -122,7 +122,8 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
 
 def _check_keys(arguments: Sequence[str]) -> None:
     words = normalize(arguments)
-    values = [one for one in OverridesParser.create().parse_overrides(words) if not _is_choice(one)]
+    choices, given = (*GROUPS, "engine", "hydra.searchpath"), OverridesParser.create().parse_overrides(words)
+    values = [one for one in given if "/" not in one.key_or_group and one.key_or_group not in choices]
     base = hydra_config([word for word in words if word not in {one.input_line for one in values}])
     for override in values:
         key = str(override.key_or_group)
@@ -146,10 +147,6 @@ def hydra_config(overrides: list[str], name: str = "run", *, whole: bool = False
     """Hydra's composition of normalized overrides; `whole`: with Hydra's own part."""
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         return compose(name, overrides=overrides, return_hydra_config=whole)
-
-
-def _is_choice(override: Any) -> bool:
-    return "/" in override.key_or_group or override.key_or_group in (*GROUPS, "engine", "hydra.searchpath")
 
 
 def _keys(values: Any, above: str = "") -> Iterator[str]:

@@ -102,16 +102,12 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _place() -> str:
-    """Where a process id means what it means here: this machine, and in a container this one's."""
-    try:
-        namespace = f"-{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # not Linux
-        namespace = ""
-    return f"{platform.node()}{namespace}"
-
-
-PLACE = _place()
+# Where a process id means what it means here: this machine, and in a container this one's.
+try:
+    NAMESPACE = f"-{os.stat('/proc/self/ns/pid').st_ino}"
+except OSError:  # not Linux
+    NAMESPACE = ""
+PLACE = f"{platform.node()}{NAMESPACE}"
 
 
 def write_cells(path: Path, columns: Mapping[str, Any]) -> None:

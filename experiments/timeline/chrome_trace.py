@@ -117,7 +117,8 @@ def chrome_trace(
     lives: Sequence[Life], spans: Columns, num_slots: int, what: Mapping[str, Any], start_ps: int, stop_ps: int
 ) -> dict[str, Any]:
     """The content of the file: all events in [start_ps, stop_ps), in order of time."""
-    shown = [life for life in lives if life.phases and _overlaps(life, start_ps, stop_ps)]
+    served = [life for life in lives if life.phases]
+    shown = [life for life in served if life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps]
     lanes = _lanes(shown)
     # Lane by lane, so that a request ends before the next on its lane begins at the same time.
     in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
@@ -128,10 +129,6 @@ def chrome_trace(
     return {
         "traceEvents": [*_names(1 + max(lanes, default=0)), *timed], "displayTimeUnit": "ms", "otherData": dict(what),
     }  # fmt: skip
-
-
-def _overlaps(life: Life, start_ps: int, stop_ps: int) -> bool:
-    return life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps
 
 
 def _names(num_lanes: int) -> Iterator[Event]:

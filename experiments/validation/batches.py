@@ -43,6 +43,7 @@ class Batch(NamedTuple):
     device: str = ""
 
 
+DIFFERENCES = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
 CostOfBatch = Callable[[Batch], CostModel]
 FIELDS = list(Batch._fields)
 ALIKE = [name for name in FIELDS if name not in ("input_len", "output_len")]
@@ -74,15 +75,11 @@ def with_steps(table: pd.DataFrame) -> pd.DataFrame:
         for place, batch in alike.iterrows():
             fewer = alike[(alike["output_len"] < batch["output_len"]) & (alike["input_len"] <= batch["input_len"])]
             if len(fewer):
-                found[place] = _step(batch, fewer.sort_values(["input_len", "output_len"]).iloc[-1])
+                more = batch[DIFFERENCES] - fewer.sort_values(["input_len", "output_len"]).iloc[-1][DIFFERENCES]
+                inputs, count, ms, predicted_ms, prompts_ms = more
+                found[place] = (ms - prompts_ms) / count, (predicted_ms - prompts_ms) / count, inputs < count
     columns = ["step_ms", "predicted_step_ms", "is_decoding"]
     return table.join(pd.DataFrame.from_dict(found, orient="index", columns=columns))
-
-
-def _step(batch: pd.Series, shorter: pd.Series) -> tuple[float, float, bool]:
-    names = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
-    inputs, count, ms, predicted_ms, prompts_ms = (batch[name] - shorter[name] for name in names)
-    return (ms - prompts_ms) / count, (predicted_ms - prompts_ms) / count, inputs < count
 
 
 def report(table: pd.DataFrame) -> Iterator[str]:

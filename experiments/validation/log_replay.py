@@ -3,6 +3,7 @@
 And says what a reader should know of that server: what the log does not say, and what it says otherwise.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -59,7 +60,9 @@ class Replayed:
 def server_config(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
     """The config of `testbed run` with these overrides; with cost=profile, model and server are the profile's.
     server.num_blocks=N gives the pool in blocks. config_dir is a folder of the user's own choices."""
-    _check_overrides(overrides)
+    for text in overrides:  # a log says what was asked and when, and all of it is replayed
+        if re.split(r"[.@=]", text.lstrip("+~"))[0] in OF_THE_LOG:
+            raise InputError(f"{text}: the log has every request and its time (leave the option out)")
     folders = (f"--config-dir={config_dir}",) if config_dir else ()
     own = [text for text in overrides if text.startswith(("server.", "model."))]
     config = composed("run", (*folders, *(text for text in overrides if text not in own))).copy()
@@ -72,7 +75,10 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
             pool_given = any(text.startswith("server.num_blocks=") for text in own)
             utilization = ServerConfig.default("memory_utilization") if pool_given else VLLM_UTILIZATION
             config.server = _server(profile, utilization)
-    _apply_overrides(config, own)
+    values = OmegaConf.from_dotlist(own)  # below server and model, which a profile may just have put there
+    for key in (text.partition("=")[0] for text in own):
+        check_key(key, config)
+        OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
     return typed_config(config)
 
 
@@ -87,26 +93,15 @@ def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, s
         raise InputError(f"{log.path}: request {first} cannot be served here: {reason}; enlarge the pool")
     table = request_columns(recorder)
     engine = Times(table["arrival_s"], table["first_token_s"], table["finish_s"], log.times.output_len)
-    totals = recorder.totals
-    size = int(config.policy.parameters.get("block_size", 1))
+    arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
+    before, after = front_end or front_end_of(config, log)
+    finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
+    totals, size = recorder.totals, int(config.policy.parameters.get("block_size", 1))
     return Replayed(
-        _as_logged(engine, front_end or front_end_of(config, log), slowness),
-        engine,
-        span_columns(recorder),
-        totals.swaps + totals.recomputes,
-        totals.swaps,
-        setup.pool.num_slots // size,
-        size,
+        Times(arrival_s, first_s + before, finish_s, engine.output_len), engine, span_columns(recorder),
+        totals.swaps + totals.recomputes, totals.swaps, setup.pool.num_slots // size, size,
         getattr(setup.cost, "fingerprint", {}),
-    )
-
-
-def _as_logged(engine: Times, front_end: FrontEnd, slowness: float) -> Times:
-    arrival, first, finish = (slowness * moments for moments in engine[:3])
-    before, after = front_end
-    return Times(
-        arrival, first + before, finish + before + np.where(engine.output_len > 1, after, 0), engine.output_len
-    )
+    )  # fmt: skip
 
 
 def front_end_of(config: RunConfig, log: VllmLog) -> FrontEnd:
@@ -116,14 +111,6 @@ def front_end_of(config: RunConfig, log: VllmLog) -> FrontEnd:
     profile = read_profile(str(config.cost.parameters["path"]))
     known = {row[0]: row[1] / US for row in profile["sections"].get("overhead", {}).get("points", ())}
     return FrontEnd(*(known.get(name, 0.0) for name in FRONT_END))
-
-
-def _check_overrides(overrides: Sequence[str]) -> None:
-    """A log says what was asked and when, and all of it is replayed: what would say otherwise is refused."""
-    for text in overrides:
-        key = text.lstrip("+~").partition("=")[0]
-        if key.partition(".")[0].partition("@")[0] in OF_THE_LOG:
-            raise InputError(f"{text}: the log has every request and its time (leave the option out)")
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
@@ -141,14 +128,6 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
         "memory_utilization": utilization,
         "workspace_gib": ServerConfig.default("workspace_gib"),
     }
-
-
-def _apply_overrides(config: Any, overrides: Sequence[str]) -> None:
-    """Values below server and model, which a profile may just have put there."""
-    values = OmegaConf.from_dotlist(list(overrides))
-    for key in (text.partition("=")[0] for text in overrides):
-        check_key(key, config)
-        OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
 
 
 def slowness_of(config: RunConfig, log: VllmLog) -> float:

@@ -33,18 +33,13 @@ class HighWater(NamedTuple):
 
 def recorded_blocks(meta: Mapping[str, Any]) -> tuple[int, int | None] | None:
     """The number of KV blocks that meta.json has, and their size in tokens; None where it has none."""
-    for place in _places(meta):
+    resolved = meta.get("resolved_config") or {}
+    places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
+    for place in (place for place in places if isinstance(place, Mapping)):
         count, size = place.get("num_gpu_blocks"), place.get("block_size")
         if type(count) is int and count > 0:
             return count, size if type(size) is int else None
     return None
-
-
-def _places(meta: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    resolved = meta.get("resolved_config") or {}
-    for place in (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config")):
-        if isinstance(place, Mapping):
-            yield place
 
 
 def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:

@@ -26,7 +26,8 @@ MAX_ROUNDS = 15
 ENOUGH, PATIENCE = 1e-3, 3  # a round that takes less of the squared error away has not helped
 SHARES = (1.0, 0.5, 0.2)
 Matrix = NDArray[np.float64]
-Errors, Correlations = dict[str, float], dict[tuple[str, str], float]
+Errors = dict[str, float]
+Correlations = dict[tuple[str, str], float]
 
 
 class Point(NamedTuple):

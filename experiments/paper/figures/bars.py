@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from testbed.experiments.paper.scorecard import published
+from testbed.experiments.paper.studies.averages import SHARES
 from testbed.experiments.runs.plots import (
     HATCH_COLOR,
     KIND_COLORS,
@@ -108,12 +109,6 @@ def table1(table: pd.DataFrame) -> Figure:
     return figure
 
 
-SHARES = {
-    "token_states": "token_states",
-    "reservation": "reserved",
-    "internal_fragmentation": "internal",
-    "external_fragmentation_and_others": "external",
-}
 WASTE = "all_waste"  # what the paper gives of vLLM instead of the three kinds
 SMALLEST_LABEL = 6.0
 BATCHES = {"opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"), "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca")}

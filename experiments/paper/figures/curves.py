@@ -138,7 +138,10 @@ def fig18(table: pd.DataFrame) -> Figure:
     over = 100 * (times.div(times["contiguous"], axis=0) - 1)
     _kernels(overhead, over.drop(columns="contiguous"), "Over contiguous (%)")
     overhead.set_ylim(min(-5, over.min().min() - 2), None)
-    _kernel_legend(figure)
+    handles = [Line2D([], [], color=color, linestyle=line, label=name) for name, line, color in KERNELS.values()]
+    sizes = [Line2D([], [], color="#444444", linestyle="", marker=marker, markersize=3, label=f"Batch size {batch}")
+             for batch, marker in MARKERS.items()]  # fmt: skip
+    figure.legend(handles=[*handles, *sizes], loc="outside upper center", ncols=2)
     blocks = figure.add_subplot(grid[1, :])
     means = table[table["figure"] == "fig18b"].groupby(["setting", "system", "block_size"])["simulated"].mean()
     for key, looks in TRACES.items():
@@ -157,13 +160,6 @@ def _kernels(axes: Axes, times: pd.DataFrame, label: str) -> None:
                 axes.plot(curve.index, curve, line, color=color, marker=marker, markersize=3)
     axes.set_xticks(contexts, [f"{context:g}" for context in contexts])
     axes.set(xlabel="Context length\n(a) Kernels, H200", ylabel=label)
-
-
-def _kernel_legend(figure: Figure) -> None:
-    handles = [Line2D([], [], color=color, linestyle=line, label=name) for name, line, color in KERNELS.values()]
-    sizes = [Line2D([], [], color="#444444", linestyle="", marker=marker, markersize=3, label=f"Batch size {batch}")
-             for batch, marker in MARKERS.items()]  # fmt: skip
-    figure.legend(handles=[*handles, *sizes], loc="outside upper center", ncols=2)
 
 
 def fig19(table: pd.DataFrame) -> Figure:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
-from itertools import islice
+from itertools import islice, product
 from typing import Any, Self
 
 import pandas as pd
@@ -186,7 +186,7 @@ class Recovery(BlockSizes):
 
     def recoveries(self, store: RunStore) -> list[Row]:
         """Milliseconds to recover one sequence, by the cost model."""
-        return [row for machine in self.machines for size in self.block_sizes for row in self._ms(store, machine, size)]
+        return [row for place in product(self.machines, self.block_sizes) for row in self._ms(store, *place)]
 
     def _ms(self, store: RunStore, machine: str, size: int) -> list[Row]:
         config = store.config((*self.machines[machine], f"policy.block_size={size}"))
