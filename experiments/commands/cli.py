@@ -42,11 +42,13 @@ COMMANDS = {  # each is `main` of the module of its name, unless SHARED or ELSEW
     "validate-transfers": "measured transfers against points held back, and against a GPU's swaps",
 }
 SHARED = {  # modules of several commands, whose functions have the commands' names
+    "experiments.commands.check": "lockstep",
     "experiments.commands.fit": "fit-software fit-profile fit-constants",
     "experiments.commands.imports": "import-profile import-model import-lengths",
     "experiments.commands.list": "completion",
     "experiments.commands.reproduce": "plot",
     "experiments.commands.show": "compare report show-memory timeline",
+    "experiments.commands.speed": "capacity bench",
     "experiments.commands.validations": "validate-batches validate-costs validate-pairs validate-transfers",
     "kernels.commands": "bench-kernels pairs verify-engine measure",
 }

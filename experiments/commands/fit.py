@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser, at_least_one
+from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
 from testbed.experiments.commands.validate import add_logs, replayed_logs
 from testbed.experiments.runs.whole_files import write_text
 
@@ -29,7 +29,6 @@ def fit_software(argv: list[str]) -> None:
     logs, servers, paths = replayed_logs(options, "fit")
     from testbed.cost.profile import read_profile
     from testbed.cost.sections import dump
-    from testbed.experiments.commands.console import wide_console
     from testbed.experiments.runs.progress import spoken
     from testbed.experiments.validation.log_replay import PROFILE_COST
     from testbed.experiments.validation.profile_fit import with_software
@@ -96,7 +95,6 @@ def fit_profile(argv: list[str]) -> None:
     this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
     options = this.parse_intermixed_args(argv)
     from testbed.cost.sections import dump
-    from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.validation.profile_fit import table
 
     console, base = wide_console(), _base(options)

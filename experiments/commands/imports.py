@@ -10,7 +10,7 @@ from testbed.core.hf_config import KINDS, model_of
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile_check import check_profile
 from testbed.cost.sections import dump
-from testbed.experiments.commands.parser import Parser, above_zero, at_least_one
+from testbed.experiments.commands.terminal import Parser, above_zero, at_least_one
 from testbed.experiments.runs.whole_files import write_text
 
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.commands.cli import put_last
-from testbed.experiments.commands.console import wide_console
+from testbed.experiments.commands.terminal import wide_console
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import configured, key_errors_explained, register_models, typed_config
 from testbed.experiments.runs.overrides import normalize

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
-from testbed.experiments.commands.parser import Parser
+from testbed.experiments.commands.terminal import Parser, wide_console
 from testbed.experiments.runs.choice_names import (
     CONF,
     CUSTOM,
@@ -49,8 +49,6 @@ def main(argv: list[str]) -> None:
     this.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of user options, as in testbed run")
     options = this.parse_args(argv)
     from rich.table import Table
-
-    from testbed.experiments.commands.console import wide_console
 
     folders = [options.config_dir] if options.config_dir else []
     if folders and not folders[0].is_dir():

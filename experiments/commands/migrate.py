@@ -11,7 +11,7 @@ import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.renamed import kinds
-from testbed.experiments.commands.parser import Parser
+from testbed.experiments.commands.terminal import Parser
 from testbed.experiments.runs.whole_files import whole
 
 MEMBERS = ("policy", "scheduler", "sequence", "batch", "state", "plan")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser, at_least_one
+from testbed.experiments.commands.terminal import Parser, at_least_one, wide_console
 from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
 from testbed.experiments.runs.whole_files import write_text
 
@@ -38,7 +38,6 @@ def parser() -> Parser:
 def main(argv: list[str]) -> None:
     """Run, write tables, draw from the tables, score."""
     options = parser().parse_args(argv)
-    from testbed.experiments.commands.console import wide_console
     from testbed.experiments.paper.reproduction import load, perform, run_alternatives, run_studies, score
     from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile

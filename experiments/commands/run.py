@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser
+from testbed.experiments.commands.terminal import Parser
 from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."

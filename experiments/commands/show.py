@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser, add_window, window
+from testbed.experiments.commands.terminal import Parser, add_window, wide_console, window
 from testbed.experiments.runs.whole_files import write_text
 
 
@@ -16,7 +16,6 @@ def compare(argv: list[str]) -> None:
     this.add_argument("--html", type=Path, metavar="OUT", help="write one page with curves and tables")
     this.add_argument("--figure", type=Path, metavar="OUT", help="draw the curves of all runs: .png, .pdf or .svg")
     options = this.parse_args(argv)
-    from testbed.experiments.commands.console import wide_console
     from testbed.experiments.compare.comparison import compare, tidy
     from testbed.experiments.compare.finished_run import blame, read_runs
     from testbed.experiments.compare.tables import charts, compare_page, texts
@@ -66,7 +65,6 @@ def show_memory(argv: list[str]) -> None:
     this.add_argument("--out", metavar="DIR", type=Path, help=f"write {MEMORY_MAP} here; default: RUN")
     options = this.parse_args(argv)
     from testbed.core.request import PS
-    from testbed.experiments.commands.console import wide_console
     from testbed.experiments.memory_map.map_page import page, retrace, title_of
     from testbed.experiments.runs.progress import spoken
     from testbed.experiments.runs.run_folder import changed_since, read_config
@@ -97,7 +95,6 @@ def timeline(argv: list[str]) -> None:
     add_window(this)
     this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{TIMELINE}; a name in .gz is packed")
     options = this.parse_args(argv)
-    from testbed.experiments.commands.console import wide_console
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser, above_zero
+from testbed.experiments.commands.terminal import Parser, above_zero, plain_table, wide_console
 
 if TYPE_CHECKING:
     from testbed.experiments.validation.deviations import Compared
@@ -49,7 +49,6 @@ def main(argv: list[str]) -> int:
     """Returns 1 if the error of a metric of a log exceeds --within, else 0."""
     options = parser().parse_intermixed_args(argv)
     logs, servers, _ = replayed_logs(options, "validate")
-    from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.runs.progress import short_names
     from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of

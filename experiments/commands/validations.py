@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser, at_least_one
+from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
 from testbed.experiments.runs.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def validate_batches(argv: list[str]) -> None:
     options = parser().parse_args(argv)
     import pandas as pd
 
-    from testbed.experiments.commands.console import wide_console
     from testbed.experiments.validation import batches
     from testbed.experiments.validation.batches import report, with_predictions
 
@@ -127,7 +126,6 @@ def validate_costs(argv: list[str]) -> None:
     import pandas as pd
 
     from testbed.cost.nearest import profiles_at_hand
-    from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.importers.known_shapes import gpu_named
     from testbed.experiments.runs.choice_names import ANY_SERVER
     from testbed.experiments.runs.whole_files import write_text
@@ -148,7 +146,6 @@ def _held_back(folders: list[Path], every: int) -> None:
     import pandas as pd
 
     from testbed.core.errors import InputError
-    from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.validation.left_out import held_back
 
     if len(folders) != 1 or every < 2:
@@ -213,7 +210,6 @@ def validate_transfers(argv: list[str]) -> None:
     from testbed.core.errors import InputError
     from testbed.cost.link_times import SECTION, read_transfers
     from testbed.cost.sections import rows
-    from testbed.experiments.commands.console import plain_table, wide_console
     from testbed.experiments.importers.known_shapes import gpu_named
     from testbed.experiments.validation.transfers import by_method, draw, engine_transfers
 
