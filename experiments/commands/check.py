@@ -6,6 +6,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands.terminal import Parser, at_least_one
+from testbed.experiments.runs.progress import spoken
 
 
 def main(argv: list[str]) -> int:
@@ -25,7 +26,6 @@ def main(argv: list[str]) -> int:
     options = this.parse_args(argv)
     parameters = dict(map(parameter, options.parameters))
     from testbed.checking import check
-    from testbed.experiments.runs.progress import spoken
 
     with spoken(lambda: f"checking {options.plug_in}"):
         broken = check(

@@ -7,8 +7,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
+from testbed.cost.sections import dump
 from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
 from testbed.experiments.commands.validate import add_logs, replayed_logs
+from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ def fit_software(argv: list[str]) -> None:
     options = this.parse_intermixed_args(argv)
     logs, servers, paths = replayed_logs(options, "fit")
     from testbed.cost.profile import read_profile
-    from testbed.cost.sections import dump
-    from testbed.experiments.runs.progress import spoken
     from testbed.experiments.validation.log_replay import PROFILE_COST
     from testbed.experiments.validation.profile_fit import with_software
     from testbed.experiments.validation.software_fit import KEYS, Problem, fit, front_ends
@@ -94,7 +94,6 @@ def fit_profile(argv: list[str]) -> None:
     this.add_argument("--tensor-parallel", type=at_least_one, default=1, metavar="N", help="GPUs (default: 1)")
     this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
     options = this.parse_intermixed_args(argv)
-    from testbed.cost.sections import dump
     from testbed.experiments.validation.profile_fit import table
 
     console, base = wide_console(), _base(options)
@@ -114,8 +113,6 @@ def fit_profile(argv: list[str]) -> None:
 
 def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     """The profile, remarks on it, and its errors in each part; `path` is a folder for intermediate profiles."""
-    from testbed.cost.sections import dump
-    from testbed.experiments.runs.progress import spoken
     from testbed.experiments.validation.log_replay import replay
     from testbed.experiments.validation.profile_fit import errors, fitted_profile, half_time
     from testbed.experiments.validation.software_fit import Problem, fit, front_ends

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands.terminal import Parser, add_window, wide_console, window
+from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
 
@@ -66,7 +67,6 @@ def show_memory(argv: list[str]) -> None:
     options = this.parse_args(argv)
     from testbed.core.request import PS
     from testbed.experiments.memory_map.map_page import page, retrace, title_of
-    from testbed.experiments.runs.progress import spoken
     from testbed.experiments.runs.run_folder import changed_since, read_config
 
     part, config = window(options), read_config(options.run)

@@ -9,6 +9,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
+from testbed.experiments.runs.choice_names import length_file
+from testbed.experiments.runs.progress import spoken
 
 PROBES = Path("runs/capacity")  # apart from the runs that a person has asked for
 NUMBERS = (
@@ -88,8 +90,6 @@ def bench(argv: list[str]) -> None:
     this.add_argument("--repeats", type=at_least_one, default=3, metavar="N", help="keep the fastest of N (default 3)")
     this.add_argument("--requests", type=at_least_one, default=1_000_000, metavar="N", help="requests of the long run")
     options = this.parse_args(argv)
-    from testbed.experiments.runs.choice_names import length_file
-
     lengths = (length_file(options.lengths),) if options.lengths else ()
     rows = [
         (what, fastest(what, run_speed, (overrides, lengths), repeats))
@@ -121,8 +121,6 @@ def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...]
 
 def fastest(what: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int) -> Speed:
     """The fastest of some repetitions, each in a separate process; progress is printed to standard error."""
-    from testbed.experiments.runs.progress import spoken
-
     speeds: list[Speed] = []
     print(f"measuring {what}", file=sys.stderr, flush=True)
     with spoken(lambda: f"{what}, run {len(speeds) + 1} of {repeats}"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
+from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -127,8 +128,6 @@ def validate_costs(argv: list[str]) -> None:
 
     from testbed.cost.nearest import profiles_at_hand
     from testbed.experiments.importers.known_shapes import gpu_named
-    from testbed.experiments.runs.choice_names import ANY_SERVER
-    from testbed.experiments.runs.whole_files import write_text
     from testbed.experiments.validation.left_out import imported, tested
 
     shipped = list(profiles_at_hand(None, [gpu_named(ANY_SERVER)]))
@@ -145,7 +144,6 @@ def validate_costs(argv: list[str]) -> None:
 def _held_back(folders: list[Path], every: int) -> None:
     import pandas as pd
 
-    from testbed.core.errors import InputError
     from testbed.experiments.validation.left_out import held_back
 
     if len(folders) != 1 or every < 2:
@@ -207,7 +205,6 @@ def validate_transfers(argv: list[str]) -> None:
     this.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=f"run folders (default: those in {RUNS})")
     this.add_argument("--figure", type=Path, metavar="FILE", help="draw GB/s by the bytes of an extent")
     options = this.parse_args(argv)
-    from testbed.core.errors import InputError
     from testbed.cost.link_times import SECTION, read_transfers
     from testbed.cost.sections import rows
     from testbed.experiments.importers.known_shapes import gpu_named
