@@ -129,11 +129,8 @@ def add_all_reduces(found: Imported, source: Path, requested: Requested) -> None
             raise InputError("--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing")
         return
     if requested.nccl:
-        points, note = (
-            nccl_points(requested.nccl, found.num_gpus),
-            f"NCCL as AIConfigurator measured it, {requested.nccl.name}",
-        )
-        found.add("all_reduce", ONE, AXES, points, note)
+        note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
+        found.add("all_reduce", ONE, AXES, nccl_points(requested.nccl, found.num_gpus), note)
         found.notes.append(f"all-reduces: {note}")
         return
     if link := _link(found, source, requested):

@@ -136,18 +136,14 @@ def run_studies(
     """The table of each study, published as soon as its own tasks are done."""
 
     def finished(number: int, table: pd.DataFrame) -> None:
-        publish(studies[number], table, out)
+        study = studies[number]
+        path = out / f"{study.name}.csv"
+        write_text(path, table.to_csv(index=False))
+        figure = study.draw(path)  # from what was written
+        for suffix in ("png", "pdf"):
+            save(figure, out / f"{study.name}.{suffix}")
 
     return perform([study.tasks(num_seeds) for study in studies], store, jobs, finished)
-
-
-def publish(study: Study, table: pd.DataFrame, out: Path) -> None:
-    """Write the table, then draw from what was written."""
-    path = out / f"{study.name}.csv"
-    write_text(path, table.to_csv(index=False))
-    figure = study.draw(path)
-    for suffix in ("png", "pdf"):
-        save(figure, out / f"{study.name}.{suffix}")
 
 
 def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -> pd.DataFrame:
@@ -159,12 +155,8 @@ def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -
     return card
 
 
-def nothing(*_: Any) -> None:
-    """Ignores progress."""
-
-
 def perform(
-    groups: Sequence[Sequence[Task]], store: RunStore, jobs: int, finished: Finished = nothing
+    groups: Sequence[Sequence[Task]], store: RunStore, jobs: int, finished: Finished = lambda *_: None
 ) -> list[pd.DataFrame]:
     """A table for each group of tasks; the tasks of all share the cores. Finished runs are kept in the store.
     `finished` receives the number and the table of each group as soon as it is done."""
