@@ -87,13 +87,12 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
     if model.states:
         add_states(found, tables)
     if num_gpus > 1:
+        note = "NCCL's, as there is no table of vLLM's own"
         if "all_reduce" in tables:
-            note, points = (
-                "vLLM's own, in a CUDA graph",
-                kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes),
-            )
+            note = "vLLM's own, in a CUDA graph"
+            points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
         else:
-            note, points = "NCCL's, as there is no table of vLLM's own", kernels.nccl_points(folder, num_gpus)
+            points = kernels.nccl_points(folder, num_gpus)
         found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
         found.notes.append(f"all-reduces: {note}")
     found.notes += MISSING

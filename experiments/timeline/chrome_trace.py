@@ -113,24 +113,6 @@ PS_PER_US = 10**6
 Event = dict[str, Any]
 
 
-def chrome_trace(
-    lives: Sequence[Life], spans: Columns, num_slots: int, what: Mapping[str, Any], start_ps: int, stop_ps: int
-) -> dict[str, Any]:
-    """The content of the file: all events in [start_ps, stop_ps), in order of time."""
-    served = [life for life in lives if life.phases]
-    shown = [life for life in served if life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps]
-    lanes = _lanes(shown)
-    # Lane by lane, so that a request ends before the next on its lane begins at the same time.
-    in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
-    timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
-    timed += _rejections(lives, start_ps, stop_ps)
-    timed += _iterations(spans, num_slots, start_ps, stop_ps)
-    timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
-    return {
-        "traceEvents": [*_names(1 + max(lanes, default=0)), *timed], "displayTimeUnit": "ms", "otherData": dict(what),
-    }  # fmt: skip
-
-
 def _names(num_lanes: int) -> Iterator[Event]:
     for pid, name in PROCESSES.items():
         yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
@@ -208,7 +190,7 @@ def us(time_ps: int) -> float:
 
 
 def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = None) -> tuple[dict[str, Any], float]:
-    """The trace from start_s to stop_s or the end of the run (s), and when the simulation ended (s)."""
+    """All events from start_s to stop_s or the end of the run (s), in order of time; when the simulation ended (s)."""
     setup, recorder = build(config), PhaseRecorder()
     start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
     simulate(
@@ -217,9 +199,19 @@ def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = Non
     )  # fmt: skip
     if start_ps >= recorder.end_ps:
         raise InputError(f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to show")
-    lives, spans = recorder.lives(setup.workload), recorder.spans.columns()
-    what = (setup.pool.num_slots, setup.description, start_ps, stop_ps)
-    return chrome_trace(lives, spans, *what), recorder.end_ps / PS
+    lives = recorder.lives(setup.workload)
+    served = [life for life in lives if life.phases]
+    shown = [life for life in served if life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps]
+    lanes = _lanes(shown)
+    # Lane by lane, so that a request ends before the next on its lane begins at the same time.
+    in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
+    timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
+    timed += _rejections(lives, start_ps, stop_ps)
+    timed += _iterations(recorder.spans.columns(), setup.pool.num_slots, start_ps, stop_ps)
+    timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
+    events = [*_names(1 + max(lanes, default=0)), *timed]
+    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(setup.description)}
+    return trace, recorder.end_ps / PS
 
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
