@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import hydra.utils
 import pandas as pd
@@ -72,6 +71,13 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
     names = [", ".join(map(legible, different, one)) or run.name for run, one in zip(runs, values, strict=True)]
     named = list(zip(runs, names, strict=True))
     whole = [replace(run, name=name) for run, name in named if run.requests is not None and run.spans is not None]
+    found = [main_numbers(run.summary) for run in runs]
+    known = [name for name in MAIN if any(name in row for row in found)]
+    rows = [
+        [*("-" if value == "null" else value for value in one), *(number(row.get(name)) for name in known), run.name]
+        for run, row, one in zip(runs, found, values, strict=True)
+    ]
+    head = [*map(str, different.columns), *known, "run"]
     return render(
         "report/runs.html",
         folder=folder,
@@ -80,7 +86,7 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         first=runs[0],
         sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
         charts=list(compared_charts(whole)) if 1 < len(whole) <= MOST_CURVES else [],
-        table=_table(runs, different),
+        table=Table("All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)]),
         cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
     )
 
@@ -98,17 +104,6 @@ def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 def _are_numbers(values: pd.Series) -> bool:
     return bool(pd.to_numeric(values, errors="coerce").notna().all())
-
-
-def _table(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
-    found = [main_numbers(run.summary) for run in runs]
-    known = [name for name in MAIN if any(name in row for row in found)]
-    rows = [
-        [*("-" if value == "null" else value for value in values), *(number(row.get(name)) for name in known), run.name]
-        for run, row, values in zip(runs, found, different.to_numpy().tolist(), strict=True)
-    ]
-    head = [*map(str, different.columns), *known, "run"]
-    return Table("All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)])
 
 
 CARD = "scorecard.csv"
@@ -137,15 +132,11 @@ def _folder(folder: Path) -> Iterator[Markup]:
             f"{folder}: contains neither {CARD} nor {SUMMARY}, nor folders of runs "
             "(give a folder of results, of runs, or of one run)"
         )
-    yield _profiles([run.summary for run in runs])
-
-
-def _profiles(summaries: Sequence[dict[str, Any]]) -> Markup:
-    """Where the costs came from and how far off such were; each different profile that they came from, once."""
-    costs = sorted({costs_of(summary) for summary in summaries} - {""})
-    found = {json.dumps(s["cost_profile"], indent=2): s["cost_profile"] for s in summaries if s.get("cost_profile")}
-    titles = {text: f"Profile: {p.get('source', '')} {p.get('device', '')}" for text, p in found.items()}
-    return render("report/costs.html", costs=costs, profiles=[(titles[text], text) for text in sorted(titles)])
+    # Where the costs came from and how far off such were; each different profile that they came from, once.
+    costs = sorted({costs_of(run.summary) for run in runs} - {""})
+    used = [run.summary["cost_profile"] for run in runs if run.summary.get("cost_profile")]
+    found = {json.dumps(one, indent=2): f"Profile: {one.get('source', '')} {one.get('device', '')}" for one in used}
+    yield render("report/costs.html", costs=costs, profiles=[(found[text], text) for text in sorted(found)])
 
 
 def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Markup:

@@ -54,16 +54,11 @@ def user_folders(arguments: Sequence[str]) -> list[Path]:
     for folder in found:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
-        _check_new(folder)
+        for path in sorted(folder.rglob("*.yaml")):  # Hydra would take it in place of one that ships
+            place = path.relative_to(folder)
+            if (CONF / place).is_file() or (place.parent == Path("model") and place.stem in model_names()):
+                raise InputError(f"--config-dir {folder}: {place} has the name of one that ships; give it another name")
     return found
-
-
-def _check_new(folder: Path) -> None:
-    """No file may have the place of one that ships, which Hydra would take in its stead."""
-    for path in sorted(folder.rglob("*.yaml")):
-        place = path.relative_to(folder)
-        if (CONF / place).is_file() or (place.parent == Path("model") and place.stem in model_names()):
-            raise InputError(f"--config-dir {folder}: {place} has the name of one that ships; give it another name")
 
 
 def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Iterator[str]:

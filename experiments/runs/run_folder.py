@@ -105,8 +105,13 @@ def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str
     with whole_folder(folder, SUMMARY, is_ours) as new:
         if found := hashes(opened, config):
             write_json(new / INPUTS, found)
-        summary = _serve(setup, new) if config.engine else _simulate(setup, new, show)
-        return _complete(new, config, name, summary)
+        if config.engine:
+            return _complete(new, config, name, _serve(setup, new))
+        result = run(setup, watched) if show else run(setup)
+        if config.outputs == "full":
+            write_everything(new, setup, result)
+        write_json(new / "timing.json", {"wall_s": result.wall_s})
+        return _complete(new, config, name, result.summary)
 
 
 def _complete(folder: Path, config: RunConfig, name: str, summary: dict[str, Any]) -> dict[str, Any]:
@@ -140,14 +145,6 @@ def named(config: RunConfig) -> RunConfig:
             raise InputError(f"{key}: is an object, which a run folder cannot record (give a class of a module)")
     changed: dict[str, Any] = {key: replace(part, target=part.name) for key, part in parts.items()}
     return replace(config, **changed)
-
-
-def _simulate(setup: Setup, folder: Path, show: bool) -> dict[str, Any]:
-    result = run(setup, watched) if show else run(setup)
-    if setup.config.outputs == "full":
-        write_everything(folder, setup, result)
-    write_json(folder / "timing.json", {"wall_s": result.wall_s})
-    return result.summary
 
 
 def _serve(setup: Setup, folder: Path) -> dict[str, Any]:

@@ -129,29 +129,10 @@ def latencies(requests: pd.DataFrame) -> dict[str, pd.Series]:
 
 def summary_table(summary: dict[str, Any]) -> Group:
     """A run's summary for the terminal; before it the source and tested error of costs, and the scheduler's note."""
-    table = Table(title="Summary", title_justify="left", show_header=False)
-    table.add_column("what")
-    table.add_column("value")
-    for what, value in _summary_rows(summary):
-        table.add_row(what, value)
-    costs, note = costs_of(summary), summary.get(RUN, {}).get("scheduler_note")
-    first = [f"costs: {costs}"] * bool(costs) + [f"scheduler: {note}"] * bool(note)
-    return Group(*map(Text, first), table)
-
-
-def costs_of(summary: Mapping[str, Any]) -> str:
-    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
-    run = summary.get(RUN, {})
-    if "engine" in summary or "cost_error" not in run:
-        return ""
-    return f"{run['cost']}; error when tested: {run['cost_error']}"
-
-
-def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, rates, batch = summary["requests"], summary["throughput"], summary["batch"]
     preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
     stand_in, stopped = (summary.get(PROFILE) or {}).get("all_reduce"), summary.get(STOPPED)
-    return [
+    rows = [
         *described(summary.get(RUN, {})).items(),
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
         *([("stopped early", STOPPED_TEXT.format(number(stopped)))] if stopped is not None else []),
@@ -172,6 +153,20 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *([("counted by the policy", _counted(counters))] if counters else []),
         *([("all-reduces", stand_in)] if stand_in else []),
     ]
+    table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    costs, note = costs_of(summary), summary.get(RUN, {}).get("scheduler_note")
+    first = [f"costs: {costs}"] * bool(costs) + [f"scheduler: {note}"] * bool(note)
+    return Group(*map(Text, first), table)
+
+
+def costs_of(summary: Mapping[str, Any]) -> str:
+    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
+    run = summary.get(RUN, {})
+    if "engine" in summary or "cost_error" not in run:
+        return ""
+    return f"{run['cost']}; error when tested: {run['cost_error']}"
 
 
 def described(run: Mapping[str, Any]) -> dict[str, str]:

@@ -121,19 +121,16 @@ def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
         running.legend(frameon=False)
         _distribution(ttft, "TTFT (s)", [times.ttft_s for times in both])
         _distribution(tpot, "TPOT (ms)", [1000 * times.tpot_s for times in both])
-        _each_request(each, *both)
+        real, simulated = both
+        for label, *pair in (("TTFT", real.ttft_s, simulated.ttft_s), ("latency", real.e2e_s, simulated.e2e_s)):
+            each.loglog(*pair, ".", markersize=3, label=label)
+        low, high = min(real.ttft_s.min(), simulated.ttft_s.min()), max(real.e2e_s.max(), simulated.e2e_s.max())
+        each.plot((low, high), (low, high), "k-", linewidth=0.8)
+        each.set(xlabel="measured (s)", ylabel="predicted (s)")
+        each.legend(frameon=False)
     with whole(path) as temporary:
         figure.savefig(temporary, dpi=130)
     plt.close(figure)
-
-
-def _each_request(axes: Any, real: Times, simulated: Times) -> None:
-    for label, *both in (("TTFT", real.ttft_s, simulated.ttft_s), ("latency", real.e2e_s, simulated.e2e_s)):
-        axes.loglog(*both, ".", markersize=3, label=label)
-    low, high = min(real.ttft_s.min(), simulated.ttft_s.min()), max(real.e2e_s.max(), simulated.e2e_s.max())
-    axes.plot((low, high), (low, high), "k-", linewidth=0.8)
-    axes.set(xlabel="measured (s)", ylabel="predicted (s)")
-    axes.legend(frameon=False)
 
 
 def _distribution(axes: Any, label: str, both: Sequence[np.ndarray]) -> None:

@@ -63,15 +63,23 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
 
 
 def tested(known: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
-    """A row for each target, way and maker of the profiles that it is predicted from: ours, and the target's."""
+    """A row for each target, way and maker of the profiles that it is predicted from: ours, and the target's. Errors
+    in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
     for target in targets:
         model, num_gpus = target.loads.model, target.loads.num_gpus
         server = ServerSpec(target.gpu.name, target.gpu, num_gpus)
         truth = _measured(model, server, target.profile)
         rate = BATCH / (MEAN_OUTPUT * truth.iteration(DECODES[4]) / 1e12)
-        served = _served(truth, model, server, rate)
+        real = _served(truth, model, server, rate)
         for way, one, cost in _predictions(model, server, [other for other in known if other is not target]):
-            yield _row(target, way, one, cost, truth, served, _served(cost, model, server, rate))
+            ours, errors = _served(cost, model, server, rate), dict[str, float]()
+            for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
+                off = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
+                errors |= {f"{kind}_percent": np.median(off), f"{kind}_p90_percent": np.percentile(off, 90)}
+            errors |= {column: 100 * (ours[column] / real[column] - 1) for column in RUNS}
+            source = _place(one, SOURCE) if one else dict.fromkeys(SOURCE, "")
+            rounded = {name: round(float(error), 1) for name, error in errors.items()}
+            yield {**_place(target, PLACE), "way": way, **source, **rounded}
 
 
 def maker(profile: Any) -> str:
@@ -109,18 +117,6 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> M
     setup = build(replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost)))
     summary = run(setup).summary
     return {column: summary[name]["mean"] for column, name in RUNS.items()}
-
-
-def _row(target: Known, way: str, one: Known | None, cost: Costs, truth: Costs, real: Means, ours: Means) -> Row:
-    """Errors in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
-    errors: dict[str, float] = {}
-    for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
-        off = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
-        errors |= {f"{kind}_percent": np.median(off), f"{kind}_p90_percent": np.percentile(off, 90)}
-    errors |= {column: 100 * (ours[column] / real[column] - 1) for column in RUNS}
-    source = _place(one, SOURCE) if one else dict.fromkeys(SOURCE, "")
-    rounded = {name: round(float(error), 1) for name, error in errors.items()}
-    return {**_place(target, PLACE), "way": way, **source, **rounded}
 
 
 def _place(known: Known, columns: Sequence[str]) -> Row:
@@ -178,13 +174,9 @@ def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_byt
     for key, ps in measured:
         if key not in here:
             name, sizes = _sizes(section, key)
-            inside = name in arrays and _is_inside(sizes, arrays[name])
+            grid = arrays.get(name, np.empty((0, len(sizes))))  # some no larger on every axis, and some no smaller
+            inside = (grid <= sizes).all(axis=1).any() and (grid >= sizes).all(axis=1).any()
             yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if inside else None)
-
-
-def _is_inside(sizes: Key, grid: np.ndarray) -> bool:
-    """Whether some of the grid are at least as large on every axis, and some no larger."""
-    return bool((grid <= sizes).all(axis=1).any() and (grid >= sizes).all(axis=1).any())
 
 
 def _sizes(section: str, key: Key) -> tuple[str, Key]:

@@ -155,19 +155,15 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         )
     if replayed.preemptions:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
-    yield from _limits(log, config)
+    limits = meta_of(log).get("engine_kwargs") or {}
+    for key in LIMITS:
+        here = config.scheduler.parameters.get(key)
+        if limits.get(key) not in (None, here):
+            yield f"meta.json says {key} {limits[key]}, simulated with {here}; say scheduler.{key}={limits[key]}"
     yield from _fitted(log, replayed.measured)
     if replayed.swaps and "swap" in replayed.measured:
         rate = config.server.gpu.host_bandwidth / 1e9
         yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
-
-
-def _limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
-    logged = meta_of(log).get("engine_kwargs") or {}
-    for key in LIMITS:
-        here = config.scheduler.parameters.get(key)
-        if logged.get(key) not in (None, here):
-            yield f"meta.json says {key} {logged[key]}, simulated with {here}; say scheduler.{key}={logged[key]}"
 
 
 def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:

@@ -65,23 +65,19 @@ def fig11(table: pd.DataFrame) -> Figure:
     """Figure 11: input and output length distributions."""
     figure = new_figure(height_in=1.9)
     for axes, (setting, title) in zip(figure.subplots(1, 2), DATA_SETS.items(), strict=True):
-        _lengths(axes, table[table["setting"] == setting])
+        rows = table[table["setting"] == setting]
+        for side, color in SIDES.items():
+            mean = rows.loc[rows["quantity"] == f"mean_{side}", "simulated"].iloc[0]
+            bars = rows[rows["quantity"] == side]
+            widths, label = bars["to"] - bars["from"], f"{side.capitalize()} (mean {mean:.2f})"
+            axes.bar(bars["from"], bars["simulated"], widths, align="edge", color=color, alpha=0.6, label=label)
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+        axes.yaxis.get_offset_text().set_fontsize(6)
+        axes.margins(y=0.45)
+        axes.legend(fontsize=6, loc="upper right", handlelength=1)
         axes.set_xlabel(f"# Tokens\n{title}")
     figure.axes[0].set_ylabel("Density")
     return figure
-
-
-def _lengths(axes: Axes, rows: pd.DataFrame) -> None:
-    for side, color in SIDES.items():
-        mean = rows.loc[rows["quantity"] == f"mean_{side}", "simulated"].iloc[0]
-        bars = rows[rows["quantity"] == side]
-        widths = bars["to"] - bars["from"]
-        label = f"{side.capitalize()} (mean {mean:.2f})"
-        axes.bar(bars["from"], bars["simulated"], widths, align="edge", color=color, alpha=0.6, label=label)
-    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    axes.yaxis.get_offset_text().set_fontsize(6)
-    axes.margins(y=0.45)
-    axes.legend(fontsize=6, loc="upper right", handlelength=1)
 
 
 def table1(table: pd.DataFrame) -> Figure:

@@ -68,7 +68,14 @@ def draw_panels(
     panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
     points = table[(table["quantity"] == "normalized_latency") & (table["seed"] == 0)]
     for axes, (setting, title) in zip(panels, titles.items(), strict=True):
-        _panel(axes, points[points["setting"] == setting])
+        for system, (label, color, marker) in SYSTEMS.items():
+            curve = points[(points["setting"] == setting) & (points["system"] == system)].sort_values("rate")
+            shown = curve[: int((curve["simulated"] < LIMIT).sum()) + 1]
+            if len(shown):
+                latencies = shown["simulated"].clip(upper=ABOVE)
+                axes.plot(shown["rate"], latencies, color=color, marker=marker, markersize=2.5, label=label)
+        axes.set(ylim=(0, LIMIT), xlim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel(f"Request rate (req/s)\n{title}", fontsize=LABEL_SIZE)
     figure.supylabel("Normalized latency (s/token)", fontsize=8)
     handles = {
@@ -78,18 +85,6 @@ def draw_panels(
     columns = len(order) if num_columns > 2 else 2
     figure.legend([handles[label] for label in order], order, loc="outside upper center", ncols=columns)
     return figure
-
-
-def _panel(axes: Axes, points: pd.DataFrame) -> None:
-    for system, (label, color, marker) in SYSTEMS.items():
-        curve = points[points["system"] == system].sort_values("rate")
-        if curve.empty:
-            continue
-        curve = curve[: int((curve["simulated"] < LIMIT).sum()) + 1]
-        shown = curve["simulated"].clip(upper=ABOVE)
-        axes.plot(curve["rate"], shown, color=color, marker=marker, markersize=2.5, label=label, clip_on=True)
-    axes.set(ylim=(0, LIMIT), xlim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(4))
 
 
 KERNELS: dict[str, tuple[str, Literal["-", "--"], str]] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.core.request import Column
-from testbed.core.specs import GIB, ModelSpec
+from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task, numbers_of
 from testbed.experiments.runs.run_store import RunStore
 from testbed.traces.reader import FileTrace
@@ -56,7 +56,10 @@ class Averages(Study):
     def averages(self, store: RunStore, panel: Mapping[str, Any], system: str, seed: int) -> list[Row]:
         """One run's averages per iteration, as the paper's scripts take them."""
         summary, run = store.measure((f"+system={system}", *self.common, *panel["overrides"]), {"seed": seed})
-        values = quantities_of(summary)
+        places = {name: f"memory.{kind}.per_iteration" for name, kind in SHARES.items()}
+        values = {name: 100 * share for name, share in numbers_of(summary, **places, **SAVING).items()}  # percent
+        values["all_waste"] = 100 - values["token_states"]
+        values["mean_batched_requests"] = summary["batch"]["mean_per_iteration"]
         place = {"figure": panel["figure"], "setting": panel["setting"], "system": system}
         return [{**place, "quantity": q, "simulated": values[q], "seed": seed, "run": run} for q in self.quantities]
 
@@ -89,14 +92,6 @@ class Savings(Averages):
             Finding("sec6.3", "opt-13b sharegpt parallel 2..6", "vllm", "memory_saving", sharegpt),
             Finding("sec6.3", "opt-13b sharegpt beam 2..6", "vllm", "memory_saving", beams),
         ]
-
-
-def quantities_of(summary: dict[str, Any]) -> dict[str, float]:
-    """A summary in the paper's words; shares in percent."""
-    places = {name: f"memory.{kind}.per_iteration" for name, kind in SHARES.items()}
-    percent = {name: 100 * share for name, share in numbers_of(summary, **places, **SAVING).items()}
-    batched = summary["batch"]["mean_per_iteration"]
-    return {**percent, "all_waste": 100 - percent["token_states"], "mean_batched_requests": batched}
 
 
 @dataclass(kw_only=True)
@@ -199,15 +194,12 @@ def sizes(store: RunStore, model: str) -> list[Row]:
         {**pool, "quantity": "kv_memory", "simulated": server.kv_pool_bytes(spec) / GIB},
         {**pool, "quantity": "kv_slots", "simulated": server.kv_slots(spec, 16)},
     ]
-    return rows + (section3(spec) if model == "opt-13b" else [])
-
-
-def section3(spec: ModelSpec) -> list[Row]:
-    """The sizes that section 3 tells of OPT-13B."""
-    kib, whole = spec.kv_bytes_per_token / 1024, spec.kv_bytes_per_token * spec.max_len / GIB
-    rounded = "the paper gives one decimal; rounded to it the two agree"
-    return [
-        {"figure": "sec3", "setting": spec.name, "quantity": "kv_bytes_per_token", "simulated": kib},
-        {"figure": "sec3", "setting": f"{spec.name} max_len {spec.max_len}", "quantity": "kv_bytes_per_request",
-         "simulated": whole, "note": rounded},
-    ]  # fmt: skip
+    if model == "opt-13b":  # the sizes that section 3 tells
+        kib, whole = spec.kv_bytes_per_token / 1024, spec.kv_bytes_per_token * spec.max_len / GIB
+        longest, rounded = f"{model} max_len {spec.max_len}", "the paper gives one decimal; rounded to it the two agree"
+        rows += [
+            {"figure": "sec3", "setting": model, "quantity": "kv_bytes_per_token", "simulated": kib},
+            {"figure": "sec3", "setting": longest, "quantity": "kv_bytes_per_request", "simulated": whole,
+             "note": rounded},
+        ]  # fmt: skip
+    return rows
