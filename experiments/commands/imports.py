@@ -7,7 +7,6 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_config import KINDS, model_of
-from testbed.core.specs import ModelSpec
 from testbed.cost.profile_check import check_profile
 from testbed.cost.sections import dump
 from testbed.experiments.commands.terminal import Parser, above_zero, at_least_one
@@ -41,23 +40,17 @@ def import_model(argv: list[str]) -> None:
     model = model_of(options.config, options.name)
     out = options.out or Path("model") / f"{model.name}.yaml"
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, written(model, out.suffix))
+    values = {key: value for key, value in asdict(model).items() if value is not None}
+    lines = ["_target_: testbed.core.specs.ModelSpec", *(f"{key}: {json.dumps(one)}" for key, one in values.items())]
+    write_text(out, ("\n".join(lines) if out.suffix == ".yaml" else json.dumps(values, indent=1)) + "\n")
     print(f"{model.name}: {model.num_params / 1e9:.2f} billion weights, {model.kv_bytes_per_token / 1024:g} KiB of KV "
           f"cache a token, up to {model.max_len:,} tokens -> {out}")  # fmt: skip
     if out.suffix == ".yaml" and out.parent.name == "model":
         print(f"testbed run --config-dir {out.parent.parent.absolute()} model={out.stem} server=...")
 
 
-def written(model: ModelSpec, suffix: str) -> str:
-    """A model file: JSON, or YAML for the config group `model`."""
-    values = {key: value for key, value in asdict(model).items() if value is not None}
-    if suffix != ".yaml":
-        return json.dumps(values, indent=1) + "\n"
-    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join(["_target_: testbed.core.specs.ModelSpec", *lines, ""])
-
-
-def parser() -> Parser:
+def import_profile(argv: list[str]) -> None:
+    """Write the profile; print missing sections of the source, and the extrapolation beyond its grid."""
     this = Parser("import-profile", "Converts another project's layer times to a profile.")
     this.add_argument("source", type=Path, metavar="FOLDER", help="a folder of LLMServingSim's (profiler/perf/.../tpN, "
                       "or of its older llm_profile), or AIConfigurator's systems/data/GPU (its tables need pip install "
@@ -76,12 +69,7 @@ def parser() -> Parser:
     links.add_argument("--all-reduce-us", type=above_zero, metavar="US", help="an all-reduce's time beyond its bytes")
     links.add_argument("--nccl", type=Path, metavar="FOLDER", help="NCCL's times of a GPU with like links: "
                        "AIConfigurator's systems/data/GPU")  # fmt: skip
-    return this
-
-
-def import_profile(argv: list[str]) -> None:
-    """Write the profile; print missing sections of the source, and the extrapolation beyond its grid."""
-    options = parser().parse_args(argv)
+    options = this.parse_args(argv)
     from testbed.experiments.importers.imported import Requested, add_all_reduces
 
     link = options.link and options.link * 1e9

@@ -39,28 +39,12 @@ class Options:
 
 def options_of(setup: Setup) -> Options:
     """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not have."""
-    _refuse(setup)
-    scheduler, block_size = setup.config.scheduler.parameters, int(setup.config.policy.parameters["block_size"])
-    same = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "enable_chunked_prefill",
-            "scheduler_reserve_full_isl", "ignore_eos")  # fmt: skip
-    return Options(
-        num_blocks=setup.pool.num_slots // block_size + 1,
-        block_size=block_size,
-        max_model_len=setup.model.max_len,
-        asynchronous=type(setup.scheduler) is AsyncVllmV1,
-        caches=isinstance(setup.scheduler.policy, OutputCaching),
-        **{name: scheduler[name] for name in same if name in scheduler},
-    )
-
-
-def _refuse(setup: Setup) -> None:
     config, policy = setup.config, setup.scheduler.policy
-    name = type(policy).__name__
     for wrong, text in (
         (type(setup.scheduler) not in (VllmV1, AsyncVllmV1),
          f"scheduler={type(setup.scheduler).__name__}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"),
         (type(policy) not in (Paged, OutputCaching),
-         f"policy={name}: vLLM V1 has no such memory (policy=paged or policy=prefix_caching_v1)"),
+         f"policy={type(policy).__name__}: vLLM V1 has no such memory (policy=paged or policy=prefix_caching_v1)"),
         (config.policy.parameters.get("watermark", 0.01) != 0,
          f"policy.watermark={config.policy.parameters.get('watermark', 0.01):g}: vLLM V1 keeps no share of the pool "
          "free (policy.watermark=0)"),
@@ -76,6 +60,17 @@ def _refuse(setup: Setup) -> None:
     ):  # fmt: skip
         if wrong:
             raise InputError(text)
+    scheduler, block_size = setup.config.scheduler.parameters, int(setup.config.policy.parameters["block_size"])
+    same = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "enable_chunked_prefill",
+            "scheduler_reserve_full_isl", "ignore_eos")  # fmt: skip
+    return Options(
+        num_blocks=setup.pool.num_slots // block_size + 1,
+        block_size=block_size,
+        max_model_len=setup.model.max_len,
+        asynchronous=type(setup.scheduler) is AsyncVllmV1,
+        caches=isinstance(setup.scheduler.policy, OutputCaching),
+        **{name: scheduler[name] for name in same if name in scheduler},
+    )
 
 
 HOW = (

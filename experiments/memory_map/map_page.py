@@ -111,14 +111,10 @@ def entry_of(old: Frame, new: Frame, seq_id: int, step: int, unit: int) -> list[
     held, before = new.held[seq_id], old.held.get(seq_id)
     if before is not None and held == before._replace(num_tokens=before.num_tokens + step):
         return None
-    kept = 0 if before is None else common(before.device, held.device)
+    old_table = () if before is None else before.device
+    different = (count for count, (a, b) in enumerate(zip(old_table, held.device, strict=False)) if a != b)
+    kept = next(different, min(len(old_table), len(held.device)))  # leading extents that both tables have
     return [seq_id, held.num_tokens, kept, flat(held.device[kept:], unit), flat(held.host, unit), held.first]
-
-
-def common(old: tuple[Extent, ...], new: tuple[Extent, ...]) -> int:
-    """The number of leading extents that two tables have in common."""
-    different = (count for count, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
-    return next(different, min(len(old), len(new)))
 
 
 def flat(extents: Iterable[Extent], unit: int) -> list[int]:

@@ -107,7 +107,7 @@ def key_of(row: Mapping[str, Any]) -> RowKey:
 def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFrame:
     """Every reference row of these figures, simulated or not; after them settings and systems without such a row."""
     found = list(findings)
-    known = by_key(found)
+    known: dict[Any, Finding] = {one[:4]: one for one in found}
     rows: list[dict[str, object]] = []
     for figure in covers:
         listed = reference().query("figure == @figure")
@@ -121,14 +121,9 @@ def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFram
 
 def verdicts(study: Study, table: pd.DataFrame, keys: Collection[RowKey]) -> Card:
     """The scored rows of a study's table, of those that are asked for."""
-    known = by_key(study.findings(table))
+    known: dict[Any, Finding] = {one[:4]: one for one in study.findings(table)}
     rows = {key_of(row): row for row in reference().to_dict("records")}
     return {key: scored(rows[key], known[key]) for key in keys if key in known}
-
-
-def by_key(findings: Iterable[Finding]) -> dict[RowKey, Finding]:
-    """Findings by the rows that they are of."""
-    return {(f.figure, f.setting, f.system, f.quantity): f for f in findings}
 
 
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:

@@ -100,7 +100,8 @@ def _config(
             OmegaConf.update(config, f"{group}.block_size", size, force_add=True)  # costs may depend on it
     for key, node in nodes.items():
         OmegaConf.update(config, key, node, merge=False)
-    users = {word.partition("=")[0] for word in words if _is_user_supplied(word)}
+    choices = (word.split("=", 1) for word in words if word.partition("=")[0] in KINDS and "=" in word)
+    users = {group for group, choice in choices if choice == CUSTOM or choice not in names_of(group)}
     for key, value in values.items():
         free = key.partition(".")[0] in users
         if not free:
@@ -131,11 +132,6 @@ def _check_pool(options: Mapping[str, Any], words: Sequence[str]) -> None:
     requested = next((key for key in keys if key.startswith(POOL)), None)
     if requested:
         raise InputError(f"{requested} does not go with a policy that is made already, with its pool; give the class")
-
-
-def _is_user_supplied(word: str) -> bool:
-    group, _, choice = word.partition("=")
-    return group in KINDS and (choice == CUSTOM or choice not in names_of(group))
 
 
 def _python(value: Any) -> Any:

@@ -9,14 +9,13 @@ import pandas as pd
 
 from testbed.core.request import Column
 from testbed.core.specs import GIB
-from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task, numbers_of
+from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.run_store import RunStore
 from testbed.traces.reader import FileTrace
 
 WIDTHS = (2, 4, 6)
 SHARES = {"token_states": "token_states", "reservation": "reserved", "internal_fragmentation": "internal",
           "external_fragmentation_and_others": "external"}  # fmt: skip
-SAVING = {"memory_saving": "memory_saving.per_iteration"}
 
 
 @dataclass(kw_only=True)
@@ -56,8 +55,8 @@ class Averages(Study):
     def averages(self, store: RunStore, panel: Mapping[str, Any], system: str, seed: int) -> list[Row]:
         """One run's averages per iteration, as the paper's scripts take them."""
         summary, run = store.measure((f"+system={system}", *self.common, *panel["overrides"]), {"seed": seed})
-        places = {name: f"memory.{kind}.per_iteration" for name, kind in SHARES.items()}
-        values = {name: 100 * share for name, share in numbers_of(summary, **places, **SAVING).items()}  # percent
+        values = {name: 100 * summary["memory"][kind]["per_iteration"] for name, kind in SHARES.items()}  # percent
+        values["memory_saving"] = 100 * summary["memory_saving"]["per_iteration"]
         values["all_waste"] = 100 - values["token_states"]
         values["mean_batched_requests"] = summary["batch"]["mean_per_iteration"]
         place = {"figure": panel["figure"], "setting": panel["setting"], "system": system}

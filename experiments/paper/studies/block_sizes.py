@@ -186,18 +186,18 @@ class Recovery(BlockSizes):
 
     def recoveries(self, store: RunStore) -> list[Row]:
         """Milliseconds to recover one sequence, by the cost model."""
-        return [row for place in product(self.machines, self.block_sizes) for row in self._ms(store, *place)]
-
-    def _ms(self, store: RunStore, machine: str, size: int) -> list[Row]:
-        config = store.config((*self.machines[machine], f"policy.block_size={size}"))
-        cost = make_cost(config.cost, config.model, config.server)
-        blocks = ceil_div(self.num_tokens, size)
-        works = {
-            "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),  # the software of the request too
-            "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
-            "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
-        }
-        base = {"figure": "fig19a", "setting": machine, "block_size": size}
-        ms = {name: cost.iteration(work) / PS * 1e3 for name, work in works.items()}
-        ms[AS_DRAWN] = self.drawn_share * ms["recompute"]
-        return [{**base, "system": name, "simulated": value} for name, value in ms.items()]
+        rows = []
+        for machine, size in product(self.machines, self.block_sizes):
+            config = store.config((*self.machines[machine], f"policy.block_size={size}"))
+            cost = make_cost(config.cost, config.model, config.server)
+            blocks = ceil_div(self.num_tokens, size)
+            works = {
+                "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),  # the software of the request too
+                "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
+                "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
+            }
+            base = {"figure": "fig19a", "setting": machine, "block_size": size}
+            ms = {name: cost.iteration(work) / PS * 1e3 for name, work in works.items()}
+            ms[AS_DRAWN] = self.drawn_share * ms["recompute"]
+            rows += [{**base, "system": name, "simulated": value} for name, value in ms.items()]
+        return rows

@@ -87,10 +87,9 @@ class StoreRules(OpenSessions):
     rules: Mapping[str, Sequence[str]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        runs = [(NO_TIER, 0.0), *((rule, ratio) for ratio in self.live_over_dram for rule in self.rules)]
-        return [
-            Task(f"{self.name} {rule}, {ratio:g}", partial(self.served, rule=rule, ratio=ratio)) for rule, ratio in runs
-        ]
+        label = "{study.name} {rule}, {ratio:g}"
+        alone = self.each(label, self.served, ratio=[0.0], rule=[NO_TIER])
+        return alone + self.each(label, self.served, ratio=self.live_over_dram, rule=self.rules)
 
     def served(self, store: RunStore, rule: str, ratio: float) -> list[Row]:
         """One simulation; times in seconds."""

@@ -1,11 +1,10 @@
 """The plug-in API for an experiment that becomes a figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import product
-from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,11 +42,6 @@ class Task(NamedTuple):
 
     label: str
     work: Callable[[RunStore], list[Row]]
-
-
-def numbers_of(summary: Mapping[str, Any], **paths: str) -> Row:
-    """Columns of a table, each from a place in a summary such as ttft_s.mean."""
-    return {name: reduce(getitem, path.split("."), summary) for name, path in paths.items()}
 
 
 @dataclass(kw_only=True)
