@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser, at_least_one, wide_console
+from testbed.experiments.commands.terminal import FORMATS, Parser, at_least_one, wide_console
 from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
 from testbed.experiments.runs.whole_files import write_text
 
@@ -86,7 +86,6 @@ def chosen(figures: Sequence[str]) -> list[str]:
     return [name for name in known if name in figures or ("all" in figures and name in ORDER)]
 
 
-FORMATS = (".pdf", ".png", ".svg")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
 

@@ -47,6 +47,7 @@ def window(options: argparse.Namespace) -> tuple[float, float | None]:
 
 
 WIDTH = 180
+FORMATS = (".pdf", ".png", ".svg")  # of pictures
 
 
 def wide_console() -> "Console":

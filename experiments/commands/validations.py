@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
+from testbed.experiments.commands.terminal import FORMATS, Parser, at_least_one, plain_table, wide_console
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.whole_files import write_text
 
@@ -40,7 +40,6 @@ def validate_batches(argv: list[str]) -> None:
     import pandas as pd
 
     from testbed.experiments.validation import batches
-    from testbed.experiments.validation.batches import report, with_predictions
 
     table = latencies(options.latencies, options.values, options.device)
     shapes = options.models or options.latencies.with_name("models.csv")
@@ -53,9 +52,9 @@ def validate_batches(argv: list[str]) -> None:
             table = pd.concat([table, dense.assign(**{name: DEFAULTS[name] for name in ("beam_width", "device")})])
     else:
         costs = batches.figures()
-    table = with_predictions(table.reset_index(drop=True), costs)
+    table = batches.with_predictions(table.reset_index(drop=True), costs)
     console = wide_console()
-    for line in report(table):
+    for line in batches.report(table):
         console.print(line)
     if options.csv:
         kept = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[table.columns.get_loc("predicted_ms") :]]
@@ -168,7 +167,6 @@ def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:
 
 RESULTS = Path("kernels/results/engine")
 PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
-FORMATS = (".pdf", ".png", ".svg")
 
 
 def validate_pairs(argv: list[str]) -> None:
@@ -181,14 +179,12 @@ def validate_pairs(argv: list[str]) -> None:
     options = this.parse_args(argv)
     if options.figure and options.figure.suffix not in FORMATS:
         raise InputError(f"--figure {options.figure}: must end in {', '.join(FORMATS)}")
-    from testbed.experiments.validation.pairs import section, simulated
+    from testbed.experiments.validation.pairs import draw, section, simulated
     from testbed.kernels.engine.pairs.plan import device
 
     pairs = simulated(options.runs, options.profile, device(), options.out)
     print(section(pairs))
     if options.figure:
-        from testbed.experiments.validation.pairs import draw
-
         draw(pairs, options.figure)
 
 

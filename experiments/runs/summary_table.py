@@ -129,7 +129,8 @@ def latencies(requests: pd.DataFrame) -> dict[str, pd.Series]:
 
 def summary_table(summary: dict[str, Any]) -> Group:
     """A run's summary for the terminal; before it the source and tested error of costs, and the scheduler's note."""
-    requests, rates, batch = summary["requests"], summary["throughput"], summary["batch"]
+    requests, rates, means = summary["requests"], summary["throughput"], summary["batch"]
+    batched = f"{number(means['mean_per_iteration'])} per iteration, {number(means['mean_over_time'])} over time"
     preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
     stand_in, stopped = (summary.get(PROFILE) or {}).get("all_reduce"), summary.get(STOPPED)
     rows = [
@@ -144,10 +145,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
         ("time per output token", _spread(summary["tpot_s"], "s")),
         ("end to end", _spread(summary["e2e_s"], "s")),
         *([("inside the objectives", _goodput(slo))] if (slo["ttft_s"], slo["tpot_s"]) != (None, None) else []),
-        (
-            "batched requests",
-            f"{number(batch['mean_per_iteration'])} per iteration, {number(batch['mean_over_time'])} over time",
-        ),
+        ("batched requests", batched),
         ("memory per iteration", _memory(summary)),
         ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
         *([("counted by the policy", _counted(counters))] if counters else []),

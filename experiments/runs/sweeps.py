@@ -35,25 +35,14 @@ def axes(points: Sequence[Point]) -> list[str]:
     return [key for key in keys if len({point.chosen.get(key) for point in points}) > 1]
 
 
-def rows(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A row per point: axes, folder, description of the run, every number of its summary."""
-    names = axes(points)
-    table = [
-        {
-            **{name: point.chosen.get(name) for name in names},
-            "folder": point.folder,
-            **merge_axes(names, flat(point.summary)),
-        }
-        for point in points
-    ]
-    columns = dict.fromkeys(key for row in table for key in row)
-    return [{name: row.get(name) for name in columns} for row in table]
-
-
 def write_sweep(path: Path, points: Sequence[Point]) -> None:
-    """The rows as CSV."""
-    table = rows(points)
-    write_cells(path, {name: [row[name] for row in table] for name in table[0]})
+    """A row per point as CSV: axes, folder, description of the run, every number of its summary."""
+    rows, names = list[dict[str, Any]](), axes(points)
+    for point in points:
+        chosen_values = {name: point.chosen.get(name) for name in names}
+        rows.append({**chosen_values, "folder": point.folder, **merge_axes(names, flat(point.summary))})
+    columns = dict.fromkeys(key for row in rows for key in row)
+    write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
 
 def shown(points: Sequence[Point], width: int) -> Group:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,17 +29,6 @@ class HighWater(NamedTuple):
 
     blocks: int
     memory_short: bool
-
-
-def recorded_blocks(meta: Mapping[str, Any]) -> tuple[int, int | None] | None:
-    """The number of KV blocks that meta.json has, and their size in tokens; None where it has none."""
-    resolved = meta.get("resolved_config") or {}
-    places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
-    for place in (place for place in places if isinstance(place, Mapping)):
-        count, size = place.get("num_gpu_blocks"), place.get("block_size")
-        if type(count) is int and count > 0:
-            return count, size if type(size) is int else None
-    return None
 
 
 def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:
@@ -69,13 +58,6 @@ def _memory_waited_for(log: VllmLog, moment: float, max_num_seqs: int | None) ->
     return long and (max_num_seqs is None or times.running_at(np.array([moment]))[0] < NEAR * max_num_seqs)
 
 
-class Recurrence(NamedTuple):
-    """share of the prompts are as long as the one `period` requests before."""
-
-    period: int
-    share: float
-
-
 def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
     """Lines for the reader; InputError where a prefix cache meets prompts that recur and whose contents are unknown."""
     found = recurrence(log.read().prompt_len)
@@ -83,7 +65,7 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
     if log.read().prompt_ids is None:
         if found and caches:
             raise InputError(
-                f"{log.path}: {found.share:.0%} of the prompts are as long as the one {found.period} requests before; "
+                f"{log.path}: {found[1]:.0%} of the prompts are as long as the one {found[0]} requests before; "
                 "a prefix cache finds them again where they are the same. Give their contents (--workload FILE, ids or "
                 "hashes), or policy=paged for a server without a prefix cache"
             )
@@ -96,12 +78,12 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
         )
 
 
-def recurrence(prompt_len: Column) -> Recurrence | None:
-    """The shortest period with which nearly all lengths recur; None where there is none."""
+def recurrence(prompt_len: Column) -> tuple[int, float] | None:
+    """The shortest period, in requests, after which nearly all lengths recur, and their share; None without one."""
     for period in range(FEWEST_LENGTHS, len(prompt_len) // 2 + 1):
         share = float((prompt_len[period:] == prompt_len[:-period]).mean())
         if share >= RECURRING and len(set(prompt_len[:period].tolist())) >= FEWEST_LENGTHS:
-            return Recurrence(period, share)
+            return period, share
     return None
 
 
@@ -142,15 +124,18 @@ def described(
 
 
 def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
-    recorded = recorded_blocks(meta_of(log))
-    if recorded is None:
-        return None
-    blocks, block_size = recorded
-    size = config.policy.parameters.get("block_size")
-    if block_size not in (None, size):
-        raise InputError(f"{log.path}: meta.json says block_size {block_size}, simulated with {size}; "
-                         f"say policy.block_size={block_size}")  # fmt: skip
-    return Described(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+    """The number of KV blocks that meta.json has; None where it has none."""
+    meta, size = meta_of(log), config.policy.parameters.get("block_size")
+    resolved = meta.get("resolved_config") or {}
+    places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
+    for place in (place for place in places if isinstance(place, Mapping)):
+        blocks, logged = place.get("num_gpu_blocks"), place.get("block_size")
+        if type(blocks) is int and blocks > 0:
+            if type(logged) is int and logged != size:
+                raise InputError(f"{log.path}: meta.json says block_size {logged}, simulated with {size}; "
+                                 f"say policy.block_size={logged}")  # fmt: skip
+            return Described(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+    return None
 
 
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
@@ -177,21 +162,16 @@ def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
 
 def _links(log: VllmLog, config: RunConfig) -> Described:
     """Links as config.json of the benchmark has them, where several GPUs have no measured all-reduces."""
-    num_gpus = config.server.num_gpus
-    if num_gpus == 1 or config.cost.name != PROFILE_COST:
-        return Described(config, [])
-    if has(read_profile(str(config.cost.parameters["path"])), "all_reduce"):
+    num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
+    if num_gpus == 1 or config.cost.name != PROFILE_COST or has(read_profile(path), "all_reduce"):
         return Described(config, [])
     choices = config.cost.parameters["choices"]
     link = bench_link(Path(log.path).parent)
     if link is None or choices.parameters.get("parallel_layer_s"):
-        rate = config.server.gpu.link_bandwidth / 1e9
-        configured = "; import the profile with --link and --all-reduce-us, or with --nccl"
-        return Described(
-            config, [f"all-reduces were not measured: a ring over {rate:g} GB/s stands in for them{configured}"]
-        )
+        ring = f"a ring over {config.server.gpu.link_bandwidth / 1e9:g} GB/s stands in for them"
+        way_out = "import the profile with --link and --all-reduce-us, or with --nccl"
+        return Described(config, [f"all-reduces were not measured: {ring}; {way_out}"])
     gpu = replace(config.server.gpu, link_bandwidth=link.bandwidth)
     cost = config.cost.updated(choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s}))
-    return Described(
-        replace(config, server=replace(config.server, gpu=gpu), cost=cost), [f"all-reduces: config.json, {link}"]
-    )
+    changed = replace(config, server=replace(config.server, gpu=gpu), cost=cost)
+    return Described(changed, [f"all-reduces: config.json, {link}"])
