@@ -8,6 +8,8 @@ from testbed.core.errors import InputError
 from testbed.experiments.commands.terminal import Parser, at_least_one
 from testbed.experiments.runs.progress import spoken
 
+EXAMPLE = "testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib' arrivals.rate=2"
+
 
 def main(argv: list[str]) -> int:
     """Print the result; returns 1 where a clause is violated."""
@@ -47,9 +49,6 @@ def parameter(text: str) -> tuple[str, Any]:
     if not equals or not name.isidentifier():
         raise InputError(f"{text!r} is not NAME=VALUE")
     return name, yaml.safe_load(value)
-
-
-EXAMPLE = "testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib' arrivals.rate=2"
 
 
 def lockstep(argv: list[str]) -> int:

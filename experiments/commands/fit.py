@@ -16,6 +16,13 @@ from testbed.experiments.runs.whole_files import write_text
 if TYPE_CHECKING:
     from testbed.experiments.validation.software_fit import Fitted
 
+DESCRIPTION = (
+    "A profile of a server from one or two logs of a benchmark client, without measuring its GPU: the nearest profile "
+    "with all kernels scaled by one factor, an iteration's software time and a front end's. The first log is fitted, "
+    "the second judges; a single one is halved in time. Example: testbed fit-profile run1.json run2.json "
+    "+system=vllm-v1 --model llama-3.1-8b --gpu l40s --out mine.json"
+)
+
 
 def fit_software(argv: list[str]) -> None:
     """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
@@ -73,14 +80,6 @@ def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
         yield f"{one} and {other} cannot be separated by these logs (correlation {value:+.2f}); {known}"
     yield f"remaining error: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
     yield " ".join(f"cost.choices.{key}={fitted.times_s.get(name, 0.0):.4g}" for name, key in KEYS.items())
-
-
-DESCRIPTION = (
-    "A profile of a server from one or two logs of a benchmark client, without measuring its GPU: the nearest profile "
-    "with all kernels scaled by one factor, an iteration's software time and a front end's. The first log is fitted, "
-    "the second judges; a single one is halved in time. Example: testbed fit-profile run1.json run2.json "
-    "+system=vllm-v1 --model llama-3.1-8b --gpu l40s --out mine.json"
-)
 
 
 def fit_profile(argv: list[str]) -> None:

@@ -17,6 +17,7 @@ BEYOND = ("mooncake", "agent_sessions", "tiers", "store_rules", "time_to_live", 
           "groups", "hit_units")  # fmt: skip
 NO_COSTS = ("table1", "fig11", "transfer_sizes", "groups", "hit_units")  # the same on any GPU
 ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
+SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
 
 def parser() -> Parser:
@@ -84,9 +85,6 @@ def chosen(figures: Sequence[str]) -> list[str]:
     if unknown:
         raise InputError(f"figure {unknown[0]!r}: is unknown (choose from {', '.join(known)}, all)")
     return [name for name in known if name in figures or ("all" in figures and name in ORDER)]
-
-
-SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
 
 def plot(argv: list[str]) -> None:

@@ -8,6 +8,9 @@ from testbed.experiments.commands.terminal import Parser, add_window, wide_conso
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
+MEMORY_MAP = "memory_map.html"
+TIMELINE = "timeline.json"
+
 
 def compare(argv: list[str]) -> None:
     """Print the tables; write the requested files."""
@@ -55,9 +58,6 @@ def report(argv: list[str]) -> None:
     print(f"report: {out}")
 
 
-MEMORY_MAP = "memory_map.html"
-
-
 def show_memory(argv: list[str]) -> None:
     """Simulate the run of a folder again with a traced policy, and write the page."""
     this = Parser("show-memory", "Simulates the run of a folder again and shows the owners of its blocks over time.")
@@ -81,9 +81,6 @@ def show_memory(argv: list[str]) -> None:
         console.print(f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in")
     for remark in changed_since(options.run, config, part, trace.end_ps / PS, "page"):
         console.print(remark)
-
-
-TIMELINE = "timeline.json"
 
 
 def timeline(argv: list[str]) -> None:

@@ -19,6 +19,15 @@ NUMBERS = (
     ("--high", 2.0, "RATE", "upper first guess (default 2)"),
     ("--precision", 0.02, "P", "the rate is known to a factor of 1 + P (default 0.02)"),
 )
+CACHE_SIZES = (1_000, 10_000, 100_000)
+SYSTEM = (  # a roofline that batches as many requests as the paper's system did
+    "+system=vllm",
+    "cost=analytic",
+    "cost.efficiencies.overhead_s=0",
+    "cost.efficiencies.overhead_per_request_s=0.327e-3",
+    "cost.efficiencies.attention_bandwidth=0.569",
+    "cost.efficiencies.repeated_read=0.22",
+)
 
 
 def capacity(argv: list[str]) -> None:
@@ -55,17 +64,6 @@ def capacity(argv: list[str]) -> None:
         f"capacity: {found.rate:g} req/s, simulated: {100 * inside:.1f}% of the requests meet the SLO "
         f"({needed} must), goodput {goodput:.3g} req/s"
     )
-
-
-CACHE_SIZES = (1_000, 10_000, 100_000)
-SYSTEM = (  # a roofline that batches as many requests as the paper's system did
-    "+system=vllm",
-    "cost=analytic",
-    "cost.efficiencies.overhead_s=0",
-    "cost.efficiencies.overhead_per_request_s=0.327e-3",
-    "cost.efficiencies.attention_bandwidth=0.569",
-    "cost.efficiencies.repeated_read=0.22",
-)
 
 
 class Speed(NamedTuple):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Number = TypeVar("Number", int, float)
+WIDTH = 180
+FORMATS = (".pdf", ".png", ".svg")  # of pictures
 
 
 def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], kind: str) -> Callable[[str], Number]:
@@ -44,10 +46,6 @@ def window(options: argparse.Namespace) -> tuple[float, float | None]:
     if options.stop is not None and options.stop <= options.start:
         raise InputError(f"--from {options.start:g} --to {options.stop:g}: is an empty interval")
     return options.start, options.stop
-
-
-WIDTH = 180
-FORMATS = (".pdf", ".png", ".svg")  # of pictures
 
 
 def wide_console() -> "Console":

@@ -18,6 +18,13 @@ DEFAULTS = {"tensor_parallel": 1, "beam_width": 1, "device": ""}
 # Seconds per layer beyond kernels and all-reduces, by number of GPUs: the medians of what decode steps of
 # FasterTransformer's tables take beyond their cost.
 LAYER_S = {2: 55.3e-6, 4: 83.7e-6, 8: 85.3e-6}
+HELD_BACK = ("kind", "section", "rows", "outside", "median", "p90")
+HEAD = ("way", "predicted from", "GPUs", "profiles", "decodes", "prefills", "TTFT", "TPOT", "latency")
+RESULTS = Path("kernels/results/engine")
+PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
+RUNS = Path("kernels/results/engine/swaps")
+POINTS = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
+MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 
 
 def parser() -> Parser:
@@ -106,10 +113,6 @@ def check(path: Path, table: "pd.DataFrame", columns: Sequence[str]) -> None:
         raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(table.columns)}")
 
 
-HELD_BACK = ("kind", "section", "rows", "outside", "median", "p90")
-HEAD = ("way", "predicted from", "GPUs", "profiles", "decodes", "prefills", "TTFT", "TPOT", "latency")
-
-
 def validate_costs(argv: list[str]) -> None:
     """Print the errors by way, and write every row."""
     this = Parser("validate-costs", "Leave each profile out in turn and predict it from the others, by every way: the "
@@ -165,10 +168,6 @@ def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:
         yield [*map(str, names), f"{len(rows)}", *cells]
 
 
-RESULTS = Path("kernels/results/engine")
-PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
-
-
 def validate_pairs(argv: list[str]) -> None:
     """Simulate every pair, and print the tables in Markdown."""
     this = Parser("validate-pairs", "Compares runs on a GPU with their simulations, as tables.")
@@ -186,11 +185,6 @@ def validate_pairs(argv: list[str]) -> None:
     print(section(pairs))
     if options.figure:
         draw(pairs, options.figure)
-
-
-RUNS = Path("kernels/results/engine/swaps")
-POINTS = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
-MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 
 
 def validate_transfers(argv: list[str]) -> None:

@@ -26,6 +26,8 @@ from testbed.schema import read
 TIMES = ("arrival_s", "first_token_s", "finish_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
 WHOLE = "run it again with outputs=full for curves"
+SOFTWARE = "software"
+MEASURED = ("duration_s", "gpu_s")
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,6 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     if absent:
         raise InputError(f"{path}: has no column {absent[0]}; another version wrote it (run it again)")
     return table
-
-
-SOFTWARE = "software"
-MEASURED = ("duration_s", "gpu_s")
 
 
 class Term(NamedTuple):

@@ -25,6 +25,9 @@ DISTRIBUTIONS = {
     "e2e_s": ("End-to-end latency (s)", 1.0),
 }
 INTERVALS = 60
+MANY_TIMES = 900.0  # percent; above, a factor reads better
+TERM_HEAD = ["term", "iterations", "measured, s", "predicted, s", "error, s", "error", "of busy time"]
+Blamed = Mapping[tuple[str, str], Sequence[Term]]  # by (simulated run, GPU run)
 
 
 def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
@@ -52,11 +55,6 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
     found = pd.DataFrame({"arrival": arrival, "ttft": ttft}).groupby(interval).mean()
     return found["arrival"], found["ttft"]
-
-
-MANY_TIMES = 900.0  # percent; above, a factor reads better
-TERM_HEAD = ["term", "iterations", "measured, s", "predicted, s", "error, s", "error", "of busy time"]
-Blamed = Mapping[tuple[str, str], Sequence[Term]]  # by (simulated run, GPU run)
 
 
 def compare_page(comparison: Comparison, blamed: Blamed) -> str:

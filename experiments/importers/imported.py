@@ -14,6 +14,9 @@ from testbed.traces.files import read_json
 PER_LAYER = "one layer; times num_layers"
 ONCE = "once per iteration"
 Point = list[Any]
+ONE = "one all-reduce"
+AXES = ("num_gpus", "bytes")
+LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,6 @@ class Imported:
             "sections": self.sections,
             "fit": None,
         }
-
-
-ONE = "one all-reduce"
-AXES = ("num_gpus", "bytes")
-LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from testbed.contract import search
 from testbed.core.request import PS, Request
 
 MAX_IDS = 12
+ITERATION_PS = PS // 100
+Drawn = tuple[tuple[str, ...], list[Request]]
 
 
 class Iteration(NamedTuple):
@@ -124,10 +126,6 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
             f"  request {one.request_id} at {one.arrival_ps / PS:.6g} s: {one.prompt_len} tokens in, "
             f"{one.output_len} out{contents}"
         )
-
-
-ITERATION_PS = PS // 100
-Drawn = tuple[tuple[str, ...], list[Request]]
 
 
 def draw(random: Random, base: Sequence[str], num_requests: int) -> Drawn:

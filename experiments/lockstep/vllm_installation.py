@@ -19,6 +19,16 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
+HOW = (
+    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 (or a later release; "
+    "install also the packages that an import error names)"
+)
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1, "vocab_size": 128,
+    "torch_dtype": "float16", "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -71,17 +81,6 @@ def options_of(setup: Setup) -> Options:
         caches=isinstance(setup.scheduler.policy, OutputCaching),
         **{name: scheduler[name] for name in same if name in scheduler},
     )
-
-
-HOW = (
-    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 (or a later release; "
-    "install also the packages that an import error names)"
-)
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1, "vocab_size": 128,
-    "torch_dtype": "float16", "rms_norm_eps": 1e-5,
-}  # fmt: skip
 
 
 def installed_release() -> str:

@@ -41,6 +41,7 @@ KINDS_OF_SLOTS = (  # name, colour where it is not the request's, share of white
     ("reserved, will be used", None, 0.7, None),
     ("token states, colour by request", None, 0, None),
 )
+SCRIPTS = ("replay", "blocks", "draw", "grid", "mapping", "details", "keys", "page")
 
 
 def encode(trace: MemoryTrace) -> str:
@@ -120,9 +121,6 @@ def entry_of(old: Frame, new: Frame, seq_id: int, step: int, unit: int) -> list[
 def flat(extents: Iterable[Extent], unit: int) -> list[int]:
     """Extents as one list of numbers, in so many slots."""
     return [number // unit for extent in extents for number in extent]
-
-
-SCRIPTS = ("replay", "blocks", "draw", "grid", "mapping", "details", "keys", "page")
 
 
 def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTrace:

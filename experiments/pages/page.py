@@ -15,6 +15,7 @@ WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 52, 430, 10, 226  # of the axes, in units of the SVG
 MAX_POINTS = 400
 Floats = NDArray[np.float64]
+NUMBER, VERDICT = "number", "verdict"  # classes of columns
 
 
 class Series(NamedTuple):
@@ -99,9 +100,6 @@ def _path(x: Floats, y: Floats) -> str:
     points = np.column_stack([x, y])[~(np.isnan(x) | np.isnan(y))]
     kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), MAX_POINTS)).astype(int))
     return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in points[kept]) if len(points) else ""
-
-
-NUMBER, VERDICT = "number", "verdict"  # classes of columns
 
 
 class Table(NamedTuple):

@@ -30,6 +30,8 @@ from testbed.experiments.runs.whole_files import clean_up, write_text
 ALTERNATIVES_FILE = "alternatives.csv"
 COLUMNS = ["alternative", *KEY, "published", "chosen", "chosen_verdict", "other", "other_verdict", "turns", "note"]
 Perform = Callable[[Sequence[Sequence[Task]]], list[pd.DataFrame]]  # a table for each group of tasks
+Finished = Callable[[int, pd.DataFrame], None]
+Done = Generator[tuple[int, list[Row]], None, None]  # tasks by their number, with their rows
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,6 @@ def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
     turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query("turns == 'yes'")
     names = turning.groupby(KEY)["alternative"].agg("; ".join).to_dict()
     return card.assign(**{TURNS: [names.get(key_of(row), "") for row in card.to_dict("records")]})
-
-
-Finished = Callable[[int, pd.DataFrame], None]
-Done = Generator[tuple[int, list[Row]], None, None]  # tasks by their number, with their rows
 
 
 def load(name: str, overrides: tuple[str, ...] = ()) -> Study:

@@ -17,6 +17,21 @@ from rich.table import Table
 
 from testbed.experiments.paper.studies.study import Finding, RowKey, Study
 
+REFERENCE = Path(__file__).with_name("reference.csv")
+TURNS = "turns_under"
+ON = "simulated on "
+KEY = ["figure", "setting", "system", "quantity"]
+COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "verdict", "before"]
+COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
+READ = ("published", "simulated", "error", "verdict")  # in the terminal; the CSV has all columns
+JUDGED = ("predict", "compare")
+SHOWN = (*JUDGED, "goal", "derived")  # the last two have a verdict in brackets, which counts for nothing
+PARTS = {"arithmetic": "arithmetic only", "memory": "memory and trace", "cost": "cost model and load"}
+Card = dict[RowKey, dict[str, object]]  # scored rows
+PICKLE = "sharegpt_opt_text_completion_length.pkl"
+CAUSES = Path(__file__).with_name("causes.yaml")
+UNEXPLAINED = "unexplained"
+
 
 def smallest_margin(row: Mapping[str, str], finding: Finding) -> float:
     """The smallest margin of all that the finding claims; its numbers are compared with the row's limits."""
@@ -61,22 +76,6 @@ def error(published: str, value: float | str, tolerance: str) -> str:
     if "point" in tolerance:
         return f"{difference:+.2f} points"
     return f"{100 * difference / float(published):+.1f}%" if float(published) else f"{difference:+.2f}"
-
-
-REFERENCE = Path(__file__).with_name("reference.csv")
-TURNS = "turns_under"
-ON = "simulated on "
-KEY = ["figure", "setting", "system", "quantity"]
-COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "verdict", "before"]
-COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
-READ = ("published", "simulated", "error", "verdict")  # in the terminal; the CSV has all columns
-JUDGED = ("predict", "compare")
-SHOWN = (*JUDGED, "goal", "derived")  # the last two have a verdict in brackets, which counts for nothing
-PARTS = {"arithmetic": "arithmetic only", "memory": "memory and trace", "cost": "cost model and load"}
-Card = dict[RowKey, dict[str, object]]  # scored rows
-PICKLE = "sharegpt_opt_text_completion_length.pkl"
-CAUSES = Path(__file__).with_name("causes.yaml")
-UNEXPLAINED = "unexplained"
 
 
 def reference() -> pd.DataFrame:

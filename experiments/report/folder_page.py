@@ -28,6 +28,7 @@ from testbed.overload import in_words
 from testbed.tables import flat
 
 MOST_CURVES = 8
+CARD = "scorecard.csv"
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
@@ -104,9 +105,6 @@ def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 def _are_numbers(values: pd.Series) -> bool:
     return bool(pd.to_numeric(values, errors="coerce").notna().all())
-
-
-CARD = "scorecard.csv"
 
 
 def folder_page(folders: Sequence[Path]) -> str:

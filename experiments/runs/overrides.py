@@ -31,6 +31,31 @@ FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 QUOTES = ("'", '"')
+FLAG = "--from-vllm"
+SHORT = {"-tp": "--tensor-parallel-size", "-n": "--nnodes", "-pp": "--pipeline-parallel-size"}
+SWITCHES = {  # of vLLM 0.19: a flag, and the options that it stands for
+    "--no-enable-prefix-caching": ("policy=paged", "policy.watermark=0"),
+    "--enable-prefix-caching": (),
+    "--no-async-scheduling": ("scheduler=vllm_v1",),
+    "--async-scheduling": (),
+    "--no-enable-chunked-prefill": ("scheduler.enable_chunked_prefill=false",),
+    "--enable-chunked-prefill": (),
+}
+VALUES = {
+    "--tensor-parallel-size": ("server.num_gpus",),
+    "--gpu-memory-utilization": ("server.memory_utilization",),
+    "--num-gpu-blocks-override": ("server.num_blocks",),
+    "--max-model-len": ("model.max_len", "workload.max_len"),
+    "--max-num-batched-tokens": ("scheduler.max_num_batched_tokens",),
+    "--max-num-seqs": ("scheduler.max_num_seqs",),
+    "--long-prefill-token-threshold": ("scheduler.long_prefill_token_threshold",),
+    "--block-size": ("policy.block_size",),
+}
+KV_TYPES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}  # bytes
+CHANGES_RESULT = {"--pipeline-parallel-size", "--data-parallel-size", "--quantization", "--speculative-config"}
+LARGE_BYTES = 70 * GIB  # from here on `vllm serve` takes larger defaults, on an A100 excepted
+LARGE, SMALL = (8192, 1024), (2048, 256)  # max_num_batched_tokens and max_num_seqs of `vllm serve`
+UTILIZATION = "0.9"  # of vLLM 0.19
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
@@ -124,33 +149,6 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
         target = point.value.replace(":", ".")
         node = {"defaults": [CUSTOM, "_self_"], "_target_": target}
         ConfigStore.instance().store(name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}")
-
-
-FLAG = "--from-vllm"
-SHORT = {"-tp": "--tensor-parallel-size", "-n": "--nnodes", "-pp": "--pipeline-parallel-size"}
-SWITCHES = {  # of vLLM 0.19: a flag, and the options that it stands for
-    "--no-enable-prefix-caching": ("policy=paged", "policy.watermark=0"),
-    "--enable-prefix-caching": (),
-    "--no-async-scheduling": ("scheduler=vllm_v1",),
-    "--async-scheduling": (),
-    "--no-enable-chunked-prefill": ("scheduler.enable_chunked_prefill=false",),
-    "--enable-chunked-prefill": (),
-}
-VALUES = {
-    "--tensor-parallel-size": ("server.num_gpus",),
-    "--gpu-memory-utilization": ("server.memory_utilization",),
-    "--num-gpu-blocks-override": ("server.num_blocks",),
-    "--max-model-len": ("model.max_len", "workload.max_len"),
-    "--max-num-batched-tokens": ("scheduler.max_num_batched_tokens",),
-    "--max-num-seqs": ("scheduler.max_num_seqs",),
-    "--long-prefill-token-threshold": ("scheduler.long_prefill_token_threshold",),
-    "--block-size": ("policy.block_size",),
-}
-KV_TYPES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}  # bytes
-CHANGES_RESULT = {"--pipeline-parallel-size", "--data-parallel-size", "--quantization", "--speculative-config"}
-LARGE_BYTES = 70 * GIB  # from here on `vllm serve` takes larger defaults, on an A100 excepted
-LARGE, SMALL = (8192, 1024), (2048, 256)  # max_num_batched_tokens and max_num_seqs of `vllm serve`
-UTILIZATION = "0.9"  # of vLLM 0.19
 
 
 def expand(command: str, others: Sequence[str]) -> list[str]:

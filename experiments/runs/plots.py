@@ -43,6 +43,20 @@ RC: dict[Any, Any] = {
     "hatch.linewidth": 0.5,
     "svg.hashsalt": "testbed",
 }
+SYSTEMS = {
+    "fastertransformer": ("FasterTransformer", "#8a8f98", "s"),
+    "orca-max": ("Orca (Max)", "#8c3b00", "v"),
+    "orca-pow2": ("Orca (Pow2)", "#f0b860", "^"),
+    "orca-oracle": ("Orca (Oracle)", "#f07f1a", "D"),
+    "vllm": ("vLLM", "#2f78b7", "o"),
+}
+MAX_POINTS = 600
+FREE = "Free"
+# As page.css has them.
+COLORS = ("#0067ab", "#c24f00", "#007a5c", "#a6447f", "#8a6d00", "#2a8ec2", "#333333", "#777777")
+LINES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+Table = Mapping[str, Any]
+Grid = dict[str, NDArray[np.float64]]
 
 
 class Shown(Figure):
@@ -78,32 +92,6 @@ def log_x(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-SYSTEMS = {
-    "fastertransformer": ("FasterTransformer", "#8a8f98", "s"),
-    "orca-max": ("Orca (Max)", "#8c3b00", "v"),
-    "orca-pow2": ("Orca (Pow2)", "#f0b860", "^"),
-    "orca-oracle": ("Orca (Oracle)", "#f07f1a", "D"),
-    "vllm": ("vLLM", "#2f78b7", "o"),
-}
-
-
-MAX_POINTS = 600
-FREE = "Free"
-COLORS = (
-    "#0067ab",
-    "#c24f00",
-    "#007a5c",
-    "#a6447f",
-    "#8a6d00",
-    "#2a8ec2",
-    "#333333",
-    "#777777",
-)  # as page.css has them
-LINES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-Table = Mapping[str, Any]
-Grid = dict[str, NDArray[np.float64]]
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:

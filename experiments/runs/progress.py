@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from testbed.sim.recorder import Recorder
 
 EXIT_BAD_INPUT = 2
+SPEAK_S = 10.0
 
 
 def one_line(error: BaseException) -> str:
@@ -40,9 +41,6 @@ def _flat(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = " ".join(line if line.endswith((".", ":", ";")) else f"{line};" for line in lines)
     return text.rstrip("; ") or "unknown error"
-
-
-SPEAK_S = 10.0
 
 
 def watched(recorder: "Recorder", num_requests: int) -> AbstractContextManager[None]:

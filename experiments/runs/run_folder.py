@@ -35,6 +35,14 @@ from testbed.sim.recorder import request_columns, span_columns, with_identity
 
 INPUTS = "inputs.json"
 _under_way: list[set[str]] = []
+COLUMNS = Path(__file__).with_name("COLUMNS.md")
+CONFIG = "config.yaml"
+SEAL = "# sha256 of the lines above, as the run had them: "
+CHARTS = "charts.png"
+FILES = {
+    CONFIG, INPUTS, "requests.csv", "iterations.csv", "timing.json", CHARTS, "report.html", "beams.csv", "swaps.csv",
+    COLUMNS.name, SUMMARY, "memory.png", "latency_cdf.png", "batch.png",  # the last three are of older versions
+}  # fmt: skip
 
 
 @contextmanager
@@ -84,16 +92,6 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
         path = os.path.abspath(os.fsdecode(path))
         for found in _under_way:
             found.add(path)
-
-
-COLUMNS = Path(__file__).with_name("COLUMNS.md")
-CONFIG = "config.yaml"
-SEAL = "# sha256 of the lines above, as the run had them: "
-CHARTS = "charts.png"
-FILES = {
-    CONFIG, INPUTS, "requests.csv", "iterations.csv", "timing.json", CHARTS, "report.html", "beams.csv", "swaps.csv",
-    COLUMNS.name, SUMMARY, "memory.png", "latency_cdf.png", "batch.png",  # the last three are of older versions
-}  # fmt: skip
 
 
 def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:

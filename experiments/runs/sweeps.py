@@ -15,6 +15,22 @@ from testbed.experiments.runs.summary_table import MAIN, costs_of, main_numbers,
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.tables import flat, merge_axes
 
+FEWEST = 3  # values of an axis that is drawn
+FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
+PANELS = {  # by the column of a sweep's table: label, and the option of its limit
+    "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
+    "ttft_s_p99": ("TTFT p99 (s)", "slo_ttft_s"),
+    "tpot_s_p99": ("TPOT p99 (s)", "slo_tpot_s"),
+    "slo_goodput_requests_per_s": ("Goodput (req/s)", ""),
+    "batch_mean_per_iteration": ("Batched requests", ""),
+}
+LABELS = {
+    "arrivals.rate": "Request rate (req/s)",
+    "policy.block_size": "Block size (tokens)",
+    "server.num_gpus": "GPUs",
+    "seed": "Seed",
+}
+
 
 class Point(NamedTuple):
     """One point of a sweep: its overrides, its summary and the name of its folder."""
@@ -65,23 +81,6 @@ def shown(points: Sequence[Point], width: int) -> Group:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return Group(*map(Text, head), table)
-
-
-FEWEST = 3  # values of an axis that is drawn
-FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
-PANELS = {  # by the column of a sweep's table: label, and the option of its limit
-    "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
-    "ttft_s_p99": ("TTFT p99 (s)", "slo_ttft_s"),
-    "tpot_s_p99": ("TPOT p99 (s)", "slo_tpot_s"),
-    "slo_goodput_requests_per_s": ("Goodput (req/s)", ""),
-    "batch_mean_per_iteration": ("Batched requests", ""),
-}
-LABELS = {
-    "arrivals.rate": "Request rate (req/s)",
-    "policy.block_size": "Block size (tokens)",
-    "server.num_gpus": "GPUs",
-    "seed": "Seed",
-}
 
 
 def draw_sweep(path: Path, points: Sequence[Point]) -> bool:

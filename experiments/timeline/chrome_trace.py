@@ -23,6 +23,14 @@ from testbed.sim.simulation import simulate
 from testbed.sim.totals import Seen
 
 QUEUED, PREFILL, DECODE, PREEMPTED, SWAPPED = "queued", "prefill", "decode", "preempted", "swapped"
+REQUESTS, ITERATIONS, POOL = 1, 2, 3
+PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
+COUNTS = ("iterations", "decode_seqs", "prefill_tokens", "preempted")
+SLOTS, QUEUES = ("live", "reserved", "internal"), ("running", "waiting", "swapped")
+COLUMNS = ("start_ps", "duration_ps", *COUNTS, *SLOTS, *QUEUES)
+IDLE = dict.fromkeys((*SLOTS, *QUEUES), 0)
+PS_PER_US = 10**6
+Event = dict[str, Any]
 
 
 class Phase(NamedTuple):
@@ -101,16 +109,6 @@ class PhaseRecorder(Recorder):
         ends = [*(start for _, start in begun[1:]), end_ps]
         phases = [Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True) if end > start]
         return Life(request, phases, self.rejections.get(request.request_id, ""))
-
-
-REQUESTS, ITERATIONS, POOL = 1, 2, 3
-PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
-COUNTS = ("iterations", "decode_seqs", "prefill_tokens", "preempted")
-SLOTS, QUEUES = ("live", "reserved", "internal"), ("running", "waiting", "swapped")
-COLUMNS = ("start_ps", "duration_ps", *COUNTS, *SLOTS, *QUEUES)
-IDLE = dict.fromkeys((*SLOTS, *QUEUES), 0)
-PS_PER_US = 10**6
-Event = dict[str, Any]
 
 
 def _names(num_lanes: int) -> Iterator[Event]:

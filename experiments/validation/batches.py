@@ -28,6 +28,11 @@ MS = 1e-9  # of a picosecond
 WITHIN = 0.20
 FEWEST_ROWS = 10  # that separate the three shares of the missing time
 LARGEST_BATCH = 32  # of decode steps that are judged; larger ones are prompts more than steps
+SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
+# Share of the peak that large matrix products reach under load: measured, testbed/cost/profiles/h200-opt-13b-tp1.json.
+# AIConfigurator's are short bursts at full clocks, at up to 0.92 of the A100's.
+PEAK_SHARE = 0.72
+MAX_LEN = 2048
 
 
 class Batch(NamedTuple):
@@ -133,13 +138,6 @@ def left_over(table: pd.DataFrame) -> Iterator[str]:
         if rank == 3 and len(rows) >= FEWEST_ROWS:
             shares = f"{fixed:+.0f} ms, {1e3 * token:+.1f} us a prompt token, {step:+.2f} ms a step"
             yield f"measured beyond its cost, {kind}: {shares} ({len(rows)} rows)"
-
-
-SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
-# Share of the peak that large matrix products reach under load: measured, testbed/cost/profiles/h200-opt-13b-tp1.json.
-# AIConfigurator's are short bursts at full clocks, at up to 0.92 of the A100's.
-PEAK_SHARE = 0.72
-MAX_LEN = 2048
 
 
 def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:

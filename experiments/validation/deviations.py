@@ -19,6 +19,8 @@ KINDS = ("ttft_s", "tpot_s", "e2e_s")
 PARTS = 4
 NAMES = dict(zip(KINDS, ("TTFT", "TPOT", "latency"), strict=True))
 FILLED = 0.95  # of the pool: memory was short
+POINTS = 400
+STYLES = {"real": "k-", "simulated": "C0--"}
 
 
 class Compared(NamedTuple):
@@ -98,10 +100,6 @@ def _limits(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str
         yield f"memory that runs short: the log's requests used at most {share:.0%} of the pool, and none was preempted"
     yield f"p99: {count:,} requests have {count / 100:.3g} beyond it"
     yield "other rates, lengths, models, GPUs and ways to manage memory: nothing here was compared with them"
-
-
-POINTS = 400
-STYLES = {"real": "k-", "simulated": "C0--"}
 
 
 def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:

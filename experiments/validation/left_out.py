@@ -48,6 +48,9 @@ SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
 Means = dict[str, float]
 Row = dict[str, Any]
+PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
+         "state_decode", "state_prefill", "experts")  # fmt: skip
+Key = tuple[Any, ...]
 
 
 def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]:
@@ -122,11 +125,6 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> M
 def _place(known: Known, columns: Sequence[str]) -> Row:
     values = known.loads.model.name, known.gpu.name, known.loads.num_gpus, maker(known.profile)
     return dict(zip(columns, values, strict=True))
-
-
-PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
-         "state_decode", "state_prefill", "experts")  # fmt: skip
-Key = tuple[Any, ...]
 
 
 class HeldBack(NamedTuple):

@@ -21,6 +21,7 @@ LONG = 20  # decode steps: where memory is free, a request is let in at the next
 RECURRING = 0.9  # of the prompts' lengths that are those of one period before
 FEWEST_LENGTHS = 8  # in a period; a benchmark of one length recurs by itself
 IMPOSSIBLE = 0.02  # of the requests
+POOL = ("server.num_blocks=", "server.kv_memory_gib")
 
 
 class HighWater(NamedTuple):
@@ -95,9 +96,6 @@ def impossible_lengths(times: Times) -> int:
         for _, first, finish, length in zip(*times, strict=True)
     )
     return wrong if wrong > IMPOSSIBLE * len(times.output_len) else 0
-
-
-POOL = ("server.num_blocks=", "server.kv_memory_gib")
 
 
 class Described(NamedTuple):

@@ -34,6 +34,14 @@ UNITS = {POINTS: (100, ".1f"), "ttft_mean_s": (1000, ".1f"), "ttft_p50_s": (1000
          "tpot_mean_s": (1000, ".2f"), "mean_batch": (1, ".2f")}  # fmt: skip
 NAMES = ("batch", "hit rate, %", "preemptions", "recomputed tokens", "TTFT mean, ms", "TTFT p50, ms", "TPOT, ms",
          "tokens/s")  # fmt: skip
+ROWS = {
+    "preemptions": ("preemptions", 1),
+    "hit_rate": ("hit rate (%)", 100),
+    "recomputed_tokens": ("recomputed tokens", 1),
+    "ttft_mean_s": ("mean TTFT (s)", 1),
+    "tpot_mean_s": ("mean TPOT (ms)", 1000),
+}
+STYLES = {"measured, range of the seeds": "ko-", "simulated": "C0s--"}
 
 
 class Sides(NamedTuple):
@@ -170,15 +178,6 @@ def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 matplotlib.use("Agg")
-
-ROWS = {
-    "preemptions": ("preemptions", 1),
-    "hit_rate": ("hit rate (%)", 100),
-    "recomputed_tokens": ("recomputed tokens", 1),
-    "ttft_mean_s": ("mean TTFT (s)", 1),
-    "tpot_mean_s": ("mean TPOT (ms)", 1000),
-}
-STYLES = {"measured, range of the seeds": "ko-", "simulated": "C0s--"}
 
 
 def draw(sides: Sides, path: Path) -> None:

@@ -28,6 +28,13 @@ SHARES = (1.0, 0.5, 0.2)
 Matrix = NDArray[np.float64]
 Errors = dict[str, float]
 Correlations = dict[tuple[str, str], float]
+# The times that can be fitted: those of iterations, and what a profile's cost calls them; and those of the front end.
+KEYS = {"iteration": "overhead_s", "request": "overhead_per_request_s", "token": "overhead_per_token_s"}
+FRONT = ("before_first", "after_last")
+TPOT, BOTH = slice(1, 2), slice(2)  # of TTFT and TPOT
+UNIT_S = {"iteration": 1e-3, "request": 1e-4, "token": 1e-5, "before_first": 1e-2, "after_last": 1e-2}
+LEAST_SLOWNESS = 0.05
+ALIKE = 0.9  # correlation beyond which two times cannot be separated
 
 
 class Point(NamedTuple):
@@ -91,15 +98,6 @@ def uncertainty(labels: Sequence[str], rest: Matrix, jacobian: Matrix, scale: Ma
         if spread[i] > 0 and spread[j] > 0
     }
     return dict(zip(labels, (spread * scale).tolist(), strict=True)), correlations
-
-
-# The times that can be fitted: those of iterations, and what a profile's cost calls them; and those of the front end.
-KEYS = {"iteration": "overhead_s", "request": "overhead_per_request_s", "token": "overhead_per_token_s"}
-FRONT = ("before_first", "after_last")
-TPOT, BOTH = slice(1, 2), slice(2)  # of TTFT and TPOT
-UNIT_S = {"iteration": 1e-3, "request": 1e-4, "token": 1e-5, "before_first": 1e-2, "after_last": 1e-2}
-LEAST_SLOWNESS = 0.05
-ALIKE = 0.9  # correlation beyond which two times cannot be separated
 
 
 @dataclass

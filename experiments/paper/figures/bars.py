@@ -24,6 +24,16 @@ SERVER_ROWS = {
     "kv_memory": ("Memory for KV cache", "{:.0f} GiB"),
     "kv_slots": ("Max. # KV cache slots", "{:,.0f}"),
 }
+WASTE = "all_waste"  # what the paper gives of vLLM instead of the three kinds
+SMALLEST_LABEL = 6.0
+BATCHES = {"opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"), "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca")}
+SAVINGS = {
+    "parallel": ("fig15a", "(a) Parallel sampling", "# Output sequences"),
+    "beam": ("fig15b", "(b) Beam search", "Beam width"),
+}
+WIDTHS = ("2", "4", "6")
+WIDTH, APART = 0.4, 0.21
+PUBLISHED_COLOR = "#c9ccd1"
 
 
 def fig1(table: pd.DataFrame) -> Figure:
@@ -103,18 +113,6 @@ def table1(table: pd.DataFrame) -> Figure:
         cell.set_linewidth(0.4)
         cell.set_height(0.34 if row == 0 else 0.2)
     return figure
-
-
-WASTE = "all_waste"  # what the paper gives of vLLM instead of the three kinds
-SMALLEST_LABEL = 6.0
-BATCHES = {"opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"), "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca")}
-SAVINGS = {
-    "parallel": ("fig15a", "(a) Parallel sampling", "# Output sequences"),
-    "beam": ("fig15b", "(b) Beam search", "Beam width"),
-}
-WIDTHS = ("2", "4", "6")
-WIDTH, APART = 0.4, 0.21
-PUBLISHED_COLOR = "#c9ccd1"
 
 
 def fig2(table: pd.DataFrame) -> Figure:

@@ -35,6 +35,31 @@ PREFIXES = {
 LIMIT = 1.0
 ABOVE = 1.3
 LABEL_SIZE = 7
+KERNELS: dict[str, tuple[str, Literal["-", "--"], str]] = {
+    "paper": ("Paper's design, paged", "-", "#8c3b00"),
+    "contiguous": ("Contiguous", "--", "#8a8f98"),
+    "paged": ("Ours, paged", "-", "#2f78b7"),
+}
+MARKERS = {8: "o", 32: "s"}
+BAND = "#ffe3c2"
+TRACES = {
+    ("opt-13b sharegpt", "vllm"): ("ShareGPT", "#2f78b7", "o"),
+    ("opt-13b alpaca", "vllm"): ("Alpaca", "#f07f1a", "s"),
+    ("opt-13b sharegpt", "our kernel"): ("ShareGPT, our kernel", "#9ecae1", "^"),
+}
+COSTS = {
+    "recompute as drawn": ("Recompute", "#2f78b7", "o"),
+    "swap in": ("Swap in", "#f0b860", "v"),
+    "swap out": ("Swap out", "#8c3b00", "^"),
+    "swap in + out": ("Swap in + out", "#f07f1a", "s"),
+}
+RECOVERIES = {
+    "recompute": ("Recompute", "#2f78b7", "o"),
+    "swap": ("Swap", "#f07f1a", "s"),
+    "fused swap": ("Swap, fused kernel", "#8a8f98", "D"),
+}
+MACHINE = "a100-40gb"
+TOPS = {"fig18b": 17.5, "fig19b": 2.5}  # s/token: where the paper's axes end
 
 
 def fig12(table: pd.DataFrame) -> Figure:
@@ -85,33 +110,6 @@ def draw_panels(
     columns = len(order) if num_columns > 2 else 2
     figure.legend([handles[label] for label in order], order, loc="outside upper center", ncols=columns)
     return figure
-
-
-KERNELS: dict[str, tuple[str, Literal["-", "--"], str]] = {
-    "paper": ("Paper's design, paged", "-", "#8c3b00"),
-    "contiguous": ("Contiguous", "--", "#8a8f98"),
-    "paged": ("Ours, paged", "-", "#2f78b7"),
-}
-MARKERS = {8: "o", 32: "s"}
-BAND = "#ffe3c2"
-TRACES = {
-    ("opt-13b sharegpt", "vllm"): ("ShareGPT", "#2f78b7", "o"),
-    ("opt-13b alpaca", "vllm"): ("Alpaca", "#f07f1a", "s"),
-    ("opt-13b sharegpt", "our kernel"): ("ShareGPT, our kernel", "#9ecae1", "^"),
-}
-COSTS = {
-    "recompute as drawn": ("Recompute", "#2f78b7", "o"),
-    "swap in": ("Swap in", "#f0b860", "v"),
-    "swap out": ("Swap out", "#8c3b00", "^"),
-    "swap in + out": ("Swap in + out", "#f07f1a", "s"),
-}
-RECOVERIES = {
-    "recompute": ("Recompute", "#2f78b7", "o"),
-    "swap": ("Swap", "#f07f1a", "s"),
-    "fused swap": ("Swap, fused kernel", "#8a8f98", "D"),
-}
-MACHINE = "a100-40gb"
-TOPS = {"fig18b": 17.5, "fig19b": 2.5}  # s/token: where the paper's axes end
 
 
 def fig18(table: pd.DataFrame) -> Figure:

@@ -25,6 +25,9 @@ from testbed.workload import make_workload
 
 BELADY = "belady"
 SESSION_COLUMNS = {"mean_ttft_s": "mean time to first token (s)", "hit_rate": "tokens found"}
+REPLAYS = ALL_TIERS, DRAM_ALONE = "replay", "replay of the DRAM alone"
+TIER_COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to first token (s)"}
+WAYS = {OUT: "to the host", INTO: "from the host"}
 
 
 @dataclass(kw_only=True)
@@ -103,11 +106,6 @@ class AgentSessions(EvictionOrders):
         counts, place = measured.summary["counters"], {"order": order, "num_blocks": num_blocks}
         found = {"hit_rate": counts["hit_tokens"] / counts["tokens"], "evictions": counts["evictions"]}
         return [{**place, "block_size": block_size(config), **found, **measures(measured)}]
-
-
-REPLAYS = ALL_TIERS, DRAM_ALONE = "replay", "replay of the DRAM alone"
-TIER_COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to first token (s)"}
-WAYS = {OUT: "to the host", INTO: "from the host"}
 
 
 @dataclass(kw_only=True)
