@@ -69,7 +69,8 @@ ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed
 
 def main() -> None:
     """Entry point of the console command."""
-    stop_cleanly()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     sys.exit(dispatch(sys.argv[1:]))
 
 
@@ -78,7 +79,8 @@ def dispatch(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
     if not argv or argv[0] in HELP:
-        print(help_text())
+        width = max(map(len, COMMANDS)) + 2
+        print(HELP_TEXT.format(commands="\n".join(f"  {name:<{width}}{text}" for name, text in COMMANDS.items())))
         return 0
     if argv[0] in ("-V", "--version"):
         from testbed.compiled import release
@@ -105,13 +107,6 @@ def dispatch(argv: list[str]) -> int:
         return EXIT_BAD_INPUT
 
 
-def help_text() -> str:
-    """The list of all subcommands."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = "\n".join(f"  {name:<{width}}{text}" for name, text in COMMANDS.items())
-    return HELP_TEXT.format(commands=lines)
-
-
 def _command(name: str) -> Callable[[list[str]], int | None]:
     if name not in COMMANDS:
         from testbed.core.errors import InputError
@@ -126,12 +121,6 @@ def _command(name: str) -> Callable[[list[str]], int | None]:
 
 class Terminated(KeyboardInterrupt):
     """The process received SIGTERM."""
-
-
-def stop_cleanly() -> None:
-    """Make SIGTERM raise Terminated in the main thread of this process."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:
@@ -152,8 +141,10 @@ def prepare_working_folder() -> None:
     if os.path.realpath(here) == ROOT:  # a source tree that is not installed
         known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, known), here]))
-    for name in ignored(here):
-        print(f"testbed: note: {name} is not imported, for testbed has a package of this name", file=sys.stderr)
+        return
+    for name in ("testbed.py", os.path.join("testbed", "__init__.py")):
+        if os.path.isfile(os.path.join(here, name)):
+            print(f"testbed: note: {name} is not imported, for testbed has a package of this name", file=sys.stderr)
 
 
 def put_last(folder: str) -> None:
@@ -162,14 +153,6 @@ def put_last(folder: str) -> None:
         sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(folder)]
     if folder not in sys.path:
         sys.path.append(folder)
-
-
-def ignored(folder: str) -> list[str]:
-    """Modules of a folder with the name of one of testbed's packages."""
-    if os.path.realpath(folder) == ROOT:
-        return []
-    modules = ("testbed.py", os.path.join("testbed", "__init__.py"))
-    return [module for module in modules if os.path.isfile(os.path.join(folder, module))]
 
 
 if __name__ == "__main__":

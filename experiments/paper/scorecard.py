@@ -128,7 +128,10 @@ def verdicts(study: Study, table: pd.DataFrame, keys: Collection[RowKey]) -> Car
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     """One reference row with its verdict; rows that only feed the simulation get none."""
     found = {"verdict": verdict(row, finding), "before": verdict(as_before(row), finding)}
-    found["cause"] = cause_of(key_of(row)) if found["verdict"] == "miss" else ""
+    figure, setting, system, _ = key_of(row)
+    entries = (one for one in causes() if setting in one["rows"].get(figure, ()))
+    known = (f"{one['cause']} (test: {one['test']})" for one in entries if one.get("system", system) == system)
+    found["cause"] = next(known, UNEXPLAINED) if found["verdict"] == "miss" else ""
     if finding is None:
         note = "not simulated" if found["verdict"] else ""
         return {**row, "simulated": "", "error": "", "note": note, **found}
@@ -226,12 +229,3 @@ def causes() -> list[dict[str, Any]]:
     """All of causes.yaml: rows (settings by figure), cause, and the command that tests it."""
     entries: list[dict[str, Any]] = yaml.safe_load(CAUSES.read_text(encoding="utf-8"))
     return entries
-
-
-def cause_of(key: RowKey) -> str:
-    """The cause of a row's miss, and what tests it."""
-    figure, setting, system, _ = key
-    for entry in causes():
-        if setting in entry["rows"].get(figure, ()) and entry.get("system", system) == system:
-            return f"{entry['cause']} (test: {entry['test']})"
-    return UNEXPLAINED

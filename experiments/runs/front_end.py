@@ -52,7 +52,12 @@ class HydraFrontEnd:
         trace = user_trace(options, overrides)
         if trace is not None:
             options["trace"] = trace
-        _check_pool(options, overrides)
+        if isinstance(options.get("policy"), MemoryPolicy):
+            keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in overrides)]
+            if pool := next((key for key in keys if key.startswith(POOL)), None):
+                raise InputError(
+                    f"{pool} does not go with a policy that is made already, with its pool; give the class"
+                )
         words, values, objects, nodes = list(overrides), dict[str, Any](), dict[str, Any](), dict[str, Any]()
         for key, value in options.items():
             if isinstance(value, str) and key in GROUPS:
@@ -123,15 +128,6 @@ def _block_size(part: Part) -> Any:
     if part.is_instance:
         return getattr(part.target, "block_size", None)
     return part.parameters.get("block_size", getattr(part.target, "keywords", {}).get("block_size"))
-
-
-def _check_pool(options: Mapping[str, Any], words: Sequence[str]) -> None:
-    if not isinstance(options.get("policy"), MemoryPolicy):
-        return
-    keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in words)]
-    requested = next((key for key in keys if key.startswith(POOL)), None)
-    if requested:
-        raise InputError(f"{requested} does not go with a policy that is made already, with its pool; give the class")
 
 
 def _python(value: Any) -> Any:

@@ -64,7 +64,13 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     words = [argument for argument in arguments if not argument.startswith(FOLDER)]
     chosen = dict(map(_choice, words))
     result = [word for argument in words for word in _normalized(argument, set(chosen), folders)]
-    _check_targets(result)
+    options = {key.partition("@")[2] or key: value for key, value in map(_choice, result)}
+    for word in result:  # a class on the command line may not run under the name of another class's option
+        node, _, last = _choice(word)[0].rpartition(".")
+        group = "eviction" if node == "policy.eviction" else node
+        if last == "_target_" and group in GROUPS and options.get(node) != CUSTOM:
+            way_out = f"set {'eviction@policy.eviction' if group == 'eviction' else group}={CUSTOM}"
+            raise InputError(f"{word}: would run under the name of another {group} ({way_out})")
     if not {"server", "gpu"} & chosen.keys():
         for name in _names(chosen.get("model", "")):
             if f"{HIDDEN}{name}" not in files_of("server", folders):
@@ -110,17 +116,6 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
             _check(group, value, folders)
         whole = value.startswith("{") and not argument.startswith("+")  # Hydra lets no key into an empty mapping
         yield f"++{argument}" if whole else argument
-
-
-def _check_targets(words: Sequence[str]) -> None:
-    """Raise InputError where a class on the command line would run under the name of another class's option."""
-    chosen = {key.partition("@")[2] or key: value for key, value in map(_choice, words)}
-    for word in words:
-        node, _, last = _choice(word)[0].rpartition(".")
-        group = "eviction" if node == "policy.eviction" else node
-        if last == "_target_" and group in GROUPS and chosen.get(node) != CUSTOM:
-            way_out = f"set {'eviction@policy.eviction' if group == 'eviction' else group}={CUSTOM}"
-            raise InputError(f"{word}: would run under the name of another {group} ({way_out})")
 
 
 def _choice(argument: str) -> tuple[str, str]:

@@ -70,14 +70,6 @@ def hashes(opened: Iterable[str], config: RunConfig) -> dict[str, str]:
     return {str(path): content_hash(path) for path in theirs if path.is_file() and INSTALLED.isdisjoint(path.parts)}
 
 
-def have_changed(inputs: Path) -> bool:
-    """Whether a file that a run opened is not what it was."""
-    if not inputs.is_file():
-        return False
-    kept: dict[str, str] = json.loads(inputs.read_text(encoding="utf-8"))
-    return any(not Path(path).is_file() or content_hash(path) != digest for path, digest in kept.items())
-
-
 @cache
 def _listen() -> None:
     """Once in a process, for a hook stays for good."""
@@ -230,10 +222,13 @@ def is_of_another(folder: Path, name: str) -> bool:
 
 
 def load_complete_run(folder: Path, name: str) -> dict[str, Any] | None:
-    """The summary in a folder with the complete run of this id; else None."""
-    summary = complete(folder)
-    same = summary is not None and summary[RUN].get(ID) == name and not have_changed(folder / INPUTS)
-    return summary if same else None
+    """The summary in a folder with the complete run of this id, whose opened files are what they were; else None."""
+    summary, inputs = complete(folder), folder / INPUTS
+    if summary is None or summary[RUN].get(ID) != name:
+        return None
+    kept = json.loads(inputs.read_text(encoding="utf-8")) if inputs.is_file() else {}
+    changed = any(not Path(path).is_file() or content_hash(path) != digest for path, digest in kept.items())
+    return None if changed else summary
 
 
 def measure(config: RunConfig, parent: Path) -> dict[str, Any]:

@@ -57,21 +57,17 @@ def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Itera
         temporary.mkdir()
         yield temporary
         folder.mkdir(exist_ok=True)
-        _replace(folder, temporary, last, stale)
+        (folder / last).unlink(missing_ok=True)
+        names = [path.name for path in temporary.iterdir()]
+        for path in [path for path in folder.iterdir() if path.is_file() and path.name not in names]:
+            if stale(path.name):
+                path.unlink()
+        for name in sorted(names, key=lambda name: name == last):
+            os.replace(temporary / name, folder / name)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(error.filename).replace(str(temporary), str(folder))) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace(folder: Path, temporary: Path, last: str, stale: Callable[[str], bool]) -> None:
-    (folder / last).unlink(missing_ok=True)
-    names = [path.name for path in temporary.iterdir()]
-    for path in [path for path in folder.iterdir() if path.is_file() and path.name not in names]:
-        if stale(path.name):
-            path.unlink()
-    for name in sorted(names, key=lambda name: name == last):
-        os.replace(temporary / name, folder / name)
 
 
 def clean_up(parent: Path) -> None:

@@ -87,19 +87,15 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
     yield f"  {served} at about {rate:.2g} requests/s, up to {running} of them running, {lengths}:"
     yield f"  errors of the means: {means}; of p50 and p90, the worse one: {tails}"
     yield "what it does not support"
-    yield from (f"  {line}" for line in _limits(log, config, replayed))
-
-
-def _limits(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
-    count = len(log.times.output_len)
     if content_hash(log.path) in replayed.measured.get("software_fitted_on", {}).values():
-        yield "a prediction: times were fitted on this very log; validate another one"
+        yield "  a prediction: times were fitted on this very log; validate another one"
     mark = high_water(log, replayed.block_size, config.scheduler.parameters.get("max_num_seqs"))
-    share = mark.blocks / replayed.num_blocks
+    share, most = mark.blocks / replayed.num_blocks, "the log's requests used at most"
     if share < FILLED and not replayed.preemptions:
-        yield f"memory that runs short: the log's requests used at most {share:.0%} of the pool, and none was preempted"
-    yield f"p99: {count:,} requests have {count / 100:.3g} beyond it"
-    yield "other rates, lengths, models, GPUs and ways to manage memory: nothing here was compared with them"
+        yield f"  memory that runs short: {most} {share:.0%} of the pool, and none was preempted"
+    count = len(real.output_len)
+    yield f"  p99: {count:,} requests have {count / 100:.3g} beyond it"
+    yield "  other rates, lengths, models, GPUs and ways to manage memory: nothing here was compared with them"
 
 
 def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:

@@ -64,25 +64,19 @@ class Sides(NamedTuple):
 
 def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) -> Sides:
     """Every pair that `runs` has a measured line of, simulated; `out` gets the simulated run folders."""
-    table, software = read_measured(runs), runs / "software.csv"
+    path, software = runs / "measured.csv", runs / "software.csv"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file (testbed pairs writes it, on a GPU)")
+    table = pd.read_csv(path)
+    table.index = pd.Index([f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()])
     pairs = [pair for pair in PAIRS if pair.name in table.index]
     if not pairs:
         raise InputError(f"{runs}: has no measured run of a pair (run testbed pairs on a GPU first)")
     ours = [simulate(pair, with_costs(pair, stage, profile, software), out) for pair in pairs]
     places = [(pair.name, pair.series.about, pair.load) for pair in pairs]
     index = pd.MultiIndex.from_tuples(places, names=INDEX)
-    real = table.loc[[pair.name for pair in pairs], JUDGED].set_axis(index)
+    real = table.loc[[pair.name for pair in pairs], JUDGED].astype(float).set_axis(index)
     return Sides(real, pd.DataFrame(ours, index, JUDGED, dtype=float))
-
-
-def read_measured(runs: Path) -> pd.DataFrame:
-    """The measured figures by the name of the pair."""
-    path = runs / "measured.csv"
-    if not path.is_file():
-        raise InputError(f"{path}: no such file (testbed pairs writes it, on a GPU)")
-    table = pd.read_csv(path)
-    names = [f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()]
-    return table.set_index(pd.Index(names))[list(FIGURES)].astype(float)
 
 
 def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[str, float | None]:

@@ -17,6 +17,7 @@ from testbed.experiments.runs.plots import (
 )
 
 BATCHING = {"existing": ("Existing systems", SYSTEMS["orca-max"][1], 5), "vllm": ("vLLM", SYSTEMS["vllm"][1], 2.5)}
+LAYOUT = ["gpu_memory_gib", "parameters_gib", "kv_memory_gib"]
 DATA_SETS = {"sharegpt": "(a) ShareGPT", "alpaca": "(b) Alpaca"}
 SIDES = {"input": "#2f78b7", "output": "#f07f1a"}
 SERVER_ROWS = {
@@ -40,7 +41,19 @@ def fig1(table: pd.DataFrame) -> Figure:
     """Figure 1: left the parts of the GPU's memory, right memory and throughput against batch size."""
     figure = new_figure(height_in=3.0)
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 2.2))
-    _layout(figure.add_subplot(grid[:, 0]), table.iloc[0])
+    layout, (total, parameters, cache) = figure.add_subplot(grid[:, 0]), table.iloc[0][LAYOUT]
+    parts = {
+        "Parameters": (parameters, "white", "black"),
+        "KV cache": (cache, BATCHING["vllm"][1], "white"),
+        "Others": (total - parameters - cache, KIND_COLORS["external"], "black"),
+    }
+    bottom = 0.0
+    for label, (size, color, ink) in parts.items():
+        layout.bar(0, size, 0.8, bottom, color=color, edgecolor=HATCH_COLOR, linewidth=0.6)
+        text = f"{label}, {100 * size / total:.0f}%\n{size:.1f} GiB"
+        layout.text(0, bottom + size / 2, text, fontsize=5.5, ha="center", va="center", color=ink)
+        bottom += size
+    layout.set(xticks=[], ylabel="GPU memory (GiB)", ylim=(0, total))
     memory = figure.add_subplot(grid[0, 1])
     throughput = figure.add_subplot(grid[1, 1], sharex=memory)
     memory.tick_params(labelbottom=False)
@@ -53,22 +66,6 @@ def fig1(table: pd.DataFrame) -> Figure:
     throughput.set(xlabel="Batch size (# requests)", ylabel="Throughput (token/s)", ylim=(0, None), xlim=(0, None))
     figure.legend(*memory.get_legend_handles_labels(), loc="outside upper right", ncols=3, columnspacing=0.8)
     return figure
-
-
-def _layout(axes: Axes, row: pd.Series) -> None:
-    total, parameters, cache = row["gpu_memory_gib"], row["parameters_gib"], row["kv_memory_gib"]
-    parts = {
-        "Parameters": (parameters, "white", "black"),
-        "KV cache": (cache, BATCHING["vllm"][1], "white"),
-        "Others": (total - parameters - cache, KIND_COLORS["external"], "black"),
-    }
-    bottom = 0.0
-    for label, (size, color, ink) in parts.items():
-        axes.bar(0, size, 0.8, bottom, color=color, edgecolor=HATCH_COLOR, linewidth=0.6)
-        text = f"{label}, {100 * size / total:.0f}%\n{size:.1f} GiB"
-        axes.text(0, bottom + size / 2, text, fontsize=5.5, ha="center", va="center", color=ink)
-        bottom += size
-    axes.set(xticks=[], ylabel="GPU memory (GiB)", ylim=(0, total))
 
 
 def fig11(table: pd.DataFrame) -> Figure:
