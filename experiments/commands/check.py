@@ -98,7 +98,7 @@ def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
 
 
 def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
-    from testbed.experiments.lockstep.aisimulate import third_column
+    from testbed.experiments.lockstep.capacities import third_column
     from testbed.experiments.lockstep.comparison import ITERATION_PS, compare, report, shortest, workload
     from testbed.experiments.lockstep.sides import served, sides_of
 

@@ -44,7 +44,7 @@ COMMANDS = {  # each is `main` of the module of its name, unless SHARED or ELSEW
 SHARED = {  # modules of several commands, whose functions have the commands' names
     "experiments.commands.check": "lockstep",
     "experiments.commands.fit": "fit-software fit-profile fit-constants",
-    "experiments.commands.imports": "import-profile import-model import-lengths",
+    "experiments.commands.imports": "import-profile import-model import-lengths migrate",
     "experiments.commands.list": "completion",
     "experiments.commands.reproduce": "plot",
     "experiments.commands.show": "compare report show-memory timeline",

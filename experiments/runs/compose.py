@@ -36,21 +36,16 @@ def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None
 
 
 def typed_config(config: DictConfig) -> RunConfig:
-    """The typed configuration of a composed one, without Hydra's part."""
-    typed = RunConfig.from_values(plain(config))
-    _check_roofline(typed)
-    return typed
-
-
-def _check_roofline(config: RunConfig) -> None:
-    """No value of cost.roofline may be given where the run's costs do not read it."""
+    """The typed configuration of a composed one, without Hydra's part. Raises InputError for a value of cost.roofline
+    that the run's costs do not read."""
     from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
     from testbed.cost.profile import ProfileCost
     from testbed.machine import make_cost
 
-    given, choices = config.cost.parameters.get("roofline"), config.cost.parameters.get("choices")
+    typed = RunConfig.from_values(plain(config))
+    given, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
     if not isinstance(given, Part) or not isinstance(choices, Part):
-        return
+        return typed
     for name, value in given.parameters.items():
         software = choices.parameters.get(name)
         if value == (software if name in SOFTWARE else _usual_roofline().get(name)):
@@ -58,8 +53,9 @@ def _check_roofline(config: RunConfig) -> None:
         key = f"cost.roofline.{name}={value}: nothing reads it, for"
         if name in SOFTWARE:
             raise InputError(f"{key} software times are those of cost.choices (set cost.choices.{name})")
-        if isinstance(make_cost(config.cost, config.model, config.server), ProfileCost):
+        if isinstance(make_cost(typed.cost, typed.model, typed.server), ProfileCost):
             raise InputError(f"{key} cost=auto takes a profile here (cost=analytic cost.efficiencies.{name}={value})")
+    return typed
 
 
 @cache

@@ -111,15 +111,6 @@ class PhaseRecorder(Recorder):
         return Life(request, phases, self.rejections.get(request.request_id, ""))
 
 
-def _names(num_lanes: int) -> Iterator[Event]:
-    for pid, name in PROCESSES.items():
-        yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}}
-    for lane in range(num_lanes):
-        yield {"ph": "M", "pid": REQUESTS, "tid": lane, "name": "thread_name", "args": {"name": f"lane {lane}"}}
-    yield {"ph": "M", "pid": ITERATIONS, "tid": 0, "name": "thread_name", "args": {"name": "GPU"}}
-
-
 def _lanes(lives: Sequence[Life]) -> list[int]:
     """The lane of each request, the lowest that is free at its arrival; `lives` are in order of arrival."""
     free: list[int] = []
@@ -146,14 +137,6 @@ def _nested(life: Life, lane: int) -> Iterator[Event]:
         yield {"ph": "B", "cat": "phase", "name": phase.name, "ts": us(phase.start_ps), **place}
         yield {"ph": "E", "cat": "phase", "name": phase.name, "ts": us(phase.end_ps), **place}
     yield {"ph": "E", "ts": us(life.phases[-1].end_ps), **whole}
-
-
-def _rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[Event]:
-    for life in lives:
-        if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
-            name, arguments = f"request {life.request.request_id} rejected", {"reason": life.rejected}
-            place = {"pid": REQUESTS, "tid": 0, "ts": us(life.request.arrival_ps)}
-            yield {"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments}
 
 
 def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
@@ -204,10 +187,19 @@ def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = Non
     # Lane by lane, so that a request ends before the next on its lane begins at the same time.
     in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
     timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
-    timed += _rejections(lives, start_ps, stop_ps)
+    for life in lives:
+        if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
+            name, arguments = f"request {life.request.request_id} rejected", {"reason": life.rejected}
+            place = {"pid": REQUESTS, "tid": 0, "ts": us(life.request.arrival_ps)}
+            timed.append({"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments})
     timed += _iterations(recorder.spans.columns(), setup.pool.num_slots, start_ps, stop_ps)
     timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
-    events = [*_names(1 + max(lanes, default=0)), *timed]
+    named: list[tuple[int, int, str, Event]] = []
+    for pid, name in PROCESSES.items():
+        named += [(pid, 0, "process_name", {"name": name}), (pid, 0, "process_sort_index", {"sort_index": pid})]
+    named += [(REQUESTS, i, "thread_name", {"name": f"lane {i}"}) for i in range(1 + max(lanes, default=0))]
+    named.append((ITERATIONS, 0, "thread_name", {"name": "GPU"}))
+    events = [*({"ph": "M", "pid": pid, "tid": tid, "name": n, "args": a} for pid, tid, n, a in named), *timed]
     trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(setup.description)}
     return trace, recorder.end_ps / PS
 
