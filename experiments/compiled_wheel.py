@@ -103,9 +103,7 @@ def compiled_sources(testbed: Path) -> list[Path]:
 
 def opened(text: str) -> str:
     """The source of a module, changed so that plug-ins may extend its classes; abstract methods are marked at its end.
-
-    Added lines replace blank lines, which the formatter puts before every class and after the docstring.
-    """
+    Added lines replace blank lines, which the formatter puts before every class and after the docstring."""
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and _is_open(node)]
     if not classes:
         return text

@@ -1,4 +1,4 @@
-"""The `testbed` command: finds the subcommand's module; turns every error into one line and exit code 2."""
+"""The `testbed` command: finds the function of a subcommand; turns every error into one line and exit code 2."""
 
 import os
 import signal
@@ -9,9 +9,7 @@ from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
-from testbed.experiments.commands.working_folder import prepare_working_folder
-
-COMMANDS = {  # each is `main` of the module of its name, unless ELSEWHERE names another function
+COMMANDS = {  # each is `main` of the module of its name, unless SHARED or ELSEWHERE names another function
     "run": "one simulation, or with -m a sweep; Hydra overrides as arguments",
     "reproduce": "figures and tables of the paper, with a scorecard",
     "plot": "draw a figure of the paper from its stored table",
@@ -43,13 +41,19 @@ COMMANDS = {  # each is `main` of the module of its name, unless ELSEWHERE names
     "validate-costs": "each profile left out and predicted from the others",
     "validate-transfers": "measured transfers against points held back, and against a GPU's swaps",
 }
-ELSEWHERE = {
-    "calibrate": "kernels.measure.calibrate:main",
-    "bench-kernels": "kernels.commands:bench_kernels",
-    "pairs": "kernels.commands:pairs",
-    "verify-engine": "kernels.commands:verify_engine",
-    "measure": "kernels.commands:measure",
+SHARED = {  # modules of several commands, whose functions have the commands' names
+    "experiments.commands.check": "lockstep",
+    "experiments.commands.fit": "fit-software fit-profile fit-constants",
+    "experiments.commands.imports": "import-profile import-model import-lengths migrate",
+    "experiments.commands.list": "completion",
+    "experiments.commands.reproduce": "plot",
+    "experiments.commands.show": "compare report show-memory timeline",
+    "experiments.commands.speed": "capacity bench",
+    "experiments.commands.validations": "validate-batches validate-costs validate-pairs validate-transfers",
+    "kernels.commands": "bench-kernels pairs verify-engine measure",
 }
+ELSEWHERE = {name: f"{module}:{name.replace('-', '_')}" for module, names in SHARED.items() for name in names.split()}
+ELSEWHERE["calibrate"] = "kernels.measure.calibrate:main"
 HELP_TEXT = """usage: testbed [--debug] COMMAND ...
 
 A testbed for KV-cache memory management in LLM serving.
@@ -60,11 +64,13 @@ testbed COMMAND --help explains a command. --debug shows the traceback of an err
 testbed --version prints the version."""
 HELP = ("-h", "--help")
 EXIT_TERMINATED = 143
+ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed"].__file__))))
 
 
 def main() -> None:
     """Entry point of the console command."""
-    stop_cleanly()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     sys.exit(dispatch(sys.argv[1:]))
 
 
@@ -73,10 +79,14 @@ def dispatch(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
     if not argv or argv[0] in HELP:
-        print(help_text())
+        width = max(map(len, COMMANDS)) + 2
+        print(HELP_TEXT.format(commands="\n".join(f"  {name:<{width}}{text}" for name, text in COMMANDS.items())))
         return 0
     if argv[0] in ("-V", "--version"):
-        print(version_text())
+        from testbed.compiled import release
+
+        version = release() or "of a source tree that is not installed"
+        print(f"testbed {version}, Python {sys.version.partition(' ')[0]}")
         return 0
     try:
         prepare_working_folder()
@@ -91,24 +101,10 @@ def dispatch(argv: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        from testbed.experiments.runs.one_line import EXIT_BAD_INPUT, one_line
+        from testbed.experiments.runs.progress import EXIT_BAD_INPUT, one_line
 
         print(f"testbed {argv[0]}: error: {one_line(error)}", file=sys.stderr)
         return EXIT_BAD_INPUT
-
-
-def help_text() -> str:
-    """The list of all subcommands."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = "\n".join(f"  {name:<{width}}{text}" for name, text in COMMANDS.items())
-    return HELP_TEXT.format(commands=lines)
-
-
-def version_text() -> str:
-    """The version of testbed and of Python."""
-    from testbed.compiled import release
-
-    return f"testbed {release() or 'of a source tree that is not installed'}, Python {sys.version.partition(' ')[0]}"
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:
@@ -127,15 +123,36 @@ class Terminated(KeyboardInterrupt):
     """The process received SIGTERM."""
 
 
-def stop_cleanly() -> None:
-    """Make SIGTERM raise Terminated in the main thread of this process."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
-
-
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up
     raise Terminated
+
+
+def prepare_working_folder() -> None:
+    """Put the working folder last, in this process and in those that a launcher starts."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        from testbed.core.errors import InputError
+
+        raise InputError("the working folder: has been deleted (change to one that exists)") from None
+    put_last(here)
+    os.environ["PYTHONSAFEPATH"] = "1"  # else `python -m`, which starts workers, would put it first
+    if os.path.realpath(here) == ROOT:  # a source tree that is not installed
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, known), here]))
+        return
+    for name in ("testbed.py", os.path.join("testbed", "__init__.py")):
+        if os.path.isfile(os.path.join(here, name)):
+            print(f"testbed: note: {name} is not imported, for testbed has a package of this name", file=sys.stderr)
+
+
+def put_last(folder: str) -> None:
+    """Put a folder last on the import path; the source tree keeps its place."""
+    if os.path.realpath(folder) != ROOT:
+        sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(folder)]
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 if __name__ == "__main__":

@@ -13,16 +13,15 @@ from omegaconf import DictConfig
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.experiments.commands.console import wide_console
-from testbed.experiments.commands.working_folder import put_last
+from testbed.experiments.commands.cli import put_last
+from testbed.experiments.commands.terminal import wide_console
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import configured, key_errors_explained, register_models, typed_config
-from testbed.experiments.runs.one_line import one_line
 from testbed.experiments.runs.overrides import normalize
+from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import is_of_another, load_complete_run, run_into
 from testbed.experiments.runs.summary_table import summary_table
-from testbed.experiments.runs.sweep_chart import draw_sweep
-from testbed.experiments.runs.sweeps import Point, chosen, shown, write_sweep
+from testbed.experiments.runs.sweeps import Point, chosen, draw_sweep, shown, write_sweep
 from testbed.experiments.runs.whole_files import clean_up
 from testbed.identity import run_id
 
@@ -69,7 +68,12 @@ def sweep(words: Sequence[str], again: bool) -> None:
     results = [job.return_value for batch in batches for job in batch]
     points = [result for result in results if isinstance(result, Point)]
     if points:
-        _print_sweep(folder, points)
+        table, console = folder / "sweep.csv", wide_console()
+        write_sweep(table, points)
+        console.print(shown(points, console.width))
+        console.print(f"every number of every point: {table}", highlight=False)
+        if draw_sweep(table.with_suffix(".png"), points):
+            console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
     for error in (result for result in results if isinstance(result, str)):
         raise InputError(error)
 
@@ -89,12 +93,3 @@ def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point
     state = "done" if is_new else "complete already"
     wide_console().print(f"{folder.name} {state}: {' '.join(words)}{headline}", highlight=False)
     return Point(chosen(words), summary, folder.name)
-
-
-def _print_sweep(folder: Path, points: Sequence[Point]) -> None:
-    table, console = folder / "sweep.csv", wide_console()
-    write_sweep(table, points)
-    console.print(shown(points, console.width))
-    console.print(f"every number of every point: {table}", highlight=False)
-    if draw_sweep(table.with_suffix(".png"), points):
-        console.print(f"figure: {table.with_suffix('.png')}", highlight=False)

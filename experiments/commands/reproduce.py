@@ -1,13 +1,14 @@
-"""`testbed reproduce`: the paper's experiments, their figures and the scorecard."""
+"""`testbed reproduce` and `plot`: the experiments of the paper, their figures and the scorecard."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser, at_least_one
+from testbed.experiments.commands.terminal import FORMATS, Parser, at_least_one, wide_console
 from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
 from testbed.experiments.runs.whole_files import write_text
 
@@ -16,6 +17,7 @@ BEYOND = ("mooncake", "agent_sessions", "tiers", "store_rules", "time_to_live", 
           "groups", "hit_units")  # fmt: skip
 NO_COSTS = ("table1", "fig11", "transfer_sizes", "groups", "hit_units")  # the same on any GPU
 ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
+SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
 
 def parser() -> Parser:
@@ -37,7 +39,6 @@ def parser() -> Parser:
 def main(argv: list[str]) -> None:
     """Run, write tables, draw from the tables, score."""
     options = parser().parse_args(argv)
-    from testbed.experiments.commands.console import wide_console
     from testbed.experiments.paper.reproduction import load, perform, run_alternatives, run_studies, score
     from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
@@ -84,3 +85,35 @@ def chosen(figures: Sequence[str]) -> list[str]:
     if unknown:
         raise InputError(f"figure {unknown[0]!r}: is unknown (choose from {', '.join(known)}, all)")
     return [name for name in known if name in figures or ("all" in figures and name in ORDER)]
+
+
+def plot(argv: list[str]) -> None:
+    """Draw, and print the path."""
+    this = Parser("plot", "Draws a figure from its stored table.")
+    this.add_argument("figure", metavar="FIGURE", help=", ".join(available()))
+    this.add_argument("folder", type=Path, metavar="FOLDER", help="folder of testbed reproduce, with FIGURE.csv")
+    this.add_argument("--out", type=Path, metavar="FILE", help="default: FIGURE.pdf; the suffix sets the format "
+                      f"({', '.join(FORMATS)})")  # fmt: skip
+    this.add_argument("--size", metavar="WxH", help="inches, such as 7x3.5 (default: the figure's size)")
+    options = this.parse_args(argv)
+    out = options.out or Path(f"{options.figure}.pdf")
+    if options.figure not in available():
+        raise InputError(f"figure {options.figure!r}: is unknown (choose from {', '.join(available())})")
+    if out.suffix not in FORMATS:
+        raise InputError(
+            f"--out {out}: cannot be drawn as {out.suffix or 'a file without suffix'} ({', '.join(FORMATS)})"
+        )
+    size = SIZE.fullmatch(options.size or "0x0")
+    if size is None or (options.size and not all(0.5 <= float(inches) <= 50 for inches in size.groups())):
+        raise InputError(f"--size {options.size}: no width and height of 0.5 to 50 inches (such as 7x3.5)")
+    table = options.folder / f"{options.figure}.csv"
+    if not table.is_file():
+        raise InputError(f"{table}: no such file (testbed reproduce {options.figure} --out {options.folder} writes it)")
+    from testbed.experiments.paper.reproduction import load
+    from testbed.experiments.runs.plots import save
+
+    figure = load(options.figure).draw(table)
+    if options.size:
+        figure.set_size_inches(float(size[1]), float(size[2]))
+    save(figure, out)
+    print(f"figure: {out}")

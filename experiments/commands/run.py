@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser
+from testbed.experiments.commands.terminal import Parser
 from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
     options = parser().parse_intermixed_args(argv)
     words = [*(f"--config-dir={folder}" for folder in options.config_dir), *options.overrides]
     if options.from_vllm is not None:
-        from testbed.experiments.runs.vllm_words import expand
+        from testbed.experiments.runs.overrides import expand
 
         words = expand(options.from_vllm, words)
     if options.help:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.parser import Parser, above_zero
+from testbed.experiments.commands.terminal import Parser, above_zero, plain_table, wide_console
+from testbed.experiments.runs.progress import short_names
+from testbed.experiments.runs.whole_files import write_cells
 
 if TYPE_CHECKING:
     from testbed.experiments.validation.deviations import Compared
@@ -49,8 +51,6 @@ def main(argv: list[str]) -> int:
     """Returns 1 if the error of a metric of a log exceeds --within, else 0."""
     options = parser().parse_intermixed_args(argv)
     logs, servers, _ = replayed_logs(options, "validate")
-    from testbed.experiments.commands.console import plain_table, wide_console
-    from testbed.experiments.runs.one_line import short_names
     from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
     if options.csv:
         _write(options.csv, rows, effects)
     if options.figure:
-        from testbed.experiments.validation.figure import draw  # matplotlib takes a second to import
+        from testbed.experiments.validation.deviations import draw
 
         draw([(names[log.path], log.times, replayed.times) for log, _, replayed in runs], options.figure)
         console.print(f"figure: {options.figure}")
@@ -128,7 +128,6 @@ def _cells(rows: "Sequence[Compared]", names: dict[str, str]) -> Iterator[tuple[
 
 
 def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]") -> None:
-    from testbed.experiments.runs.whole_files import write_cells
 
     whole = [*rows, *effects]
     columns = {name: [getattr(row, name) for row in whole] for name in (*rows[0]._fields, "error_percent")}

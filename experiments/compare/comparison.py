@@ -8,7 +8,7 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
-from testbed.experiments.runs.quantities import QUANTITIES, Quantity
+from testbed.experiments.runs.summary_table import QUANTITIES, Quantity
 from testbed.metrics import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]
@@ -25,10 +25,8 @@ class Compared:
 
     @property
     def changes(self) -> tuple[float | None, ...]:
-        """Of all runs but the first: in points for shares, else in percent.
-
-        None: no number to compare; against a count of 0, only 0 has one (0).
-        """
+        """Of all runs but the first: in points for shares, else in percent. None: no number to compare; against a count
+        of 0, only 0 has one (0)."""
         return tuple(self._change(*pair) for pair in zip(self.values[1:], self.references, strict=True))
 
     def _change(self, value: float | None, reference: int) -> float | None:
@@ -70,10 +68,8 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
 
 
 def references(runs: Sequence[FinishedRun]) -> tuple[int, ...]:
-    """With which run each but the first is compared: the first of its kind, simulated or on a GPU, else the first.
-
-    So the error of the model (a simulation against a GPU) and an effect (between simulations) are apart.
-    """
+    """With which run each but the first is compared: the first of its kind, simulated or on a GPU, else the first. So
+    the error of the model (a simulation against a GPU) and an effect (between simulations) are apart."""
     first_of = {run.on_gpu: i for i, run in reversed(list(enumerate(runs)))}
     return tuple(first_of[run.on_gpu] if first_of[run.on_gpu] < i else 0 for i, run in enumerate(runs) if i)
 
@@ -136,10 +132,8 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether both ended some common requests, all with equal arrivals (to the microsecond) and lengths.
-
-    A run with a window may end before all its requests do.
-    """
+    """Whether both ended some common requests, all with equal arrivals (to the microsecond) and lengths. A run with a
+    window may end before all its requests do."""
     if "request_id" not in first or "request_id" not in other:
         return False
     a, b = (table.set_index("request_id")[IDENTITY] for table in (first, other))

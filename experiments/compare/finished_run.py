@@ -1,32 +1,39 @@
-"""A finished run, read from its folder; numbers that an older version did not write are None."""
+"""A finished run, read from its folder (numbers that an older version did not write are None), and its cost terms."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import yaml
 
+from testbed.config import ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_columns
+from testbed.core.request import PS
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import ALWAYS, CostModel, Work, read_work
 from testbed.description import RUN
-from testbed.experiments.runs.one_line import short_names
+from testbed.experiments.runs.progress import one_line, short_names
 from testbed.experiments.runs.summary_table import described
+from testbed.machine import make_cost
 from testbed.metrics import overload
+from testbed.parts import Part, locate
+from testbed.schema import read
 
 TIMES = ("arrival_s", "first_token_s", "finish_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
 WHOLE = "run it again with outputs=full for curves"
+SOFTWARE = "software"
+MEASURED = ("duration_s", "gpu_s")
 
 
 @dataclass(frozen=True)
 class FinishedRun:
     """One run. requests: one row per request; spans: one row per span of identical iterations; None: not written.
-
-    folder: None for a result in a notebook.
-    """
+    folder: None for a result in a notebook."""
 
     name: str
     folder: Path | None
@@ -64,7 +71,8 @@ class FinishedRun:
 
 def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
     """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two are equal."""
-    named = [_named(text) for text in arguments]
+    split = ((text, *text.partition("=")) for text in arguments)
+    named = [(a, Path(b)) if sign and not Path(text).is_dir() else ("", Path(text)) for text, a, sign, b in split]
     tails = short_names([folder for _, folder in named])
     names = [name or tail for (name, _), tail in zip(named, tails, strict=True)]
     twice = [name for name in names if names.count(name) > 1]
@@ -81,11 +89,6 @@ def read_run(name: str, folder: Path) -> FinishedRun:
     config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
     return FinishedRun(name, folder, config, summary, requests, spans)
-
-
-def _named(text: str) -> tuple[str, Path]:
-    name, sign, rest = text.partition("=")
-    return (name, Path(rest)) if sign and not Path(text).is_dir() else ("", Path(text))
 
 
 def _read(path: Path, load: Callable[[Path], Any]) -> Any:
@@ -116,3 +119,87 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     if absent:
         raise InputError(f"{path}: has no column {absent[0]}; another version wrote it (run it again)")
     return table
+
+
+class Term(NamedTuple):
+    """One cost term: seconds that iterations of one kind took on the GPU, and by the simulator's cost model.
+    share_points: the error in points of the GPU run's busy time; the largest matters most."""
+
+    term: str
+    iterations: int
+    measured_s: float
+    predicted_s: float
+    share_points: float
+
+    @property
+    def error_s(self) -> float:
+        """Predicted minus measured seconds: above 0, the simulator is too slow."""
+        return self.predicted_s - self.measured_s
+
+    @property
+    def error_percent(self) -> float | None:
+        """The error in percent of the measured time."""
+        return 100 * self.error_s / self.measured_s if self.measured_s else None
+
+
+def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
+    """The terms, the largest error first: kernels by kind of iteration, and software, the time between kernels. An
+    engine on a CPU measures no GPU time: its iterations are compared as a whole."""
+    table = predicted(simulated, real)
+    busy_s = float(table["duration_s"].sum())
+    if table["gpu_s"].any():
+        rows = [(f"kernels: {kind}", part["gpu_s"], part["kernels_s"]) for kind, part in table.groupby("kind")]
+        rows.append((SOFTWARE, table["duration_s"] - table["gpu_s"], table["cost_s"] - table["kernels_s"]))
+    else:
+        rows = [(f"all of: {kind}", part["duration_s"], part["cost_s"]) for kind, part in table.groupby("kind")]
+    sums = [(name, len(took), float(took.sum()), float(predicted_s.sum())) for name, took, predicted_s in rows]
+    found = [Term(*one, 100 * (one[3] - one[2]) / busy_s if busy_s else 0.0) for one in sums]
+    return sorted(found, key=lambda term: -abs(term.error_s))
+
+
+def blame(runs: Sequence[FinishedRun]) -> tuple[dict[tuple[str, str], list[Term]], list[str]]:
+    """The cost terms of every simulated run against every GPU's, and remarks on pairs that have none."""
+    found, remarks = {}, []
+    for a, b in [(a, b) for a in runs for b in runs if not a.on_gpu and b.on_gpu]:
+        try:
+            found[a.name, b.name] = terms(a, b)
+        except InputError as error:
+            remarks.append(f"no cost terms of {a.name} against {b.name}: {one_line(error)}")
+    return found, remarks
+
+
+def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
+    """The GPU run's iterations with kind, predicted cost_s, and kernels_s, the cost without software, in seconds."""
+    table = real.spans
+    if table is None:
+        raise InputError(f"{real.folder}: has no iterations.csv, so no cost term can be compared")
+    absent = [name for name in (*MEASURED, *ALWAYS) if name not in table]
+    if absent:
+        raise InputError(f"{real.folder}/iterations.csv: has no column {absent[0]}, so no cost term can be compared")
+    works = [read_work(row) for row in table.to_dict("records")]
+    whole, kernels = cost_models(simulated.config)
+    predictions = {"cost_s": [whole.iteration(work) / PS for work in works],
+              "kernels_s": [kernels.iteration(work) / PS for work in works]}  # fmt: skip
+    return table[list(MEASURED)].assign(kind=[kind_of(work) for work in works], **predictions)
+
+
+def kind_of(work: Work) -> str:
+    """The kind of an iteration as text."""
+    main = [name for name, there in (("decodes", work.decode_seqs), ("prompts", work.prefill)) if there]
+    also = [name for name, there in (("swaps", work.moves), ("copies", work.copies)) if there]
+    return " and ".join(main or ["nothing"]) + "".join(f", {name}" for name in also)
+
+
+def cost_models(config: dict[str, Any]) -> tuple[CostModel, CostModel]:
+    """The cost model of a run's config, and the same one with all software times set to 0."""
+    cost = Part.from_values(config["cost"], "cost")
+    machine = read(ModelSpec, config["model"], "model"), ServerConfig.from_values(config["server"], "server")
+    return make_cost(cost, *machine), make_cost(without_software(cost), *machine)
+
+
+def without_software(cost: Part) -> Part:
+    """The cost model whose overheads, as its classes name them, are 0."""
+    nested = {key: without_software(value) for key, value in cost.parameters.items() if isinstance(value, Part)}
+    target = locate(cost.target, "cost")
+    none = [field.name for field in fields(target) if field.name.startswith("overhead")] if is_dataclass(target) else []
+    return replace(cost, parameters={**cost.parameters, **nested, **dict.fromkeys(none, 0.0)})

@@ -1,26 +1,66 @@
-"""The tables of a comparison, the same on the terminal and on the page."""
+"""The tables and charts of a comparison, the same on the terminal and on the page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import rich.table
 
-from testbed.experiments.compare import curves
 from testbed.experiments.compare.comparison import Compared, Comparison
-from testbed.experiments.compare.terms import Term
-from testbed.experiments.pages.page import NUMBER, Table, render
-from testbed.experiments.runs.quantities import MAIN
-from testbed.experiments.runs.summary_table import number
+from testbed.experiments.compare.finished_run import FinishedRun, Term
+from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render
+from testbed.experiments.runs.plots import cdf_chart, over_time
+from testbed.experiments.runs.summary_table import MAIN, latencies, number
 
+OVER_TIME = {
+    "Batched requests": (("running",), 1.0),
+    "Waiting requests": (("waiting",), 1.0),
+    "KV cache (1,000 tokens)": (("live", "reserved", "internal"), 1e3),
+}
+DISTRIBUTIONS = {
+    "ttft_s": ("TTFT (s)", 1.0),
+    "tpot_s": ("TPOT (ms/token)", 1e3),
+    "normalized_latency_s_per_token": ("Normalized latency (s/token)", 1.0),
+    "e2e_s": ("End-to-end latency (s)", 1.0),
+}
+INTERVALS = 60
 MANY_TIMES = 900.0  # percent; above, a factor reads better
 TERM_HEAD = ["term", "iterations", "measured, s", "predicted, s", "error, s", "error", "of busy time"]
 Blamed = Mapping[tuple[str, str], Sequence[Term]]  # by (simulated run, GPU run)
 
 
+def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
+    """A curve for each run; a run without tables has none."""
+    timed = [run for run in runs if run.spans is not None]
+    served = [(run.name, run.requests) for run in runs if run.requests is not None]
+    absent = dict.fromkeys(("waiting", "swapped"), 0)  # in tables of older versions
+    grids = [over_time({**absent, **dict(run.spans)}) for run in timed if run.spans is not None]
+    for label, (columns, scale) in OVER_TIME.items() if grids else ():
+        series = [
+            Series(run.name, grid["time_s"], sum(grid[name] for name in columns) / scale)
+            for run, grid in zip(timed, grids, strict=True)
+        ]
+        yield Chart(label.partition(" (")[0], "Time (s)", label, series)
+    if served:
+        series = [Series(name, *ttft_by_arrival(table)) for name, table in served]
+        yield Chart("TTFT by time of arrival", "Time of arrival (s)", "Mean TTFT (s)", series)
+    for key, (label, scale) in DISTRIBUTIONS.items() if served else ():
+        yield cdf_chart(label, {name: latencies(table)[key] * scale for name, table in served})
+
+
+def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """The mean TTFT (s) of the requests that arrived in each of at most INTERVALS equal intervals (s)."""
+    arrival, ttft = requests["arrival_s"], requests["first_token_s"] - requests["arrival_s"]
+    interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
+    found = pd.DataFrame({"arrival": arrival, "ttft": ttft}).groupby(interval).mean()
+    return found["arrival"], found["ttft"]
+
+
 def compare_page(comparison: Comparison, blamed: Blamed) -> str:
     """The main numbers, charts, configs, then all numbers."""
     title = f"Compared: {', '.join(run.name for run in comparison.runs)}"
-    part = render("compare/page.html", charts=list(curves.charts(comparison.runs)), **_tables(comparison, blamed))
+    part = render("compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison, blamed))
     return render("pages/page.html", title=title, parts=[part])
 
 
@@ -65,13 +105,12 @@ def _numbers(comparison: Comparison, caption: str, numbers: Mapping[str, Compare
     head = ["quantity", first, *(text for pair in zip(others, comparison.words, strict=True) for text in pair)]
     groups = ["" if look else one.quantity.group for one in numbers.values()]
     starts = ["" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)]
-    rows = [[label, *_cells(one)] for label, one in numbers.items()]
+    rows = []
+    for label, one in numbers.items():
+        pairs = zip(one.values[1:], one.changes, strict=True)
+        cells = (text for value, by in pairs for text in (number(value), change(one, by)))
+        rows.append([label, number(one.values[0]), *cells])
     return Table(caption, head, rows, ["", *[NUMBER] * (len(head) - 1)], starts, look)
-
-
-def _cells(one: Compared) -> list[str]:
-    pairs = zip(one.values[1:], one.changes, strict=True)
-    return [number(one.values[0]), *(text for value, by in pairs for text in (number(value), change(one, by)))]
 
 
 def change(one: Compared, value: float | None) -> str:

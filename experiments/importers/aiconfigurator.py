@@ -15,20 +15,8 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.analytic import pairs_of
+from testbed.experiments.importers import aiconfigurator_tables as kernels
 from testbed.experiments.importers.aiconfigurator_groups import PREFILL, WEIGHTS, add_experts, add_latent, add_states
-from testbed.experiments.importers.aiconfigurator_tables import (
-    DTYPE,
-    Gemms,
-    Points,
-    Product,
-    all_reduce_points,
-    attention_rows,
-    decode_points,
-    nccl_points,
-    prefill_points,
-    read_parquet,
-    window_rows,
-)
 from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
 from testbed.experiments.importers.known_shapes import data_sheet, model_named
 
@@ -43,7 +31,7 @@ TABLES = {
     "experts": "moe/vllm/*/moe_perf.parquet",
     "states": "linear_attention/vllm/*/gdn_perf.parquet",
 }
-KV = {1: "fp8", 2: DTYPE}  # bytes of a cached value, and their name in the tables
+KV = {1: "fp8", 2: kernels.DTYPE}  # bytes of a cached value, and their name in the tables
 MISSING = (
     "missing: norms, activation, rotary and position embedding, sampling; nothing stands in for them",
     "missing: software times; none are charged (see testbed fit-software)",
@@ -66,14 +54,14 @@ def read(folder: Path, requested: Requested) -> Imported:
 
 def tables_of(folder: Path) -> dict[str, Any]:
     """The newest tables of each kind that the folder has."""
-    return {name: read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))}
+    return {
+        name: kernels.read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))
+    }
 
 
 def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
-    """The same by tables that were read already, matrix products only if they are there.
-
-    The folder is for messages and the data sheet.
-    """
+    """The same by tables that were read already, matrix products only if they are there. The folder is for messages and
+    the data sheet."""
     model, num_gpus = _model(folder, requested), requested.tensor_parallel or 1
     kv_dtype = KV.get(model.kv_dtype_bytes or model.dtype_bytes)
     weights = WEIGHTS.get(model.weight_bits)
@@ -99,7 +87,14 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
     if model.states:
         add_states(found, tables)
     if num_gpus > 1:
-        _add_all_reduce(found, tables, folder)
+        note = "NCCL's, as there is no table of vLLM's own"
+        if "all_reduce" in tables:
+            note = "vLLM's own, in a CUDA graph"
+            points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
+        else:
+            points = kernels.nccl_points(folder, num_gpus)
+        found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
+        found.notes.append(f"all-reduces: {note}")
     found.notes += MISSING
     return found
 
@@ -110,14 +105,6 @@ def _model(folder: Path, requested: Requested) -> ModelSpec:
     model = requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
     types: dict[str, Any] = {"kv_dtype_bytes": requested.kv_dtype_bytes, "weight_bits": requested.weight_bits}
     return replace(model, **{name: value for name, value in types.items() if value is not None})
-
-
-def _add_all_reduce(found: Imported, tables: Mapping[str, Any], folder: Path) -> None:
-    own, num_gpus = "all_reduce" in tables, found.num_gpus
-    points = all_reduce_points(tables["all_reduce"], num_gpus, found.notes) if own else nccl_points(folder, num_gpus)
-    note = "vLLM's own, in a CUDA graph" if own else "NCCL's, as there is no table of vLLM's own"
-    found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
-    found.notes.append(f"all-reduces: {note}")
 
 
 @dataclass(frozen=True)
@@ -137,11 +124,9 @@ class Shard:
         """Heads of K and V; with fewer than GPUs, each GPU has a copy of one."""
         return max(1, self.model.num_kv_heads // self.num_gpus)
 
-    def products(self) -> dict[str, Product]:
-        """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has).
-
-        Those of latent attention and of experts are in the sections of these.
-        """
+    def products(self) -> dict[str, kernels.Product]:
+        """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has). Those
+        of latent attention and of experts are in the sections of these."""
         model, hidden, layers = self.model, self.model.hidden_size, self.model.num_layers
         found: dict[str, tuple[int, int, int]] = {}
         if not model.latent:
@@ -160,10 +145,6 @@ class Shard:
         up = ((self.model.ffn_matrices - 1) * columns, hidden, count)
         return {f"{name}up": up, f"{name}down": (hidden, columns, count)}
 
-    def once(self) -> dict[str, Product]:
-        """The output projection."""
-        return {"head": (-(-self.model.vocab_size // self.num_gpus), self.model.hidden_size, 1.0)}
-
 
 def _data_sheet(folder: Path) -> GpuSpec | None:
     path = folder.parent.parent / f"{folder.name}.yaml"
@@ -179,15 +160,16 @@ def _data_sheet(folder: Path) -> GpuSpec | None:
 
 def _add_gemms(found: Imported, table: Any, weights: str, shard: Shard) -> None:
     products = shard.products()
-    layer = Gemms(table, weights).summed(products, found.notes)
-    model, plain = shard.model, Gemms(table)
+    layer = kernels.Gemms(table, weights).summed(products, found.notes)
+    model, plain = shard.model, kernels.Gemms(table)
     if model.experts:  # the router is not quantized
         router = {"router": (model.experts.count, model.hidden_size, model.num_expert_layers / model.num_layers)}
         routed = dict(plain.summed(router, found.notes))
         layer = [[n, round(us + routed[n], 3)] for n, us in layer if n in routed]
         products |= router
     found.add("linear", PER_LAYER, ["num_tokens"], layer, "matrix products alone: " + ", ".join(products))
-    head = plain.summed(shard.once(), found.notes)
+    output = {"head": (-(-model.vocab_size // shard.num_gpus), model.hidden_size, 1.0)}
+    head = plain.summed(output, found.notes)
     found.add("output_head", ONCE, ["num_rows"], head, "output projection alone")
     found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
 
@@ -195,18 +177,18 @@ def _add_gemms(found: Imported, table: Any, weights: str, shard: Shard) -> None:
 def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_dtype: str) -> None:
     model, notes = shard.model, found.notes
     heads, size = (shard.heads, shard.kv_heads), model.head_size
-    decode, prefill = (attention_rows(tables[name], size, kv_dtype, notes) for name in ("decode", "prefill"))
-    decodes = decode_points(decode, *heads, notes)
-    prefills = prefill_points(prefill, *heads, notes, not model.is_plain)
+    decode, prefill = (kernels.attention_rows(tables[name], size, kv_dtype, notes) for name in ("decode", "prefill"))
+    decodes = kernels.decode_points(decode, *heads, notes)
+    prefills = kernels.prefill_points(prefill, *heads, notes, not model.is_plain)
     if model.window is None or model.window.num_layers < model.num_attention_layers:
         _add_both(found, "", decodes, prefills, "equal lengths; vLLM's attention layer, cache write included")
     if model.window is None:
         return
     window, note = model.window.size, f"window of {model.window.size:,}"
-    decode, prefill = (window_rows(tables[name], size, kv_dtype, window) for name in ("decode", "prefill"))
+    decode, prefill = (kernels.window_rows(tables[name], size, kv_dtype, window) for name in ("decode", "prefill"))
     if len(decode) and len(prefill):
-        decodes = decode_points(decode, *heads, notes)
-        prefills = prefill_points(prefill, *heads, notes, True)
+        decodes = kernels.decode_points(decode, *heads, notes)
+        prefills = kernels.prefill_points(prefill, *heads, notes, True)
     else:
         note += ": full attention's, up to the window; of longer prompts the share of its pairs"
         notes.append(f"outside the grid: {note}")
@@ -217,7 +199,7 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_
     _add_both(found, "window_", decodes, prefills, note)
 
 
-def _add_both(found: Imported, kind: str, decodes: Points, prefills: Points, note: str) -> None:
+def _add_both(found: Imported, kind: str, decodes: kernels.Points, prefills: kernels.Points, note: str) -> None:
     includes = ["cache_write"]
     found.add(f"{kind}decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes, note, includes=includes)
     found.add(f"{kind}prefill_attention", PER_LAYER, PREFILL, prefills, "whole prompts; cache write included",

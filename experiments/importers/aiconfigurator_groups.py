@@ -74,7 +74,8 @@ def add_experts(found: Imported, tables: Tables) -> None:
 
 def _experts_us(model: ModelSpec, found: Imported, num_tokens: int) -> float:
     """A roofline: the weights of the experts that tokens touch, or the FLOPs of all tokens."""
-    gpu, shares, experts = _sheet(found), _shares(), model.experts
+    gpu, experts = _sheet(found), model.experts
+    shares = yaml.safe_load(files_of("efficiencies")["h200"].read_text(encoding="utf-8"))
     assert experts is not None
     touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
     weights = model.expert_params / found.num_gpus
@@ -89,7 +90,11 @@ def add_states(found: Imported, tables: Tables) -> None:
     states = found.model.states
     assert states is not None
     bytes_here = states.group(found.model.slot_bytes).state_bytes // found.num_gpus
-    rows = _delta_nets(tables["states"], found.model, bytes_here) if "states" in tables else None
+    rows = tables.get("states")
+    if rows is not None:
+        key, value = (rows[f"num_{name}_heads"] * rows[f"head_{name}_dim"] for name in ("k", "v"))
+        values = value * rows["head_k_dim"] + (rows["d_conv"] - 1) * (2 * key + value)
+        rows = rows[(rows["d_model"] == found.model.hidden_size) & (values * found.model.dtype_bytes == bytes_here)]
     if rows is not None and len(rows):
         kernels = rows.groupby(["phase", "batch_size", "seq_len", "kernel_source"], as_index=False)["latency"].median()
         whole = kernels.groupby(["phase", "batch_size", "seq_len"], as_index=False)["latency"].agg(["sum", "count"])
@@ -108,18 +113,7 @@ def add_states(found: Imported, tables: Tables) -> None:
     found.add("state_prefill", PER_LAYER, PREFILL, prefills, note)
 
 
-def _delta_nets(table: Any, model: ModelSpec, state_bytes: int) -> Any:
-    key, value = table["num_k_heads"] * table["head_k_dim"], table["num_v_heads"] * table["head_v_dim"]
-    values = value * table["head_k_dim"] + (table["d_conv"] - 1) * (2 * key + value)
-    return table[(table["d_model"] == model.hidden_size) & (values * model.dtype_bytes == state_bytes)]
-
-
 def _sheet(found: Imported) -> GpuSpec:
     if found.gpu is None:
         raise InputError(f"no data sheet of {found.device}, which a roofline needs; name one by --gpu")
     return found.gpu
-
-
-def _shares() -> dict[str, float]:
-    text = files_of("efficiencies")["h200"].read_text(encoding="utf-8")
-    return {key: value for key, value in yaml.safe_load(text).items() if isinstance(value, float)}

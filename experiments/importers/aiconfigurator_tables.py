@@ -104,12 +104,9 @@ def _line(low: float, high: float, share: float) -> float:
 
 
 def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Points:
-    """(num_seqs, total_context, microseconds) of one layer's decode.
-
-    The kernel's time goes by batch x heads of K and V at a given number of queries for each of them, so a batch of a
-    model with more such heads than were measured is read as a larger batch of one with fewer. A row's length is
-    step + 1.
-    """
+    """(num_seqs, total_context, microseconds) of one layer's decode. The kernel's time goes by batch x heads of K and V
+    at a given number of queries for each of them, so a batch of a model with more such heads than were measured is read
+    as a larger batch of one with fewer. A row's length is step + 1."""
     group, found = _queries(rows, heads // kv_heads, notes)
     known = {int(count) for count in group["num_key_value_heads"]}
     most = max((count for count in known if count <= kv_heads), default=min(known))
@@ -129,10 +126,8 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
 
 def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool = False) -> Points:
     """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length that were measured, or
-    every number of them.
-
-    Where these heads were not measured, time goes by query heads at about as many queries each.
-    """
+    every number of them. Where these heads were not measured, time goes by query heads at about as many queries
+    each."""
     exact = rows[(rows["num_heads"] == heads) & (rows["num_key_value_heads"] == kv_heads)]
     scale = 1.0
     if not len(exact):

@@ -1,25 +1,29 @@
-"""A profile in the making: its sections, and what its reader has to say about them."""
+"""A profile in the making: its sections, what its reader has to say about them, and all-reduces where it has none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.sections import FORMAT
+from testbed.experiments.importers.aiconfigurator_tables import nccl_points
+from testbed.traces.files import read_json
 
 PER_LAYER = "one layer; times num_layers"
 ONCE = "once per iteration"
 Point = list[Any]
+ONE = "one all-reduce"
+AXES = ("num_gpus", "bytes")
+LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
 
 
 @dataclass(frozen=True)
 class Requested:
-    """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself.
-
-    link is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is AIConfigurator's folder of a GPU.
-    kv_dtype_bytes, weight_bits: of the model, in place of its own.
-    """
+    """What the command line says where the folder does not; None for nothing. model: a name, or the shape itself. link
+    is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is AIConfigurator's folder of a GPU. kv_dtype_bytes,
+    weight_bits: of the model, in place of its own."""
 
     model: str | ModelSpec | None = None
     gpu: str | None = None
@@ -33,12 +37,10 @@ class Requested:
 
 @dataclass
 class Imported:
-    """The profile of one model's shard on one GPU, from `source`.
-
-    notes: one line for each thing that a reader of the profile should know: how far outside its grid the source had
-    to be read, and what it does not hold. gpu is the data sheet, None where nobody has it. graph_sizes: what batches
-    are padded to. not_measured: the first word of sections that nobody measured, and how they were computed.
-    """
+    """The profile of one model's shard on one GPU, from `source`. notes: one line for each thing that a reader of the
+    profile should know: how far outside its grid the source had to be read, and what it does not hold. gpu is the data
+    sheet, None where nobody has it. graph_sizes: what batches are padded to. not_measured: the first word of sections
+    that nobody measured, and how they were computed."""
 
     source: str
     device: str
@@ -71,3 +73,67 @@ class Imported:
             "sections": self.sections,
             "fit": None,
         }
+
+
+@dataclass(frozen=True)
+class Link:
+    """bandwidth: bytes/s each way between two GPUs; latency_s: seconds that an all-reduce takes beyond its bytes."""
+
+    bandwidth: float
+    latency_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"a ring over links of {self.bandwidth / 1e9:g} GB/s, {self.latency_s * 1e6:g} us each"
+
+    def ring(self, num_gpus: int) -> list[list[float]]:
+        """(num_gpus, bytes, microseconds): each GPU sends 2 (n - 1) / n of the bytes (Megatron-LM)."""
+        per_byte = 2 * (num_gpus - 1) / num_gpus / self.bandwidth
+        return [[num_gpus, size, round(1e6 * (self.latency_s + size * per_byte), 6)] for size in (1, LARGEST)]
+
+
+def bench_link(folder: Path) -> Link | None:
+    """The link of LLMServingSim's config.json, GB/s and ns there, in the folder or the one above; None without."""
+    for place in (folder, folder.parent):
+        path = place / "config.json"
+        whole = read_json(str(path)) if path.is_file() else {}
+        if isinstance(whole, dict) and "link_bw" in whole:
+            bandwidth, latency = (_first(path, whole, name) for name in ("link_bw", "link_latency"))
+            return Link(bandwidth * 1e9, latency * 1e-9)
+    return None
+
+
+def _first(path: Path, whole: dict[str, Any], name: str) -> float:
+    """The value of one dimension; the file may list several, the innermost first."""
+    value = whole.get(name, 0)
+    value = value[0] if isinstance(value, list) and value else value
+    if type(value) not in (int, float) or value < 0 or (name == "link_bw" and value == 0):
+        raise InputError(f"{path}: {name} is {value!r}, not a number above 0; mend it, or say --link")
+    return float(value)
+
+
+def _link(found: Imported, source: Path, requested: Requested) -> Link | None:
+    if requested.link is None and requested.all_reduce_s is None:
+        return None if "all_reduce" in found.sections else bench_link(source)
+    bandwidth = requested.link or (found.gpu.link_bandwidth if found.gpu else None)
+    if bandwidth is None:
+        raise InputError(f"--all-reduce-us: there is no data sheet of {found.device} (give --link GB/S too, or --gpu)")
+    return Link(bandwidth, requested.all_reduce_s or 0.0)
+
+
+def add_all_reduces(found: Imported, source: Path, requested: Requested) -> None:
+    """What the command line names; else, where the source has none, the link in its benchmark's config.json."""
+    if found.num_gpus == 1:
+        if requested.link or requested.all_reduce_s or requested.nccl:
+            raise InputError("--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing")
+        return
+    if requested.nccl:
+        note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
+        found.add("all_reduce", ONE, AXES, nccl_points(requested.nccl, found.num_gpus), note)
+        found.notes.append(f"all-reduces: {note}")
+        return
+    if link := _link(found, source, requested):
+        found.add("all_reduce", ONE, AXES, link.ring(found.num_gpus), f"not measured: {link}")
+        found.notes.append(f"all-reduces were not measured: {link}")
+    elif "all_reduce" not in found.sections:
+        found.notes.append("missing: all-reduces; a ring over the data sheet's links stands in for them, without "
+                           "latency: say --link GB/S --all-reduce-us US, or --nccl FOLDER")  # fmt: skip

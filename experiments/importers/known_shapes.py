@@ -27,7 +27,7 @@ def model_named(name: str) -> ModelSpec:
     """A model by a name of the config tree or of Hugging Face, or by the path of its config.json or model file."""
     if Path(name).is_file():
         return model_of(Path(name))
-    short, known, max_len = _known(name)
+    short, known, max_len = known_name(name)
     if known not in model_names():
         listed = ", ".join(model_names())
         raise InputError(f"--model {name}: not the path of a config.json, and none of {listed}; give the path of one")
@@ -35,12 +35,8 @@ def model_named(name: str) -> ModelSpec:
     return spec if max_len is None else replace(spec, name=short, max_len=max_len)
 
 
-def is_known(name: str) -> bool:
-    """Whether a name that others use is that of a model that ships."""
-    return _known(name)[1] in model_names()
-
-
-def _known(name: str) -> tuple[str, str, int | None]:
+def known_name(name: str) -> tuple[str, str, int | None]:
+    """A name that others use, without its owner; ours for it, and the longest sequence where it is another."""
     short = name.rpartition("/")[2].lower()
     return short, *ALIASES.get(short, (short, None))
 

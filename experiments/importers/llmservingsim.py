@@ -10,10 +10,11 @@ import numpy as np
 import yaml
 
 from testbed.core.errors import InputError
+from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
 from testbed.cost.sections import AXES
 from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
-from testbed.experiments.importers.known_shapes import data_sheet, is_known, model_asked, model_named
+from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
 from testbed.traces.files import MAX_LEN, numbers, plain_or_packed, read_table, require
 
 NAME = "LLMServingSim"
@@ -45,7 +46,10 @@ def read(folder: Path, requested: Requested) -> Imported:
     if degree not in degrees:
         known = ", ".join(map(str, sorted(degrees)))
         raise InputError(f"{folder}: has the degrees {known} (choose one with --tensor-parallel)")
-    here, meta = degrees[degree], _meta(folder)
+    paths = [place / name for place in (folder, folder.parent) for name in ("meta.yaml", "profile_meta.yaml")]
+    path = next((path for path in paths if path.is_file()), None)
+    whole = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
+    here, meta = degrees[degree], whole if isinstance(whole, dict) else {}
     model = _model(folder, meta, requested)
     device = str(meta.get("gpu") or requested.gpu or "unknown")
     gpu = data_sheet(requested.gpu, device, folder)
@@ -55,7 +59,16 @@ def read(folder: Path, requested: Requested) -> Imported:
     _add_layers(found, here)
     _add_attention(found, here)
     _add_unequal(found, here, meta, degree)
-    _add_what_is_missing(found)
+    found.graph_sizes = list(GRAPHS)
+    found.notes += [
+        "missing: software times; none are charged (see testbed fit-software)",
+        "CUDA graphs: it measures eagerly; batches are padded to the sizes that vLLM captures by default, up to "
+        f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)",
+        "missing: swaps; the data sheet's link to the host stands in for them, without latency",
+        "missing: block copies; a run that needs them is refused",
+    ]
+    if found.gpu is None:
+        found.notes.append(f"missing: the data sheet of {found.device}; name one by --gpu")
     return found
 
 
@@ -75,18 +88,9 @@ def _csv(folder: Path, name: str) -> Path:
     return found
 
 
-def _meta(folder: Path) -> Mapping[str, Any]:
-    for place in (folder, folder.parent):
-        for name in ("meta.yaml", "profile_meta.yaml"):
-            if (place / name).is_file():
-                value = yaml.safe_load((place / name).read_text(encoding="utf-8"))
-                return value if isinstance(value, dict) else {}
-    return {}
-
-
 def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
     reported = str(meta.get("model") or "")
-    if requested.model and is_known(reported):
+    if requested.model and known_name(reported)[1] in model_names():
         return model_asked(requested.model, model_named(reported), folder)
     if not (requested.model or reported):
         raise InputError(f"{folder}: no meta.yaml says which model this is; say it by --model")
@@ -178,13 +182,10 @@ def _add_attention(found: Imported, here: Path) -> None:
 
 
 def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
-    """What unequal lengths add, by bins.
-
-    It measured batches of two lengths, the long ones `skew_rep` times the short ones; its skew is the share s of long
-    ones, so that their mean is (1 + (skew_rep - 1) s) / skew_rep of the longest. Its shares are quotients of small
-    differences; those below 0 or above 1 are noise, for a batch takes no less than one of equal lengths with as many
-    tokens, and no more than if all were as long as the longest.
-    """
+    """What unequal lengths add, by bins. It measured batches of two lengths, the long ones `skew_rep` times the short
+    ones; its skew is the share s of long ones, so that their mean is (1 + (skew_rep - 1) s) / skew_rep of the longest.
+    Its shares are quotients of small differences; those below 0 or above 1 are noise, for a batch takes no less than
+    one of equal lengths with as many tokens, and no more than if all were as long as the longest."""
     path, fit = plain_or_packed(here / "skew_fit.csv"), meta.get("skew_fit") or {}
     own = fit.get("per_tp") or {}
     if path is None or not fit.get("enabled", own):
@@ -196,11 +197,10 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
     shares = numbers(columns["alpha"])
     require(str(path), "alpha", columns["alpha"], np.isfinite(shares), "a share")
     edges = zip(*([_edge(path, label) for label in columns[name]] for name in SKEW_LABELS), strict=True)
+    rows = zip(_counts(path, "pc", columns), edges, shares.tolist(), strict=True)
     points = [
         [pc, past, seqs, round(100 * (1 + (ratio - 1) * skew / 100) / ratio), longest, min(1.0, max(0.0, share))]
-        for pc, (past, seqs, skew, longest), share in zip(
-            _counts(path, "pc", columns), edges, shares.tolist(), strict=True
-        )
+        for pc, (past, seqs, skew, longest), share in rows
     ]
     default = (own.get(degree) or own.get(str(degree)) or {}).get("alpha_default")
     found.sections["unequal_lengths"] = {
@@ -211,11 +211,8 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
         "default": 0.0 if default is None else default,
         "points": sorted(points),
     }
-    known = (
-        f"0, as meta.yaml has no alpha_default for tp{degree}"
-        if default is None
-        else f"{default}, its own pooled value"
-    )
+    known = f"{default}, its own pooled value"
+    known = f"0, as meta.yaml has no alpha_default for tp{degree}" if default is None else known
     outside = sum(not 0 <= share <= 1 for share in shares)
     found.notes += [
         f"unequal lengths: {len(points):,} measured bins; any other has {known}",
@@ -232,16 +229,3 @@ def _edge(path: Path, label: str) -> int:
     if sign == ">":
         return 100 if unit == "%" else 2**31 - 1
     return int(number) * UNIT[unit]
-
-
-def _add_what_is_missing(found: Imported) -> None:
-    found.graph_sizes = list(GRAPHS)
-    found.notes += [
-        "missing: software times; none are charged (see testbed fit-software)",
-        "CUDA graphs: it measures eagerly; batches are padded to the sizes that vLLM captures by default, up to "
-        f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)",
-        "missing: swaps; the data sheet's link to the host stands in for them, without latency",
-        "missing: block copies; a run that needs them is refused",
-    ]
-    if found.gpu is None:
-        found.notes.append(f"missing: the data sheet of {found.device}; name one by --gpu")

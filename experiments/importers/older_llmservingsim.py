@@ -39,7 +39,17 @@ def read(folder: Path, requested: Requested) -> Imported:
     gpu = gpu_named(requested.gpu)
     found = Imported(NAME, gpu.device or gpu.name, model_named(str(requested.model)), int(degree[1]), gpu,
                      origin={"folder": "/".join(folder.parts[-4:])})  # fmt: skip
-    _add_layers(found, str(path))
+    table = read_table(str(path), ["layer_name", "input", "kv_cache", "latency(ns)"])
+    layers: dict[str, dict[int, float]] = {}
+    for name, tokens, past, ns in zip(*table.values(), strict=True):
+        if int(past) == 0:
+            layers.setdefault(name, {})[int(tokens)] = float(ns) / 1e3
+    sections = (("linear", PER_LAYER, IN_A_LAYER), ("output_head", ONCE, ("lm_head",)),
+                ("once_per_iteration", ONCE, ("embedding", "final_layernorm")))  # fmt: skip
+    for section, covers, names in sections:
+        axis = "num_rows" if section == "output_head" else "num_tokens"
+        points = summed(Path(str(path)), layers, dict.fromkeys(names, 1))
+        found.add(section, covers, [axis], points, " + ".join(names))
     _add_attention(found, str(attention))
     found.notes += [
         "layers: Hugging Face's modules, launched one by one and timed alone; not vLLM's fused kernels",
@@ -49,20 +59,6 @@ def read(folder: Path, requested: Requested) -> Imported:
         "missing: swaps and block copies; the data sheet's link to the host stands in for swaps, copies are refused",
     ]
     return found
-
-
-def _add_layers(found: Imported, path: str) -> None:
-    table = read_table(path, ["layer_name", "input", "kv_cache", "latency(ns)"])
-    layers: dict[str, dict[int, float]] = {}
-    for name, tokens, past, ns in zip(*table.values(), strict=True):
-        if int(past) == 0:
-            layers.setdefault(name, {})[int(tokens)] = float(ns) / 1e3
-    sections = (("linear", PER_LAYER, IN_A_LAYER), ("output_head", ONCE, ("lm_head",)),
-                ("once_per_iteration", ONCE, ("embedding", "final_layernorm")))  # fmt: skip
-    for section, covers, names in sections:
-        axis = "num_rows" if section == "output_head" else "num_tokens"
-        points = summed(Path(path), layers, dict.fromkeys(names, 1))
-        found.add(section, covers, [axis], points, " + ".join(names))
 
 
 def _add_attention(found: Imported, path: str) -> None:

@@ -18,8 +18,7 @@ STORIES = 3
 class Call:
     """allocate: a new request with a prompt of num_tokens tokens, `shared` of which are of a story, for its first
     chunk; grow: num_tokens more of the `pick`th request, of its prompt or generated; free: it ends; preempt: it loses
-    its blocks and asks for all its tokens again.
-    """
+    its blocks and asks for all its tokens again."""
 
     verb: str
     pick: int = 0
@@ -65,7 +64,11 @@ class History:
 
     def _carry_out(self, call: Call) -> tuple[Any, ...]:
         if call.verb == "allocate":
-            return self._admit(self._new_request(call), call.num_tokens)
+            self.serial += 1
+            shared, story = min(call.shared, call.num_tokens), 10_000 * (1 + call.pick % STORIES)
+            own = [10**6 * self.serial + k for k in range(call.num_tokens - shared)]
+            tokens = [*range(story, story + shared), *own]
+            return self._admit(vllm.make_request(self.serial, tokens, MAX_LEN, None, self.hasher), call.num_tokens)
         if not self.requests:
             return ()
         request = self.requests[call.pick % len(self.requests)]
@@ -78,16 +81,15 @@ class History:
             return self._admit(request, call.num_tokens)
         return ()
 
-    def _new_request(self, call: Call) -> Any:
-        self.serial += 1
-        shared = min(call.shared, call.num_tokens)
-        story = 10_000 * (1 + call.pick % STORIES)
-        tokens = [story + k for k in range(shared)] + [10**6 * self.serial + k for k in range(call.num_tokens - shared)]
-        return vllm.make_request(self.serial, tokens, MAX_LEN, None, self.hasher)
-
     def _admit(self, request: Any, chunk: int) -> tuple[Any, ...]:
         found, num_found = self.manager.get_computed_blocks(request)[:2]
-        self._check_found(request, found, num_found)
+        sound = 0 <= num_found < request.num_tokens and num_found % BLOCK == 0
+        must(sound, 8, f"{num_found} of {request.num_tokens} tokens are said to be cached")
+        for group, blocks in enumerate(found.get_block_ids()):
+            for i, block in enumerate(blocks):
+                tokens = tuple(request.all_token_ids[: (i + 1) * BLOCK])
+                stores = self.pool.blocks[block].is_null or self.contents.get((group, block)) == tokens
+                must(stores, 8, f"block {block} is found and does not store the tokens asked for")
         new = min(max(chunk, 1), request.num_tokens - num_found)
         return self._allocate(request, new, num_found, found)
 
@@ -123,15 +125,6 @@ class History:
                 must(not block.is_null, 5, f"token {i * BLOCK} is written to the null block")
                 must(block.ref_cnt == 1, 5, f"block {table[i]} is written while {block.ref_cnt} hold it")
                 self.contents[group, table[i]] = tuple(tokens[: min(stop, (i + 1) * BLOCK)])
-
-    def _check_found(self, request: Any, found: Any, num_found: int) -> None:
-        sound = 0 <= num_found < request.num_tokens and num_found % BLOCK == 0
-        must(sound, 8, f"{num_found} of {request.num_tokens} tokens are said to be cached")
-        for group, blocks in enumerate(found.get_block_ids()):
-            for i, block in enumerate(blocks):
-                tokens = tuple(request.all_token_ids[: (i + 1) * BLOCK])
-                stores = self.pool.blocks[block].is_null or self.contents.get((group, block)) == tokens
-                must(stores, 8, f"block {block} is found and does not store the tokens asked for")
 
     def _check(self) -> None:
         null = self.pool.null_block.block_id

@@ -12,7 +12,7 @@ from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.compare.tables import compare_page
 from testbed.experiments.memory_map import map_page
 from testbed.experiments.pages.page import render
-from testbed.experiments.report.run_parts import one_run
+from testbed.experiments.report.folder_page import one_run
 from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.timeline.chrome_trace import trace_of, write_trace

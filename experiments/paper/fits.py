@@ -134,22 +134,17 @@ def fit_beams(store: RunStore) -> float:
     """Bisection: less sure candidates change parents more often, and share more."""
     rows = reference().query("setting == @BEAMS and role == 'calibrate'")
     goal = float(rows["published"].iloc[0])
-    low, high = LOW, HIGH
-    while high > low * (1 + PRECISION):
-        middle = sqrt(low * high)
-        found = saving(store, middle)
-        print(f"concentration {middle:.3f}: {found:.2f}% saved, published {goal}%", flush=True)
-        low, high = (low, middle) if found > goal else (middle, high)
-    return sqrt(low * high)
-
-
-def saving(store: RunStore, concentration: float) -> float:
-    """Percent saved at beam width 2 under Figure 15's protocol."""
     figure = composed("figure/fig15", ()).figure
     panel = next(panel for panel in figure.panels if panel.setting == BEAMS)
     overrides = ("+system=vllm", *figure.common, *panel.overrides)
-    summary = store.measure(overrides, {"beams.concentration": concentration}).summary
-    return 100 * float(summary["memory_saving"]["per_iteration"])
+    low, high = LOW, HIGH
+    while high > low * (1 + PRECISION):
+        middle = sqrt(low * high)
+        summary = store.measure(overrides, {"beams.concentration": middle}).summary
+        found = 100 * float(summary["memory_saving"]["per_iteration"])
+        print(f"concentration {middle:.3f}: {found:.2f}% saved, published {goal}%", flush=True)
+        low, high = (low, middle) if found > goal else (middle, high)
+    return sqrt(low * high)
 
 
 class Split(NamedTuple):

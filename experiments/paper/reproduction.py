@@ -1,31 +1,125 @@
 """The figures of a reproduction: their studies, run together over the cores, each drawn from its table, and scored.
 
-Lines say what runs and what is left; it can be stopped and resumed at any time.
+Lines say what runs and what is left; it can be stopped and resumed at any time. How far the scorecard can be trusted:
+its rows under the alternatives to choices that were made after a predicted row was seen.
 """
 
 import multiprocessing
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra.utils
 import pandas as pd
+import yaml
 
 from testbed.core.errors import InputError
-from testbed.experiments.paper import robustness
-from testbed.experiments.paper.scorecard import scorecard
-from testbed.experiments.paper.studies.study import Row, Study, Task
+from testbed.experiments.paper.scorecard import JUDGED, KEY, TURNS, Card, key_of, reference, scorecard, short, verdicts
+from testbed.experiments.paper.studies.study import Row, RowKey, Study, Task
+from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
-from testbed.experiments.runs.figure_style import save
-from testbed.experiments.runs.one_line import one_line
-from testbed.experiments.runs.progress import spoken
+from testbed.experiments.runs.plots import save
+from testbed.experiments.runs.progress import one_line, spoken
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import clean_up, write_text
 
+ALTERNATIVES_FILE = "alternatives.csv"
+COLUMNS = ["alternative", *KEY, "published", "chosen", "chosen_verdict", "other", "other_verdict", "turns", "note"]
+Perform = Callable[[Sequence[Sequence[Task]]], list[pd.DataFrame]]  # a table for each group of tasks
 Finished = Callable[[int, pd.DataFrame], None]
 Done = Generator[tuple[int, list[Row]], None, None]  # tasks by their number, with their rows
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another choice. run: overrides of its runs; figure: of the figures' configs; not_run: why it has neither."""
+
+    name: str
+    rows: Mapping[str, Sequence[str]]
+    run: tuple[str, ...] = ()
+    figure: tuple[str, ...] = ()
+    not_run: str = ""
+
+    def row_keys(self) -> list[RowKey]:
+        """The judged reference rows that it touches."""
+        table = reference()
+        judged = table[table["role"].isin(JUDGED)][KEY].itertuples(index=False, name=None)
+        found = [key for key in judged if key[1] in self.rows.get(key[0], ())]
+        missing = {(f, s) for f, settings in self.rows.items() for s in settings} - {key[:2] for key in found}
+        if missing:
+            raise InputError(f"{self.name}: no judged row of {sorted(missing)[0]} in {KEY}")
+        return found
+
+
+def alternatives() -> list[Alternative]:
+    """All of conf/alternatives.yaml."""
+    entries: list[dict[str, Any]] = yaml.safe_load((CONF / "alternatives.yaml").read_text(encoding="utf-8"))
+    overrides = ({key: tuple(e.get(key, ())) for key in ("run", "figure")} for e in entries)
+    return [Alternative(**(entry | words)) for entry, words in zip(entries, overrides, strict=True)]
+
+
+def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
+    """Every row of these figures that an alternative touches, as chosen and under it, by one seed."""
+    names = {figure: study.name for study in map(load, figures) for figure in study.covers}
+    others = [other for other in alternatives() if not other.not_run]
+    pairs = [(other, name) for other in others for name in dict.fromkeys(names[figure] for figure in other.rows)]
+    sides = [
+        (other, load(name, figure).only(other.row_keys()), run)
+        for other, name in pairs
+        for figure, run in (((), ()), (other.figure, other.run))
+    ]
+    tables = perform([[under(task, run) for task in study.tasks(1)] for _, study, run in sides])
+    cards = iter([verdicts(study, t, other.row_keys()) for (other, study, _), t in zip(sides, tables, strict=True)])
+    rows = [row for other, _ in pairs for row in paired(other.name, next(cards), next(cards))]
+    return pd.DataFrame([*rows, *not_run()], columns=COLUMNS).fillna("")
+
+
+def under(task: Task, overrides: tuple[str, ...]) -> Task:
+    """The task with these overrides in all its runs."""
+    return Task(" ".join((task.label, *overrides)), partial(_work, task=task, overrides=overrides))
+
+
+def _work(store: RunStore, task: Task, overrides: tuple[str, ...]) -> list[Row]:
+    return task.work(replace(store, overrides=overrides))
+
+
+def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:
+    """The rows as chosen and under the alternative."""
+    return [
+        {
+            "alternative": name,
+            **{column: row[column] for column in (*KEY, "published")},
+            "chosen": short(row["simulated"]),
+            "chosen_verdict": row["verdict"],
+            "other": short(other[key]["simulated"]),
+            "other_verdict": other[key]["verdict"],
+            "turns": "yes" if row["verdict"] != other[key]["verdict"] else "no",
+        }
+        for key, row in chosen.items()
+    ]
+
+
+def not_run() -> list[dict[str, object]]:
+    """The rows of the alternatives that no config can express."""
+    return [
+        {"alternative": other.name, **dict(zip(KEY, key, strict=True)), "turns": "not run", "note": other.not_run}
+        for other in alternatives()
+        if other.not_run
+        for key in other.row_keys()
+    ]
+
+
+def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """The scorecard with the names of the alternatives in the folder's table under which a row's verdict turns."""
+    if not (folder / ALTERNATIVES_FILE).is_file():
+        return card
+    turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query("turns == 'yes'")
+    names = turning.groupby(KEY)["alternative"].agg("; ".join).to_dict()
+    return card.assign(**{TURNS: [names.get(key_of(row), "") for row in card.to_dict("records")]})
 
 
 def load(name: str, overrides: tuple[str, ...] = ()) -> Study:
@@ -34,52 +128,36 @@ def load(name: str, overrides: tuple[str, ...] = ()) -> Study:
     return study
 
 
-def run_alternatives(figures: Sequence[str], work: robustness.Perform) -> pd.DataFrame:
-    """The table of alternatives to the choices of these figures."""
-    names = {figure: study.name for study in map(load, figures) for figure in study.covers}
-    return robustness.compare(names, load, work)
-
-
 def run_studies(
     studies: Sequence[Study], store: RunStore, jobs: int, num_seeds: int | None, out: Path
 ) -> list[pd.DataFrame]:
     """The table of each study, published as soon as its own tasks are done."""
 
     def finished(number: int, table: pd.DataFrame) -> None:
-        publish(studies[number], table, out)
+        study = studies[number]
+        path = out / f"{study.name}.csv"
+        write_text(path, table.to_csv(index=False))
+        figure = study.draw(path)  # from what was written
+        for suffix in ("png", "pdf"):
+            save(figure, out / f"{study.name}.{suffix}")
 
     return perform([study.tasks(num_seeds) for study in studies], store, jobs, finished)
-
-
-def publish(study: Study, table: pd.DataFrame, out: Path) -> None:
-    """Write the table, then draw from what was written."""
-    path = out / f"{study.name}.csv"
-    write_text(path, table.to_csv(index=False))
-    figure = study.draw(path)
-    for suffix in ("png", "pdf"):
-        save(figure, out / f"{study.name}.{suffix}")
 
 
 def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -> pd.DataFrame:
     """The scorecard of the figures' tables, written too."""
     findings = [f for study, table in zip(studies, tables, strict=True) for f in study.findings(table)]
     card = scorecard(findings, [name for study in studies for name in study.covers])
-    card = robustness.annotated(card, out)
+    card = annotated(card, out)
     write_text(out / "scorecard.csv", card.to_csv(index=False))
     return card
 
 
-def nothing(*_: Any) -> None:
-    """Ignores progress."""
-
-
 def perform(
-    groups: Sequence[Sequence[Task]], store: RunStore, jobs: int, finished: Finished = nothing
+    groups: Sequence[Sequence[Task]], store: RunStore, jobs: int, finished: Finished = lambda *_: None
 ) -> list[pd.DataFrame]:
     """A table for each group of tasks; the tasks of all share the cores. Finished runs are kept in the store.
-
-    `finished` receives the number and the table of each group as soon as it is done.
-    """
+    `finished` receives the number and the table of each group as soon as it is done."""
     tasks = [task for group in groups for task in group]
     owners = [number for number, group in enumerate(groups) for _ in group]
     rows: dict[int, list[Row]] = {}

@@ -1,10 +1,12 @@
-"""Published numbers against simulated ones; a row passes inside its tolerance.
+"""Published numbers against simulated ones; a row passes inside its tolerance, and has a margin within it.
 
 Two lists are counted: the one of reference.csv, and the one before, from which its rows say by `was` how they differ.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ import yaml
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from testbed.experiments.paper.margins import error, smallest_margin
 from testbed.experiments.paper.studies.study import Finding, RowKey, Study
 
 REFERENCE = Path(__file__).with_name("reference.csv")
@@ -30,6 +31,51 @@ Card = dict[RowKey, dict[str, object]]  # scored rows
 PICKLE = "sharegpt_opt_text_completion_length.pkl"
 CAUSES = Path(__file__).with_name("causes.yaml")
 UNEXPLAINED = "unexplained"
+
+
+def smallest_margin(row: Mapping[str, str], finding: Finding) -> float:
+    """The smallest margin of all that the finding claims; its numbers are compared with the row's limits."""
+    values = finding.simulated if isinstance(finding.simulated, tuple) else (finding.simulated,)
+    numbers = [value for value in values if not isinstance(value, str)]
+    margins = [margin(row, value) for value in numbers if row["check"] != "ends"]
+    if row["check"] == "ends":  # the smallest number must be the range's lower end, the largest its upper
+        ends = zip(row["published"].split("-"), (min(numbers), max(numbers)), strict=True)
+        margins = [margin({**row, "check": "value", "published": end}, value) for end, value in ends]
+    return min([*margins, *([] if finding.margin is None else [finding.margin])])
+
+
+def margin(row: Mapping[str, str], value: float) -> float:
+    """The distance to the nearest limit in units of the tolerance: 1 in the middle, 0 at a limit, below 0 outside. The
+    unit is half the width of what passes, which for a published value is its tolerance; for a bound the bound."""
+    low, high = limits(row["check"], row["published"], row["tolerance"])
+    if low == -inf:
+        return (high - value) / high
+    return min(value - low, high - value) / ((high - low) / 2)
+
+
+def limits(check: str, published: str, tolerance: str) -> tuple[float, float]:
+    """The smallest and the largest simulated number that passes."""
+    amount = float(match[0]) if (match := re.search(r"\d+(\.\d+)?", tolerance)) else 0.0
+    if check == "bound":
+        return -inf, amount if match else float(published)
+    if check == "range":
+        low, high = (float(end) for end in published.split("-"))
+        return low - amount, high + amount
+    value = float(published.removeprefix("about "))
+    if "%" in tolerance:
+        amount *= abs(value) / 100
+    return value - amount, value + amount
+
+
+def error(published: str, value: float | str, tolerance: str) -> str:
+    """The difference, in the unit of the tolerance; empty where the published thing is no single number."""
+    try:
+        difference = float(value) - float(published)
+    except ValueError:
+        return ""
+    if "point" in tolerance:
+        return f"{difference:+.2f} points"
+    return f"{100 * difference / float(published):+.1f}%" if float(published) else f"{difference:+.2f}"
 
 
 def reference() -> pd.DataFrame:
@@ -60,7 +106,7 @@ def key_of(row: Mapping[str, Any]) -> RowKey:
 def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFrame:
     """Every reference row of these figures, simulated or not; after them settings and systems without such a row."""
     found = list(findings)
-    known = by_key(found)
+    known: dict[Any, Finding] = {one[:4]: one for one in found}
     rows: list[dict[str, object]] = []
     for figure in covers:
         listed = reference().query("figure == @figure")
@@ -74,20 +120,18 @@ def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFram
 
 def verdicts(study: Study, table: pd.DataFrame, keys: Collection[RowKey]) -> Card:
     """The scored rows of a study's table, of those that are asked for."""
-    known = by_key(study.findings(table))
+    known: dict[Any, Finding] = {one[:4]: one for one in study.findings(table)}
     rows = {key_of(row): row for row in reference().to_dict("records")}
     return {key: scored(rows[key], known[key]) for key in keys if key in known}
-
-
-def by_key(findings: Iterable[Finding]) -> dict[RowKey, Finding]:
-    """Findings by the rows that they are of."""
-    return {(f.figure, f.setting, f.system, f.quantity): f for f in findings}
 
 
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     """One reference row with its verdict; rows that only feed the simulation get none."""
     found = {"verdict": verdict(row, finding), "before": verdict(as_before(row), finding)}
-    found["cause"] = cause_of(key_of(row)) if found["verdict"] == "miss" else ""
+    figure, setting, system, _ = key_of(row)
+    entries = (one for one in causes() if setting in one["rows"].get(figure, ()))
+    known = (f"{one['cause']} (test: {one['test']})" for one in entries if one.get("system", system) == system)
+    found["cause"] = next(known, UNEXPLAINED) if found["verdict"] == "miss" else ""
     if finding is None:
         note = "not simulated" if found["verdict"] else ""
         return {**row, "simulated": "", "error": "", "note": note, **found}
@@ -185,12 +229,3 @@ def causes() -> list[dict[str, Any]]:
     """All of causes.yaml: rows (settings by figure), cause, and the command that tests it."""
     entries: list[dict[str, Any]] = yaml.safe_load(CAUSES.read_text(encoding="utf-8"))
     return entries
-
-
-def cause_of(key: RowKey) -> str:
-    """The cause of a row's miss, and what tests it."""
-    figure, setting, system, _ = key
-    for entry in causes():
-        if setting in entry["rows"].get(figure, ()) and entry.get("system", system) == system:
-            return f"{entry['cause']} (test: {entry['test']})"
-    return UNEXPLAINED

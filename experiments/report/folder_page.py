@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import hydra.utils
 import pandas as pd
@@ -13,15 +13,98 @@ import yaml
 from markupsafe import Markup
 
 from testbed.core.errors import InputError
+from testbed.description import flat
+from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
-from testbed.experiments.pages.page import NUMBER, VERDICT, Picture, Table, render
+from testbed.experiments.compare.tables import charts as compared_charts
+from testbed.experiments.compare.tables import readable
+from testbed.experiments.pages.page import NUMBER, VERDICT, Chart, Picture, Table, render
 from testbed.experiments.paper.scorecard import ON, counted, short, what_of
-from testbed.experiments.report.run_parts import many_runs, one_run
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.summary_table import costs_of
+from testbed.experiments.runs.plots import run_charts
+from testbed.experiments.runs.summary_table import MAIN, QUANTITIES, costs_of, main_numbers, number
+from testbed.experiments.runs.sweeps import legible, sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
+from testbed.metrics import in_words
 
+MOST_CURVES = 8
 CARD = "scorecard.csv"
+
+
+def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
+    """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with its charts open."""
+    numbers = [(one.label, one.value(run.summary)) for one in QUANTITIES]
+    rows = [[label, number(value)] for label, value in numbers if value is not None]
+    return render(
+        "report/run.html",
+        run=run,
+        title=title,
+        alone=alone,
+        anchor=anchor(title),
+        overload=run.overload and in_words(run.overload),
+        charts=_charts(run),
+        main={name: number(value) for name, value in main_numbers(run.summary).items()},
+        numbers=Table(f"All numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
+    )
+
+
+def _charts(run: FinishedRun) -> list[Chart]:
+    if run.requests is None or run.spans is None:
+        return []
+    return list(run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1)))
+
+
+def anchor(title: str) -> str:
+    """The fragment of a run's card."""
+    return "".join(letter if letter.isalnum() else "-" for letter in title)
+
+
+def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
+    """Differences, curves, a table with the differing keys as columns, and a card for each run with tables."""
+    different = varying(runs)
+    if len(runs) > 1:
+        different = different.sort_values(
+            list(different), key=lambda values: pd.to_numeric(values) if _are_numbers(values) else values
+        )
+    runs = [runs[i] for i in different.index]
+    different = different.reset_index(drop=True)
+    values = different.to_numpy().tolist()
+    names = [", ".join(map(legible, different, one)) or run.name for run, one in zip(runs, values, strict=True)]
+    named = list(zip(runs, names, strict=True))
+    whole = [replace(run, name=name) for run, name in named if run.requests is not None and run.spans is not None]
+    found = [main_numbers(run.summary) for run in runs]
+    known = [name for name in MAIN if any(name in row for row in found)]
+    rows = [
+        [*("-" if value == "null" else value for value in one), *(number(row.get(name)) for name in known), run.name]
+        for run, row, one in zip(runs, found, values, strict=True)
+    ]
+    head = [*map(str, different.columns), *known, "run"]
+    return render(
+        "report/runs.html",
+        folder=folder,
+        names=names,
+        axes=list(different.columns),
+        first=runs[0],
+        sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
+        charts=list(compared_charts(whole)) if 1 < len(whole) <= MOST_CURVES else [],
+        table=Table("All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)]),
+        cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
+    )
+
+
+def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
+    """A row per run, a column per differing config key, text before numbers, without keys that follow from others."""
+    found = differences(runs).drop(index="outputs", errors="ignore")  # the choice of outputs changes no run
+    shown = pd.DataFrame(dict(readable(str(key), list(found.loc[key])) for key in found.index), index=range(len(runs)))
+    kept: list[str] = []
+    for name in sorted(shown, key=lambda name: _are_numbers(shown[name])):
+        if all(shown.groupby(other)[name].nunique().max() > 1 for other in kept):
+            kept.append(str(name))
+    return shown[kept]
+
+
+def _are_numbers(values: pd.Series) -> bool:
+    return bool(pd.to_numeric(values, errors="coerce").notna().all())
 
 
 def folder_page(folders: Sequence[Path]) -> str:
@@ -32,7 +115,8 @@ def folder_page(folders: Sequence[Path]) -> str:
 
 def _folder(folder: Path) -> Iterator[Markup]:
     """The parts of one folder, by the command that wrote it."""
-    runs = _runs(folder / "runs" if (folder / CARD).is_file() else folder)
+    paths = (folder / "runs" if (folder / CARD).is_file() else folder).glob(f"*/{SUMMARY}")
+    runs = [read_run(path.parent.name, path.parent) for path in sorted(paths)]
     if (folder / CARD).is_file():
         card = pd.read_csv(folder / CARD, keep_default_na=False, dtype=str)
         yield reproduction(folder, card, runs)
@@ -46,26 +130,17 @@ def _folder(folder: Path) -> Iterator[Markup]:
             f"{folder}: contains neither {CARD} nor {SUMMARY}, nor folders of runs "
             "(give a folder of results, of runs, or of one run)"
         )
-    yield _profiles([run.summary for run in runs])
-
-
-def _runs(folder: Path) -> list[FinishedRun]:
-    """The finished runs in a folder, by name."""
-    return [read_run(path.parent.name, path.parent) for path in sorted(folder.glob(f"*/{SUMMARY}"))]
-
-
-def _profiles(summaries: Sequence[dict[str, Any]]) -> Markup:
-    """Where the costs came from and how far off such were; each different profile that they came from, once."""
-    costs = sorted({costs_of(summary) for summary in summaries} - {""})
-    found = {json.dumps(s["cost_profile"], indent=2): s["cost_profile"] for s in summaries if s.get("cost_profile")}
-    titles = {text: f"Profile: {p.get('source', '')} {p.get('device', '')}" for text, p in found.items()}
-    return render("report/costs.html", costs=costs, profiles=[(titles[text], text) for text in sorted(titles)])
+    # Where the costs came from and how far off such were; each different profile that they came from, once.
+    costs = sorted({costs_of(run.summary) for run in runs} - {""})
+    used = [run.summary["cost_profile"] for run in runs if run.summary.get("cost_profile")]
+    found = {json.dumps(one, indent=2): f"Profile: {one.get('source', '')} {one.get('device', '')}" for one in used}
+    yield render("report/costs.html", costs=costs, profiles=[(found[text], text) for text in sorted(found)])
 
 
 def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Markup:
     """All parts of a reproduction. card: scorecard.csv as text."""
     drawn = sorted(folder.glob("*.png"), key=_number)
-    pictures = [Picture(path.read_bytes(), described(path.stem, of_figure(card, path.stem))) for path in drawn]
+    pictures = [Picture(path.read_bytes(), described(path.stem, card)) for path in drawn]
     return render(
         "report/reproduction.html",
         folder=folder.name,
@@ -85,14 +160,9 @@ def title(stem: str) -> str:
     return str(hydra.utils.get_method(drawing).__doc__).partition("\n")[0].rstrip(".")
 
 
-def of_figure(card: pd.DataFrame, stem: str) -> pd.DataFrame:
-    """The scorecard's rows of a figure and its panels that have both numbers; Figure 1 has none of Figure 11's."""
-    rows = card[card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?")]
-    return rows[rows["simulated"] != ""]
-
-
-def described(stem: str, rows: pd.DataFrame) -> str:
-    """The figure's text alternative: its numbers, published and simulated."""
+def described(stem: str, card: pd.DataFrame) -> str:
+    """A figure's text alternative: the numbers of it and its panels; Figure 1 has none of Figure 11's."""
+    rows = card[card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?") & (card["simulated"] != "")]
     sentences = [
         f"{what_of(row)}: {_text(row['simulated'])}" + (f" (published {row['published']})" if row["published"] else "")
         for row in rows.to_dict("records")

@@ -17,8 +17,8 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 from testbed.experiments.runs.choice_names import CONF, GROUPS
-from testbed.experiments.runs.one_line import one_line
 from testbed.experiments.runs.overrides import normalize, user_folders
+from testbed.experiments.runs.progress import one_line
 from testbed.parts import Part
 from testbed.schema import no_key
 
@@ -36,21 +36,16 @@ def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None
 
 
 def typed_config(config: DictConfig) -> RunConfig:
-    """The typed configuration of a composed one, without Hydra's part."""
-    typed = RunConfig.from_values(plain(config))
-    _check_roofline(typed)
-    return typed
-
-
-def _check_roofline(config: RunConfig) -> None:
-    """No value of cost.roofline may be given where the run's costs do not read it."""
+    """The typed configuration of a composed one, without Hydra's part. Raises InputError for a value of cost.roofline
+    that the run's costs do not read."""
     from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
     from testbed.cost.profile import ProfileCost
     from testbed.machine import make_cost
 
-    given, choices = config.cost.parameters.get("roofline"), config.cost.parameters.get("choices")
+    typed = RunConfig.from_values(plain(config))
+    given, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
     if not isinstance(given, Part) or not isinstance(choices, Part):
-        return
+        return typed
     for name, value in given.parameters.items():
         software = choices.parameters.get(name)
         if value == (software if name in SOFTWARE else _usual_roofline().get(name)):
@@ -58,8 +53,9 @@ def _check_roofline(config: RunConfig) -> None:
         key = f"cost.roofline.{name}={value}: nothing reads it, for"
         if name in SOFTWARE:
             raise InputError(f"{key} software times are those of cost.choices (set cost.choices.{name})")
-        if isinstance(make_cost(config.cost, config.model, config.server), ProfileCost):
+        if isinstance(make_cost(typed.cost, typed.model, typed.server), ProfileCost):
             raise InputError(f"{key} cost=auto takes a profile here (cost=analytic cost.efficiencies.{name}={value})")
+    return typed
 
 
 @cache
@@ -122,7 +118,8 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
 
 def _check_keys(arguments: Sequence[str]) -> None:
     words = normalize(arguments)
-    values = [one for one in OverridesParser.create().parse_overrides(words) if not _is_choice(one)]
+    choices, given = (*GROUPS, "engine", "hydra.searchpath"), OverridesParser.create().parse_overrides(words)
+    values = [one for one in given if "/" not in one.key_or_group and one.key_or_group not in choices]
     base = hydra_config([word for word in words if word not in {one.input_line for one in values}])
     for override in values:
         key = str(override.key_or_group)
@@ -146,10 +143,6 @@ def hydra_config(overrides: list[str], name: str = "run", *, whole: bool = False
     """Hydra's composition of normalized overrides; `whole`: with Hydra's own part."""
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         return compose(name, overrides=overrides, return_hydra_config=whole)
-
-
-def _is_choice(override: Any) -> bool:
-    return "/" in override.key_or_group or override.key_or_group in (*GROUPS, "engine", "hydra.searchpath")
 
 
 def _keys(values: Any, above: str = "") -> Iterator[str]:

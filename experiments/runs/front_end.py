@@ -46,21 +46,25 @@ class HydraFrontEnd:
     """Composes with Hydra, stores run folders, draws with matplotlib."""
 
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
-        """Command-line overrides, then options: names of a group's options, values by key, or objects.
-
-        Raises InputError for an option that `testbed run` does not have.
-        """
+        """Command-line overrides, then options: names of a group's options, values by key, or objects. Raises
+        InputError for an option that `testbed run` does not have."""
         options = {key: _python(value) for key, value in options.items() if value is not None}
         trace = user_trace(options, overrides)
         if trace is not None:
             options["trace"] = trace
-        _check_pool(options, overrides)
+        if isinstance(options.get("policy"), MemoryPolicy):
+            keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in overrides)]
+            if pool := next((key for key in keys if key.startswith(POOL)), None):
+                raise InputError(
+                    f"{pool} does not go with a policy that is made already, with its pool; give the class"
+                )
         words, values, objects, nodes = list(overrides), dict[str, Any](), dict[str, Any](), dict[str, Any]()
         for key, value in options.items():
             if isinstance(value, str) and key in GROUPS:
                 words.append(f"{KEYS.get(key, key)}={value}")
             elif isinstance(value, SPECS):
-                nodes["server.gpu" if key == "gpu" else key] = _node(value)
+                blocks = {"num_blocks": None} if isinstance(value, ServerSpec) else {}
+                nodes["server.gpu" if key == "gpu" else key] = asdict(value) | blocks
             elif key in KINDS and not isinstance(value, Mapping):
                 objects[key] = _part(value)
                 words.append(f"{key}={CUSTOM}")
@@ -101,7 +105,8 @@ def _config(
             OmegaConf.update(config, f"{group}.block_size", size, force_add=True)  # costs may depend on it
     for key, node in nodes.items():
         OmegaConf.update(config, key, node, merge=False)
-    users = {word.partition("=")[0] for word in words if _is_user_supplied(word)}
+    choices = (word.split("=", 1) for word in words if word.partition("=")[0] in KINDS and "=" in word)
+    users = {group for group, choice in choices if choice == CUSTOM or choice not in names_of(group)}
     for key, value in values.items():
         free = key.partition(".")[0] in users
         if not free:
@@ -125,27 +130,8 @@ def _block_size(part: Part) -> Any:
     return part.parameters.get("block_size", getattr(part.target, "keywords", {}).get("block_size"))
 
 
-def _check_pool(options: Mapping[str, Any], words: Sequence[str]) -> None:
-    if not isinstance(options.get("policy"), MemoryPolicy):
-        return
-    keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in words)]
-    requested = next((key for key in keys if key.startswith(POOL)), None)
-    if requested:
-        raise InputError(f"{requested} does not go with a policy that is made already, with its pool; give the class")
-
-
-def _is_user_supplied(word: str) -> bool:
-    group, _, choice = word.partition("=")
-    return group in KINDS and (choice == CUSTOM or choice not in names_of(group))
-
-
 def _python(value: Any) -> Any:
     """NumPy numbers as Python's, the only kind that a config accepts; a tuple, such as a pair, is one value."""
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return [_python(item) for item in value]
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
-
-
-def _node(spec: Any) -> dict[str, Any]:
-    node = asdict(spec)
-    return node | {"num_blocks": None} if isinstance(spec, ServerSpec) else node

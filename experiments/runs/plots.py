@@ -1,47 +1,122 @@
-"""The charts of a run: memory over time by kind, batch size over time, latencies; drawn with matplotlib for files."""
+"""The style of all figures, and the charts of a run, drawn with matplotlib for files."""
 
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from testbed.experiments.pages.chart import Chart, Series
-from testbed.experiments.runs.figure_style import (
-    HATCH_COLOR,
-    KIND_COLORS,
-    KIND_HATCHES,
-    KIND_LABELS,
-    RC,
-    log_x,
-    new_figure,
-)
+from testbed.experiments.pages.page import Chart, Series
+from testbed.experiments.runs.whole_files import whole
 
+# Blue, orange and grey of unlike lightness, which colour-blind readers distinguish; kinds without tokens are hatched.
+KIND_COLORS = {"token_states": "#2f78b7", "reserved": "#ffd9a8", "internal": "#f28e2b", "external": "#b4b8bf"}
+KIND_HATCHES = {"token_states": "", "reserved": "////", "internal": "\\\\\\\\", "external": "...."}
+HATCH_COLOR = "#55585e"
+KIND_LABELS = {
+    "token_states": "Token states",
+    "reserved": "Reservation",
+    "internal": "Internal frag.",
+    "external": "External frag. & others",
+}
+RC: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.2,
+    "legend.frameon": False,
+    "figure.dpi": 200,
+    "pdf.fonttype": 42,
+    "hatch.linewidth": 0.5,
+    "svg.hashsalt": "testbed",
+}
+SYSTEMS = {
+    "fastertransformer": ("FasterTransformer", "#8a8f98", "s"),
+    "orca-max": ("Orca (Max)", "#8c3b00", "v"),
+    "orca-pow2": ("Orca (Pow2)", "#f0b860", "^"),
+    "orca-oracle": ("Orca (Oracle)", "#f07f1a", "D"),
+    "vllm": ("vLLM", "#2f78b7", "o"),
+}
 MAX_POINTS = 600
 FREE = "Free"
-COLORS = (
-    "#0067ab",
-    "#c24f00",
-    "#007a5c",
-    "#a6447f",
-    "#8a6d00",
-    "#2a8ec2",
-    "#333333",
-    "#777777",
-)  # as page.css has them
+# As page.css has them.
+COLORS = ("#0067ab", "#c24f00", "#007a5c", "#a6447f", "#8a6d00", "#2a8ec2", "#333333", "#777777")
 LINES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 Table = Mapping[str, Any]
 Grid = dict[str, NDArray[np.float64]]
 
 
+class Shown(Figure):
+    """A figure that a notebook displays."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        with mpl.rc_context(RC):
+            self.savefig(content, format="png", dpi=150)
+        return content.getvalue()
+
+
+def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
+    """An empty figure of one column's width, without any global state."""
+    with mpl.rc_context(RC):
+        figure = Shown(figsize=(width_in, height_in), layout="constrained")
+        FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure in the format of the suffix. Equal figures give equal bytes."""
+    metadata = {{".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix, "Software"): None}
+    with mpl.rc_context(RC), whole(path) as temporary:
+        figure.savefig(temporary, metadata=metadata, dpi=200)
+
+
+def log_x(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic x axis for values of more than a decade, with labels that cannot overlap; else a linear one."""
+    if not 0 < 10 * low <= high:
+        return
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
-    """The charts of one run: memory, batch and latencies. Tables are data frames, or columns by name."""
+    """Memory by kind, requests by state, and latencies of one run. Tables are data frames, or columns by name."""
     grid = over_time(spans)
-    return [memory_chart(grid, num_slots, all_free(spans)), batch_chart(grid), latency_chart(requests)]
+    # In a paged pool all slots that are not held are free and interchangeable.
+    apart = ("rounding", "external_fragmentation")
+    is_free = all(name in spans and not np.any(np.asarray(spans[name])) for name in apart)
+    labels = [*list(KIND_LABELS.values())[:-1], FREE if is_free else KIND_LABELS["external"]]
+    used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
+    layers = zip(labels, [*used, 100 - sum(used)], strict=True)
+    shares = [Series(name, grid["time_s"], values) for name, values in layers]
+    names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
+    states = [Series(name, grid["time_s"], grid[name]) for name in names]
+    return [
+        Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", shares, stacked=True, top=100),
+        Chart("Requests by state", "Time (s)", "Requests", states),
+        latency_chart(requests),
+    ]
+
+
+def latency_chart(requests: Table) -> Chart:
+    """Share of requests answered within a normalized latency."""
+    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
+    return cdf_chart("Normalized latency (s/token)", {"requests": (finish - arrival) / output_len})
 
 
 def over_time(spans: Table) -> Grid:
@@ -60,26 +135,6 @@ def over_time(spans: Table) -> Grid:
     return table
 
 
-def all_free(spans: Table) -> bool:
-    """Whether all slots that are not held are free and interchangeable, as always in a paged pool."""
-    return all(name in spans and not np.any(np.asarray(spans[name])) for name in ("rounding", "external_fragmentation"))
-
-
-def memory_chart(grid: Grid, num_slots: int, free: bool = False) -> Chart:
-    """The pool by kind, stacked; `free`: slots that are not held are free, not external fragmentation."""
-    labels = [*list(KIND_LABELS.values())[:-1], FREE if free else KIND_LABELS["external"]]
-    used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
-    layers = zip(labels, [*used, 100 - sum(used)], strict=True)
-    series = [Series(name, grid["time_s"], shares) for name, shares in layers]
-    return Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", series, stacked=True, top=100)
-
-
-def latency_chart(requests: Table) -> Chart:
-    """Share of requests answered within a normalized latency."""
-    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
-    return cdf_chart("Normalized latency (s/token)", {"requests": (finish - arrival) / output_len})
-
-
 def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
     """For each name the share of its values up to each value; logarithmic where they span a decade."""
     found = {name: np.sort(np.asarray(values)[~np.isnan(values)]) for name, values in samples.items()}
@@ -90,14 +145,6 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
     whole = np.concatenate([*found.values(), np.empty(0)])
     is_log = bool(len(whole)) and 0 < 10 * whole.min() <= whole.max()
     return Chart(f"{label.partition(' (')[0]}, distribution", label, "Requests (%)", series, log_x=is_log, top=100)
-
-
-def batch_chart(grid: Grid) -> Chart:
-    """Requests that run, wait and are swapped out."""
-    names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
-    return Chart(
-        "Requests by state", "Time (s)", "Requests", [Series(name, grid["time_s"], grid[name]) for name in names]
-    )
 
 
 def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:

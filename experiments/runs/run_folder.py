@@ -1,10 +1,21 @@
-"""Run folders: a run, simulated or on a GPU, writes a folder with its config and results, as a whole or not at all."""
+"""Run folders: a run, simulated or on a GPU, writes a folder with its config and results, as a whole or not at all.
+
+Files that a plug-in opens and no parameter names are found by Python's audit events while a run is built. A run's id is
+known before the run, so it cannot cover them; the run folder keeps their hashes, and a run is complete only while they
+are the same. What goes unseen: a file that C code opens by itself, one that is opened in the middle of the simulation,
+and one that a module opened when an earlier run of the same process imported it.
+"""
 
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from importlib.util import source_from_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +25,15 @@ from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.description import ID, RUN
-from testbed.experiments.runs.opened_files import INPUTS, hashes, have_changed, opened_files
 from testbed.experiments.runs.progress import watched
-from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_csv, write_json, write_text
-from testbed.identity import run_id
+from testbed.experiments.runs.whole_files import SUMMARY, whole_folder, write_cells, write_json, write_text
+from testbed.identity import INSTALLED, ROOT, content_hash, input_files, run_id
 from testbed.result import Result
 from testbed.run import Run, keys_of_every_summary, run
 from testbed.sim.recorder import request_columns, span_columns, with_identity
 
+INPUTS = "inputs.json"
+_under_way: list[set[str]] = []
 COLUMNS = Path(__file__).with_name("COLUMNS.md")
 CONFIG = "config.yaml"
 SEAL = "# sha256 of the lines above, as the run had them: "
@@ -32,19 +44,63 @@ FILES = {
 }  # fmt: skip
 
 
-def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
-    """Run a config and write its folder, as a whole or not at all, in place of an older run's files.
+@contextmanager
+def opened_files() -> Iterator[set[str]]:
+    """The paths of all files that are opened for reading while the body runs."""
+    _listen()
+    found = set[str]()
+    _under_way.append(found)
+    try:
+        yield found
+    finally:
+        _under_way.remove(found)
 
-    With `show` a long simulation prints its progress.
-    """
+
+def hashes(opened: Iterable[str], config: RunConfig) -> dict[str, str]:
+    """SHA-256 of those files by path that the config does not name, and that belong neither to Python nor to us."""
+    if all(part.name.startswith("testbed.") for part in config.parts.values()):
+        return {}
+    named = {path.resolve() for _, path in input_files(config)}
+    sources = (source_from_cache(path) if path.endswith(".pyc") else path for path in opened)
+    paths = (path for path in sorted({Path(path).resolve() for path in sources}) if path not in named)
+    ours = [ROOT, *((ROOT / name).resolve() for name in ("traces", "kernels", "experiments"))]
+    others = [Path(folder).resolve() for folder in (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev")]
+    theirs = (path for path in paths if not any(path.is_relative_to(folder) for folder in (*ours, *others)))
+    return {str(path): content_hash(path) for path in theirs if path.is_file() and INSTALLED.isdisjoint(path.parts)}
+
+
+@cache
+def _listen() -> None:
+    """Once in a process, for a hook stays for good."""
+    sys.addaudithook(_heard)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or not _under_way or isinstance(arguments[0], int):
+        return
+    path, mode, flags = arguments
+    if flags & os.O_ACCMODE == os.O_RDONLY if mode is None else not set(mode) & set("wax+"):
+        path = os.path.abspath(os.fsdecode(path))
+        for found in _under_way:
+            found.add(path)
+
+
+def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
+    """Run a config and write its folder, as a whole or not at all, in place of an older run's files. With `show` a long
+    simulation prints its progress."""
     name = run_id(config)
     with opened_files() as opened:
         setup = build(config)
     with whole_folder(folder, SUMMARY, is_ours) as new:
         if found := hashes(opened, config):
             write_json(new / INPUTS, found)
-        summary = _serve(setup, new) if config.engine else _simulate(setup, new, show)
-        return _complete(new, config, name, summary)
+        if config.engine:
+            return _complete(new, config, name, _serve(setup, new))
+        result = run(setup, watched) if show else run(setup)
+        if config.outputs == "full":
+            write_everything(new, setup, result)
+        write_json(new / "timing.json", {"wall_s": result.wall_s})
+        return _complete(new, config, name, result.summary)
 
 
 def _complete(folder: Path, config: RunConfig, name: str, summary: dict[str, Any]) -> dict[str, Any]:
@@ -80,14 +136,6 @@ def named(config: RunConfig) -> RunConfig:
     return replace(config, **changed)
 
 
-def _simulate(setup: Setup, folder: Path, show: bool) -> dict[str, Any]:
-    result = run(setup, watched) if show else run(setup)
-    if setup.config.outputs == "full":
-        write_everything(folder, setup, result)
-    write_json(folder / "timing.json", {"wall_s": result.wall_s})
-    return result.summary
-
-
 def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
     try:
         from testbed.kernels.engine.serve import serve_into
@@ -108,17 +156,17 @@ def write_everything(folder: Path, setup: Setup, result: Run | Result) -> None:
     """Write the tables of requests and of iteration spans, the meaning of their columns, and their charts."""
     requests = with_identity(request_columns(result.recorder), setup.workload.rows)
     spans = span_columns(result.recorder)
-    write_csv(folder / "requests.csv", requests)
-    write_csv(folder / "iterations.csv", spans)
+    write_cells(folder / "requests.csv", requests)
+    write_cells(folder / "iterations.csv", spans)
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
     _draw(folder, requests, spans, setup)
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
-    from testbed.experiments.runs import figure_style, plots  # they import matplotlib, which `summary` outputs need not
+    from testbed.experiments.runs import plots  # it imports matplotlib, which `summary` outputs need not
 
     figure = plots.figure_of(plots.run_charts(requests, spans, setup.pool.num_slots), columns=3)
-    figure_style.save(figure, folder / CHARTS)
+    plots.save(figure, folder / CHARTS)
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -140,8 +188,11 @@ def read_config(folder: Path) -> RunConfig:
         raise InputError(f"{path}: not the config of a run: {error}") from error
 
 
-def changed_since(summary: dict[str, Any] | None, end_s: float, shown: str) -> Iterator[str]:
-    """A remark where a repeated simulation ends at another time than its summary's; `shown` is the output's kind."""
+def changed_since(
+    folder: Path, config: RunConfig, part: tuple[float, float | None], end_s: float, shown: str
+) -> Iterator[str]:
+    """A remark where a simulation repeated to its end stops at another time than the folder's; `shown`: the output."""
+    summary = complete(folder) if part[1] is None and config.window_s is None else None
     if summary and summary["simulated_s"] != end_s:
         yield (
             f"the run ended at {summary['simulated_s']:g} s and would now end at {end_s:g} s: code or inputs have "
@@ -170,10 +221,13 @@ def is_of_another(folder: Path, name: str) -> bool:
 
 
 def load_complete_run(folder: Path, name: str) -> dict[str, Any] | None:
-    """The summary in a folder with the complete run of this id; else None."""
-    summary = complete(folder)
-    same = summary is not None and summary[RUN].get(ID) == name and not have_changed(folder / INPUTS)
-    return summary if same else None
+    """The summary in a folder with the complete run of this id, whose opened files are what they were; else None."""
+    summary, inputs = complete(folder), folder / INPUTS
+    if summary is None or summary[RUN].get(ID) != name:
+        return None
+    kept = json.loads(inputs.read_text(encoding="utf-8")) if inputs.is_file() else {}
+    changed = any(not Path(path).is_file() or content_hash(path) != digest for path, digest in kept.items())
+    return None if changed else summary
 
 
 def measure(config: RunConfig, parent: Path) -> dict[str, Any]:

@@ -29,10 +29,8 @@ class Measured(NamedTuple):
 @dataclass(frozen=True)
 class RunStore:
     """Run folders are in `folder`; `lengths` maps embedded length models to files that are replayed in their place.
-
     `overrides` follow those of every run, and so replace the studies' options. `profile` is a file whose GPU replaces
-    the paper's.
-    """
+    the paper's."""
 
     folder: Path
     lengths: tuple[tuple[str, str], ...] = ()
@@ -73,11 +71,9 @@ def gpu_of_profile(path: str) -> GpuSpec:
 
 
 def on_gpu_of(path: str, config: RunConfig) -> RunConfig:
-    """The run on the profile's GPU, as many of them, with the pool that the paper's server has.
-
-    Kernel times are those of the profile for the model's shard, or derived from the nearest profile; software times
-    and the choice of kernels stay those of the system. A run whose costs are not the paper's does not change.
-    """
+    """The run on the profile's GPU, as many of them, with the pool that the paper's server has. Kernel times are those
+    of the profile for the model's shard, or derived from the nearest profile; software times and the choice of kernels
+    stay those of the system. A run whose costs are not the paper's does not change."""
     if config.cost.name != PAPERS_COST:
         return config
     gpu, auto = gpu_of_profile(path), configured(("+protocol=sosp23", "cost=auto")).cost

@@ -1,17 +1,35 @@
-"""A sweep as a table, with axes before results."""
+"""A sweep as a table, with axes before results, and as a figure: latencies over the differing number."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from testbed.description import flat, merge_axes
-from testbed.experiments.runs.quantities import MAIN, main_numbers
-from testbed.experiments.runs.summary_table import costs_of, number
+from testbed.experiments.pages.page import Chart, Series
+from testbed.experiments.runs.plots import figure_of, save
+from testbed.experiments.runs.summary_table import MAIN, costs_of, main_numbers, number
 from testbed.experiments.runs.whole_files import write_cells
+
+FEWEST = 3  # values of an axis that is drawn
+FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
+PANELS = {  # by the column of a sweep's table: label, and the option of its limit
+    "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
+    "ttft_s_p99": ("TTFT p99 (s)", "slo_ttft_s"),
+    "tpot_s_p99": ("TPOT p99 (s)", "slo_tpot_s"),
+    "slo_goodput_requests_per_s": ("Goodput (req/s)", ""),
+    "batch_mean_per_iteration": ("Batched requests", ""),
+}
+LABELS = {
+    "arrivals.rate": "Request rate (req/s)",
+    "policy.block_size": "Block size (tokens)",
+    "server.num_gpus": "GPUs",
+    "seed": "Seed",
+}
 
 
 class Point(NamedTuple):
@@ -33,25 +51,14 @@ def axes(points: Sequence[Point]) -> list[str]:
     return [key for key in keys if len({point.chosen.get(key) for point in points}) > 1]
 
 
-def rows(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A row per point: axes, folder, description of the run, every number of its summary."""
-    names = axes(points)
-    table = [
-        {
-            **{name: point.chosen.get(name) for name in names},
-            "folder": point.folder,
-            **merge_axes(names, flat(point.summary)),
-        }
-        for point in points
-    ]
-    columns = dict.fromkeys(key for row in table for key in row)
-    return [{name: row.get(name) for name in columns} for row in table]
-
-
 def write_sweep(path: Path, points: Sequence[Point]) -> None:
-    """The rows as CSV."""
-    table = rows(points)
-    write_cells(path, {name: [row[name] for row in table] for name in table[0]})
+    """A row per point as CSV: axes, folder, description of the run, every number of its summary."""
+    rows, names = list[dict[str, Any]](), axes(points)
+    for point in points:
+        chosen_values = {name: point.chosen.get(name) for name in names}
+        rows.append({**chosen_values, "folder": point.folder, **merge_axes(names, flat(point.summary))})
+    columns = dict.fromkeys(key for row in rows for key in row)
+    write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
 
 def shown(points: Sequence[Point], width: int) -> Group:
@@ -74,3 +81,50 @@ def shown(points: Sequence[Point], width: int) -> Group:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return Group(*map(Text, head), table)
+
+
+def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
+    """The figure of a sweep over a number; whether there is one."""
+    names = axes(points)
+    different = pd.DataFrame([[point.chosen.get(name, "") for name in names] for point in points], columns=names)
+    charts = sweep_charts(different, [flat(point.summary) for point in points])
+    if charts:
+        save(figure_of(charts), path)
+    return bool(charts)
+
+
+def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Chart]:
+    """The charts of runs; axes: a row for each run, a column for each differing option; rows: flat summaries. There are
+    none unless an option is a number with FEWEST values or more."""
+    numbers = {str(name): pd.to_numeric(axes[name], errors="coerce") for name in axes}
+    counts = {name: values.nunique() for name, values in numbers.items() if values.notna().all()}
+    key = max(counts, key=lambda name: (name == "arrivals.rate", counts[name]), default="")
+    if counts.get(key, 0) < FEWEST:
+        return []
+    others = [name for name in axes if name != key]
+    labels = [", ".join(map(legible, others, values)) for values in axes[others].astype(str).to_numpy().tolist()]
+    table = pd.DataFrame(rows).assign(**{"x": numbers[key].to_numpy(), "name": labels}).sort_values("x", kind="stable")
+    return [_panel(table, column, LABELS.get(key, key)) for column in PANELS if _is_known(table, column)]
+
+
+def legible(key: str, value: str) -> str:
+    """An option in a legend; a value that does not say what it is has its key before it."""
+    if value in ("null", "None", "-", ""):
+        return f"no {key.rpartition('.')[2]}"
+    number = value.replace(".", "", 1).replace("-", "", 1).isdigit() or value in ("true", "false", "True", "False")
+    return f"{key.rpartition('.')[2]} {value}" if number else value
+
+
+def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
+    label, option = PANELS[column]
+    series = [Series(str(name), part["x"], part[column]) for name, part in table.groupby("name", sort=False)]
+    positive = table[column][table[column] > 0]
+    log = "(s" in label and len(positive) > 0 and positive.max() > FACTOR * positive.min()
+    limits = set(table[option].dropna()) if option in table else set()
+    limit = limits.pop() if len(limits) == 1 else None
+    return Chart(label.partition(" (")[0], x_label, label, series, markers=True, log_y=log, limit=limit)
+
+
+def _is_known(table: pd.DataFrame, column: str) -> bool:
+    option = PANELS[column][1]
+    return column in table and table[column].notna().any() and (not option or table[option].notna().any())

@@ -61,10 +61,8 @@ class FrameTrace(FileTrace):
 
 
 def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | Trace | None:
-    """The option `trace` as a workload or a trace, where it is a list of requests or a data frame; else None.
-
-    `words` are the other overrides.
-    """
+    """The option `trace` as a workload or a trace, where it is a list of requests or a data frame; else None. `words`
+    are the other overrides."""
     trace = options.get("trace")
     if isinstance(trace, list):
         keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in words)]

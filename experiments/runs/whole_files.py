@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,8 @@ SUMMARY = "summary.json"  # written last, so that its presence means that the ru
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary path, which is renamed to `path` at the end, or removed after an error.
-
-    The temporary name keeps the suffix, because writers choose a format by it.
-    """
+    """A temporary path, which is renamed to `path` at the end, or removed after an error. The temporary name keeps the
+    suffix, because writers choose a format by it."""
     temporary = path.with_name(f".{path.stem}.{PLACE}-{os.getpid()}.tmp{path.suffix}")
     remove_leftovers(path.parent, path.stem, path.suffix)
     try:
@@ -46,19 +44,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a whole file by another library's writer."""
-    with whole(path) as temporary:
-        write(temporary)
-
-
 @contextmanager
 def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Iterator[Path]:
-    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or removed.
-
-    Files of `folder` for which `stale` is true are removed first. The temporary name contains the parent process, so
-    that the parent can remove the files of a killed worker (see `clean_up`).
-    """
+    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or removed. Files of
+    `folder` for which `stale` is true are removed first. The temporary name contains the parent process, so that the
+    parent can remove the files of a killed worker (see `clean_up`)."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{PLACE}-{os.getppid()}-{os.getpid()}.tmp")
     remove_leftovers(folder.parent, folder.name)
@@ -67,21 +57,17 @@ def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Itera
         temporary.mkdir()
         yield temporary
         folder.mkdir(exist_ok=True)
-        _replace(folder, temporary, last, stale)
+        (folder / last).unlink(missing_ok=True)
+        names = [path.name for path in temporary.iterdir()]
+        for path in [path for path in folder.iterdir() if path.is_file() and path.name not in names]:
+            if stale(path.name):
+                path.unlink()
+        for name in sorted(names, key=lambda name: name == last):
+            os.replace(temporary / name, folder / name)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(error.filename).replace(str(temporary), str(folder))) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace(folder: Path, temporary: Path, last: str, stale: Callable[[str], bool]) -> None:
-    (folder / last).unlink(missing_ok=True)
-    names = [path.name for path in temporary.iterdir()]
-    for path in [path for path in folder.iterdir() if path.is_file() and path.name not in names]:
-        if stale(path.name):
-            path.unlink()
-    for name in sorted(names, key=lambda name: name == last):
-        os.replace(temporary / name, folder / name)
 
 
 def clean_up(parent: Path) -> None:
@@ -112,26 +98,18 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _place() -> str:
-    """Where a process id means what it means here: this machine, and in a container this one's."""
-    try:
-        namespace = f"-{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # not Linux
-        namespace = ""
-    return f"{platform.node()}{namespace}"
+# Where a process id means what it means here: this machine, and in a container this one's.
+try:
+    NAMESPACE = f"-{os.stat('/proc/self/ns/pid').st_ino}"
+except OSError:  # not Linux
+    NAMESPACE = ""
+PLACE = f"{platform.node()}{NAMESPACE}"
 
 
-PLACE = _place()
-
-
-def write_csv(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write columns of numbers as a CSV, missing values empty, numbers with all digits."""
-    write_cells(path, {name: column.tolist() for name, column in columns.items()})
-
-
-def write_cells(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns of mixed cells as a CSV; None and NaN are missing."""
-    cells = [["" if value is None or value != value else value for value in column] for column in columns.values()]
+def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns, arrays or lists, as a CSV: None and NaN are empty, numbers have all digits."""
+    lists = [column.tolist() if hasattr(column, "tolist") else column for column in columns.values()]
+    cells = [["" if value is None or value != value else value for value in column] for column in lists]
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)

@@ -1,7 +1,7 @@
 """The Chrome trace event format ("Trace Event Format", JSON object form), which Perfetto reads too.
 
 Requests are nested B and E events on lanes, iterations X events, the pool and the queues C events. `ts` and `dur` are
-in microseconds of simulated time, six decimals of which are whole picoseconds.
+in microseconds of simulated time, six decimals of which are whole picoseconds. Phases come from the executed plans.
 """
 
 import gzip
@@ -9,17 +9,20 @@ import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Request
-from testbed.experiments.runs.whole_files import write_text, write_with
-from testbed.experiments.timeline.phases import Life, PhaseRecorder
-from testbed.sim.recorder import Columns
+from testbed.core.request import PS, Incoming, Request, Workload
+from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.experiments.runs.whole_files import whole
+from testbed.sched.plan import Plan
+from testbed.sim.recorder import Columns, Recorder
 from testbed.sim.simulation import simulate
+from testbed.sim.totals import Seen
 
+QUEUED, PREFILL, DECODE, PREEMPTED, SWAPPED = "queued", "prefill", "decode", "preempted", "swapped"
 REQUESTS, ITERATIONS, POOL = 1, 2, 3
 PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
 COUNTS = ("iterations", "decode_seqs", "prefill_tokens", "preempted")
@@ -30,34 +33,82 @@ PS_PER_US = 10**6
 Event = dict[str, Any]
 
 
-def chrome_trace(
-    lives: Sequence[Life], spans: Columns, num_slots: int, what: Mapping[str, Any], start_ps: int, stop_ps: int
-) -> dict[str, Any]:
-    """The content of the file: all events in [start_ps, stop_ps), in order of time."""
-    shown = [life for life in lives if life.phases and _overlaps(life, start_ps, stop_ps)]
-    lanes = _lanes(shown)
-    # Lane by lane, so that a request ends before the next on its lane begins at the same time.
-    in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
-    timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
-    timed += _rejections(lives, start_ps, stop_ps)
-    timed += _iterations(spans, num_slots, start_ps, stop_ps)
-    timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
-    return {
-        "traceEvents": [*_names(1 + max(lanes, default=0)), *timed], "displayTimeUnit": "ms", "otherData": dict(what),
-    }  # fmt: skip
+class Phase(NamedTuple):
+    """An interval of a request's life, in picoseconds; the last ends with the run at the latest."""
+
+    name: str
+    start_ps: int
+    end_ps: int
 
 
-def _overlaps(life: Life, start_ps: int, stop_ps: int) -> bool:
-    return life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps
+class Life(NamedTuple):
+    """A request and its phases, in order, without a gap from its arrival to its end."""
+
+    request: Request | Incoming
+    phases: list[Phase]
+    rejected: str = ""
 
 
-def _names(num_lanes: int) -> Iterator[Event]:
-    for pid, name in PROCESSES.items():
-        yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}}
-    for lane in range(num_lanes):
-        yield {"ph": "M", "pid": REQUESTS, "tid": lane, "name": "thread_name", "args": {"name": f"lane {lane}"}}
-    yield {"ph": "M", "pid": ITERATIONS, "tid": 0, "name": "thread_name", "args": {"name": "GPU"}}
+class PhaseRecorder(Recorder):
+    """A recorder that also stores when the phases of every arrived request began. queued: waiting for its first slots.
+    prefill: from the iteration of its first chunk. decode: from its first token, or from its swap-in. preempted:
+    released, to be recomputed. swapped: on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came: dict[int, Request | Incoming] = {}
+        self._begun: dict[int, list[tuple[str, int]]] = {}
+        self._ended: dict[int, int] = {}
+
+    def first_token(self, request_id: int, now_ps: int) -> None:
+        """Its prefill has finished, for the first time or after recompute."""
+        super().first_token(request_id, now_ps)
+        self._begin(request_id, DECODE, now_ps)
+
+    def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
+        """The request has finished."""
+        super().served(request, group, now_ps)
+        self._came[request.request_id] = request
+        self._ended[request.request_id] = now_ps
+
+    def rejected(self, request: Request, reason: str) -> None:
+        """The request was rejected when the scheduler first considered it."""
+        super().rejected(request, reason)
+        self._came[request.request_id] = request
+        self._ended[request.request_id] = request.arrival_ps
+
+    def span(
+        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
+    ) -> None:
+        """Requests that this plan preempts, swaps in or prefills change their phase at its start."""
+        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, seen)
+        for group in plan.preempted:
+            to_host = group.status is SequenceStatus.SWAPPED
+            self._begin(group.request.request_id, SWAPPED if to_host else PREEMPTED, start_ps)
+        for group in plan.swapped_in:
+            self._begin(group.request.request_id, DECODE, start_ps)
+        for chunk in plan.chunks:
+            self._came.setdefault(chunk.group.request.request_id, chunk.group.request)
+            self._begin(chunk.group.request.request_id, PREFILL, start_ps)
+
+    def lives(self, workload: Workload) -> list[Life]:
+        """Every request of the workload that arrived before the end of the run, in order of arrival. In a workload
+        without known arrival times, requests that the scheduler has not considered are missing."""
+        timed = workload if workload.arrival_ps.any() else ()
+        queued: dict[int, Request | Incoming] = {r.request_id: r for r in timed if r.arrival_ps <= self.end_ps}
+        return [self._life(r) for r in sorted((queued | self._came).values(), key=lambda r: r.arrival_ps)]
+
+    def _begin(self, request_id: int, name: str, now_ps: int) -> None:
+        begun = self._begun.setdefault(request_id, [])
+        if not begun or begun[-1][0] != name:
+            begun.append((name, now_ps))
+
+    def _life(self, request: Request | Incoming) -> Life:
+        end_ps = self._ended.get(request.request_id, self.end_ps)
+        begun = [(QUEUED, request.arrival_ps), *self._begun.get(request.request_id, [])]
+        ends = [*(start for _, start in begun[1:]), end_ps]
+        phases = [Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True) if end > start]
+        return Life(request, phases, self.rejections.get(request.request_id, ""))
 
 
 def _lanes(lives: Sequence[Life]) -> list[int]:
@@ -86,14 +137,6 @@ def _nested(life: Life, lane: int) -> Iterator[Event]:
         yield {"ph": "B", "cat": "phase", "name": phase.name, "ts": us(phase.start_ps), **place}
         yield {"ph": "E", "cat": "phase", "name": phase.name, "ts": us(phase.end_ps), **place}
     yield {"ph": "E", "ts": us(life.phases[-1].end_ps), **whole}
-
-
-def _rejections(lives: Sequence[Life], start_ps: int, stop_ps: int) -> Iterator[Event]:
-    for life in lives:
-        if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
-            name, arguments = f"request {life.request.request_id} rejected", {"reason": life.rejected}
-            place = {"pid": REQUESTS, "tid": 0, "ts": us(life.request.arrival_ps)}
-            yield {"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments}
 
 
 def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
@@ -128,7 +171,7 @@ def us(time_ps: int) -> float:
 
 
 def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = None) -> tuple[dict[str, Any], float]:
-    """The trace from start_s to stop_s or the end of the run (s), and when the simulation ended (s)."""
+    """All events from start_s to stop_s or the end of the run (s), in order of time; when the simulation ended (s)."""
     setup, recorder = build(config), PhaseRecorder()
     start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
     simulate(
@@ -137,15 +180,32 @@ def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = Non
     )  # fmt: skip
     if start_ps >= recorder.end_ps:
         raise InputError(f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to show")
-    lives, spans = recorder.lives(setup.workload), recorder.spans.columns()
-    what = (setup.pool.num_slots, setup.description, start_ps, stop_ps)
-    return chrome_trace(lives, spans, *what), recorder.end_ps / PS
+    lives = recorder.lives(setup.workload)
+    served = [life for life in lives if life.phases]
+    shown = [life for life in served if life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps]
+    lanes = _lanes(shown)
+    # Lane by lane, so that a request ends before the next on its lane begins at the same time.
+    in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
+    timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
+    for life in lives:
+        if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
+            name, arguments = f"request {life.request.request_id} rejected", {"reason": life.rejected}
+            place = {"pid": REQUESTS, "tid": 0, "ts": us(life.request.arrival_ps)}
+            timed.append({"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments})
+    timed += _iterations(recorder.spans.columns(), setup.pool.num_slots, start_ps, stop_ps)
+    timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
+    named: list[tuple[int, int, str, Event]] = []
+    for pid, name in PROCESSES.items():
+        named += [(pid, 0, "process_name", {"name": name}), (pid, 0, "process_sort_index", {"sort_index": pid})]
+    named += [(REQUESTS, i, "thread_name", {"name": f"lane {i}"}) for i in range(1 + max(lanes, default=0))]
+    named.append((ITERATIONS, 0, "thread_name", {"name": "GPU"}))
+    events = [*({"ph": "M", "pid": pid, "tid": tid, "name": n, "args": a} for pid, tid, n, a in named), *timed]
+    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(setup.description)}
+    return trace, recorder.end_ps / PS
 
 
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
     """Write a trace; a name that ends in .gz is packed, which Perfetto opens too."""
-    text = json.dumps(trace, separators=(",", ":")) + "\n"
-    if path.suffix == ".gz":
-        write_with(path, lambda temporary: temporary.write_bytes(gzip.compress(text.encode(), mtime=0)))
-    else:
-        write_text(path, text)
+    content = (json.dumps(trace, separators=(",", ":")) + "\n").encode()
+    with whole(path) as temporary:
+        temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)

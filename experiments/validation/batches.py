@@ -1,27 +1,43 @@
 """Whole batches that start and end together: a table of measured and predicted latencies, and lines on its errors.
 
-The columns of the table are the fields of Batch and latency_ms, which is empty where nobody measured.
+The columns of the table are the fields of Batch and latency_ms, empty where nobody measured. Costs are of dense GPTs on
+A100s: by AIConfigurator's measured kernels, or FasterTransformer's of the figures.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from testbed.core.errors import InputError
+from testbed.core.shapes import model_names, read_model
+from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel, Work
+from testbed.cost.profile import Choices, ProfileCost
+from testbed.experiments.importers import aiconfigurator
+from testbed.experiments.importers.aiconfigurator_tables import nccl_points
+from testbed.experiments.importers.imported import Requested
+from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.runs.compose import configured
+from testbed.machine import make_cost
 
 MS = 1e-9  # of a picosecond
 WITHIN = 0.20
 FEWEST_ROWS = 10  # that separate the three shares of the missing time
 LARGEST_BATCH = 32  # of decode steps that are judged; larger ones are prompts more than steps
+SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
+# Share of the peak that large matrix products reach under load: measured, testbed/cost/profiles/h200-opt-13b-tp1.json.
+# AIConfigurator's are short bursts at full clocks, at up to 0.92 of the A100's.
+PEAK_SHARE = 0.72
+MAX_LEN = 2048
 
 
 class Batch(NamedTuple):
     """batch_size prompts of input_len tokens each, and output_len tokens generated for each in beam_width beams.
-
-    device: the card as its driver names it; empty where all batches are of the one that the costs are of.
-    """
+    device: the card as its driver names it; empty where all batches are of the one that the costs are of."""
 
     model: str
     tensor_parallel: int
@@ -32,6 +48,7 @@ class Batch(NamedTuple):
     device: str = ""
 
 
+DIFFERENCES = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
 CostOfBatch = Callable[[Batch], CostModel]
 FIELDS = list(Batch._fields)
 ALIKE = [name for name in FIELDS if name not in ("input_len", "output_len")]
@@ -55,25 +72,19 @@ def with_predictions(table: pd.DataFrame, cost_of: CostOfBatch) -> pd.DataFrame:
 
 
 def with_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ more than prompts.
-
-    A step is the difference of the two latencies, less the predicted difference of their prompts. The shorter batch is
-    of the same kind, with fewer output tokens: the one whose prompts are nearest and not longer.
-    """
+    """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ more than prompts. A
+    step is the difference of the two latencies, less the predicted difference of their prompts. The shorter batch is of
+    the same kind, with fewer output tokens: the one whose prompts are nearest and not longer."""
     found = {}
     for _, alike in table[table["latency_ms"].notna()].groupby(ALIKE, sort=False):
         for place, batch in alike.iterrows():
             fewer = alike[(alike["output_len"] < batch["output_len"]) & (alike["input_len"] <= batch["input_len"])]
             if len(fewer):
-                found[place] = _step(batch, fewer.sort_values(["input_len", "output_len"]).iloc[-1])
+                more = batch[DIFFERENCES] - fewer.sort_values(["input_len", "output_len"]).iloc[-1][DIFFERENCES]
+                inputs, count, ms, predicted_ms, prompts_ms = more
+                found[place] = (ms - prompts_ms) / count, (predicted_ms - prompts_ms) / count, inputs < count
     columns = ["step_ms", "predicted_step_ms", "is_decoding"]
     return table.join(pd.DataFrame.from_dict(found, orient="index", columns=columns))
-
-
-def _step(batch: pd.Series, shorter: pd.Series) -> tuple[float, float, bool]:
-    names = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
-    inputs, count, ms, predicted_ms, prompts_ms = (batch[name] - shorter[name] for name in names)
-    return (ms - prompts_ms) / count, (predicted_ms - prompts_ms) / count, inputs < count
 
 
 def report(table: pd.DataFrame) -> Iterator[str]:
@@ -127,3 +138,55 @@ def left_over(table: pd.DataFrame) -> Iterator[str]:
         if rank == 3 and len(rows) >= FEWEST_ROWS:
             shares = f"{fixed:+.0f} ms, {1e3 * token:+.1f} us a prompt token, {step:+.2f} ms a step"
             yield f"measured beyond its cost, {kind}: {shares} ({len(rows)} rows)"
+
+
+def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
+    """Models by name; as wide as their heads together, with a feed-forward layer four times as wide."""
+    found = {}
+    for name, *shape in table[["model", *SHAPE]].itertuples(index=False, name=None):
+        layers, heads, size, vocab = map(int, shape)
+        width = heads * size
+        found[name] = ModelSpec(name, layers, width, heads, heads, size, 4 * width, 2, vocab, MAX_LEN, True)
+    return found
+
+
+def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOfBatch:
+    """The cost of a batch by model and degree; layer_s is what a layer takes beyond its kernels on so many GPUs. A
+    model is one of `models`, or one that ships. Matrix products take at least what their FLOPs need at PEAK_SHARE of
+    the peak."""
+
+    @cache
+    def of(name: str, degree: int, device: str) -> ProfileCost:
+        if name not in (*models, *model_names()):
+            known = ", ".join([*models, *model_names()])
+            raise InputError(f"no shape of model {name!r}; add it to the models ({known})")
+        model = models[name] if name in models else read_model(name)
+        imported = aiconfigurator.read(folder, Requested(model, None, degree))
+        if imported.gpu is None:
+            raise InputError(f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)")
+        if device and gpu_of_device(device) != gpu_of_device(imported.device):
+            raise InputError(f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)")
+        linear, needed_us = imported.sections["linear"], 2e6 * model.layer_params / degree
+        needed_us /= imported.gpu.fp16_flops * PEAK_SHARE
+        linear["points"] = [[n, max(measured, needed_us * n)] for n, measured in linear["points"]]
+        if degree > 1:
+            imported.sections["all_reduce"]["points"] = nccl_points(folder, degree)
+        server = ServerSpec(imported.gpu.name, imported.gpu, degree)
+        return ProfileCost(model, server, imported.profile(), Choices(parallel_layer_s=layer_s))
+
+    return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)
+
+
+def figures() -> CostOfBatch:
+    """FasterTransformer's costs in the figures: an H200's measurements, scaled to the batch's card (`device`)."""
+
+    @cache
+    def of(model: str, degree: int, device: str) -> CostModel:
+        gpu = gpu_of_device(device)
+        if gpu is None:
+            raise InputError(f"device {device!r}: no data sheet of such a card (the column `device` names an A100)")
+        words = ("+protocol=sosp23", "+system=fastertransformer", f"model={model}", f"server={gpu.name}")
+        config = configured(words, {"scheduler.max_batch_size": 1, "server.num_gpus": degree})
+        return make_cost(config.cost, config.model, config.server)
+
+    return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)

@@ -1,13 +1,15 @@
-"""The metrics that compare a simulated server with a real one, as experiments/REAL_SERVERS.md defines them."""
+"""The metrics that compare a simulated server with a real one (experiments/REAL_SERVERS.md), and their figure."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from testbed.config import RunConfig
-from testbed.experiments.validation.kv_blocks import high_water
+from testbed.experiments.runs.whole_files import whole
 from testbed.experiments.validation.log_replay import Replayed
+from testbed.experiments.validation.logged_server import high_water
 from testbed.identity import content_hash
 from testbed.traces.files import read_table, seconds
 from testbed.traces.vllm_log import Times, VllmLog, adjacent_path
@@ -17,6 +19,8 @@ KINDS = ("ttft_s", "tpot_s", "e2e_s")
 PARTS = 4
 NAMES = dict(zip(KINDS, ("TTFT", "TPOT", "latency"), strict=True))
 FILLED = 0.95  # of the pool: memory was short
+POINTS = 400
+STYLES = {"real": "k-", "simulated": "C0--"}
 
 
 class Compared(NamedTuple):
@@ -48,9 +52,7 @@ def metrics(times: Times) -> dict[str, float]:
 
 def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:
     """A row for each metric that both have, and for the requests running where the log's folder has timeseries.csv.
-
-    label is what the rows are called, by default the log's path.
-    """
+    label is what the rows are called, by default the log's path."""
     ours, label = metrics(simulated), label or log
     rows = [Compared(label, name, value, ours[name]) for name, value in metrics(real).items() if name in ours]
     if samples := log and adjacent_path(log, "timeseries.csv"):
@@ -85,16 +87,48 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
     yield f"  {served} at about {rate:.2g} requests/s, up to {running} of them running, {lengths}:"
     yield f"  errors of the means: {means}; of p50 and p90, the worse one: {tails}"
     yield "what it does not support"
-    yield from (f"  {line}" for line in _limits(log, config, replayed))
-
-
-def _limits(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
-    count = len(log.times.output_len)
     if content_hash(log.path) in replayed.measured.get("software_fitted_on", {}).values():
-        yield "a prediction: times were fitted on this very log; validate another one"
+        yield "  a prediction: times were fitted on this very log; validate another one"
     mark = high_water(log, replayed.block_size, config.scheduler.parameters.get("max_num_seqs"))
-    share = mark.blocks / replayed.num_blocks
+    share, most = mark.blocks / replayed.num_blocks, "the log's requests used at most"
     if share < FILLED and not replayed.preemptions:
-        yield f"memory that runs short: the log's requests used at most {share:.0%} of the pool, and none was preempted"
-    yield f"p99: {count:,} requests have {count / 100:.3g} beyond it"
-    yield "other rates, lengths, models, GPUs and ways to manage memory: nothing here was compared with them"
+        yield f"  memory that runs short: {most} {share:.0%} of the pool, and none was preempted"
+    count = len(real.output_len)
+    yield f"  p99: {count:,} requests have {count / 100:.3g} beyond it"
+    yield "  other rates, lengths, models, GPUs and ways to manage memory: nothing here was compared with them"
+
+
+def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
+    """For each log, a row of panels: requests running over time, how TTFT and TPOT are distributed, and what was
+    predicted for each request against what was measured."""
+    import matplotlib  # which takes a second to import
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(len(logs), 4, figsize=(14.5, 2.8 * len(logs)), squeeze=False, layout="constrained")
+    for (running, ttft, tpot, each), (name, *both) in zip(axes, logs, strict=True):
+        moments = np.linspace(0, max(times.finish_s.max() for times in both), POINTS)
+        for (label, style), times in zip(STYLES.items(), both, strict=True):
+            running.plot(moments, times.running_at(moments), style, linewidth=1.2, label=label)
+        running.set(title="/".join(Path(name).parts[-2:])[-40:], xlabel="time (s)", ylabel="requests running")
+        running.legend(frameon=False)
+        _distribution(ttft, "TTFT (s)", [times.ttft_s for times in both])
+        _distribution(tpot, "TPOT (ms)", [1000 * times.tpot_s for times in both])
+        real, simulated = both
+        for label, *pair in (("TTFT", real.ttft_s, simulated.ttft_s), ("latency", real.e2e_s, simulated.e2e_s)):
+            each.loglog(*pair, ".", markersize=3, label=label)
+        low, high = min(real.ttft_s.min(), simulated.ttft_s.min()), max(real.e2e_s.max(), simulated.e2e_s.max())
+        each.plot((low, high), (low, high), "k-", linewidth=0.8)
+        each.set(xlabel="measured (s)", ylabel="predicted (s)")
+        each.legend(frameon=False)
+    with whole(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+    plt.close(figure)
+
+
+def _distribution(axes: Any, label: str, both: Sequence[np.ndarray]) -> None:
+    for values, style in zip(both, STYLES.values(), strict=True):
+        if len(values):
+            axes.plot(np.sort(values), np.arange(1, len(values) + 1) / len(values), style, linewidth=1.2)
+    axes.set(xlabel=label, ylabel="share of requests")

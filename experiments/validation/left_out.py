@@ -1,28 +1,37 @@
-"""Each profile left out in turn and predicted from the others, by every way: decodes, prefills and whole runs.
+"""Profiles and rows left out in turn and predicted from the others: decodes, prefills, whole runs; rows of tables.
 
-The truth is the profile that was left out. Both sides serve the same requests by the same system with the same
-software time, so that what differs is the costs of the kernels.
+Of profiles, the truth is the one left out. Both sides serve the same requests by the same system with the same
+software time, so that what differs is the costs of the kernels. Of AIConfigurator's tables every n-th row is held back:
+every shipped model that is not plain and whose parts the tables have is imported on 1, 2, 4 and 8 GPUs, with 16-bit and
+with fp8 K and V. Matrix products are left out, because they are read between rows of a whole grid.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from testbed.build import build
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
+from testbed.core.shapes import model_names, read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
+from testbed.cost.attention import DecodeTable, PrefillTable
 from testbed.cost.auto import Costs, suited
-from testbed.cost.model import Work
+from testbed.cost.interpolation import Knots
+from testbed.cost.kv_groups import WindowTable
+from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.nearest import MEASURED, ROOFLINE, Known, by_way, carried
 from testbed.cost.profile import ProfileCost
-from testbed.experiments.commands.import_profile import reader_of
-from testbed.experiments.importers.imported import Requested
+from testbed.cost.sections import Rows, rows
+from testbed.experiments.commands.imports import reader_of
+from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
+from testbed.experiments.importers.imported import Imported, Requested
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import configured
 from testbed.parts import Part
@@ -39,6 +48,9 @@ SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
 Means = dict[str, float]
 Row = dict[str, Any]
+PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
+         "state_decode", "state_prefill", "experts")  # fmt: skip
+Key = tuple[Any, ...]
 
 
 def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]:
@@ -54,15 +66,23 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
 
 
 def tested(known: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
-    """A row for each target, way and maker of the profiles that it is predicted from: ours, and the target's."""
+    """A row for each target, way and maker of the profiles that it is predicted from: ours, and the target's. Errors
+    in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
     for target in targets:
         model, num_gpus = target.loads.model, target.loads.num_gpus
         server = ServerSpec(target.gpu.name, target.gpu, num_gpus)
         truth = _measured(model, server, target.profile)
         rate = BATCH / (MEAN_OUTPUT * truth.iteration(DECODES[4]) / 1e12)
-        served = _served(truth, model, server, rate)
+        real = _served(truth, model, server, rate)
         for way, one, cost in _predictions(model, server, [other for other in known if other is not target]):
-            yield _row(target, way, one, cost, truth, served, _served(cost, model, server, rate))
+            ours, errors = _served(cost, model, server, rate), dict[str, float]()
+            for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
+                off = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
+                errors |= {f"{kind}_percent": np.median(off), f"{kind}_p90_percent": np.percentile(off, 90)}
+            errors |= {column: 100 * (ours[column] / real[column] - 1) for column in RUNS}
+            source = _place(one, SOURCE) if one else dict.fromkeys(SOURCE, "")
+            rounded = {name: round(float(error), 1) for name, error in errors.items()}
+            yield {**_place(target, PLACE), "way": way, **source, **rounded}
 
 
 def maker(profile: Any) -> str:
@@ -102,18 +122,89 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> M
     return {column: summary[name]["mean"] for column, name in RUNS.items()}
 
 
-def _row(target: Known, way: str, one: Known | None, cost: Costs, truth: Costs, real: Means, ours: Means) -> Row:
-    """Errors in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
-    errors: dict[str, float] = {}
-    for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
-        off = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
-        errors |= {f"{kind}_percent": np.median(off), f"{kind}_p90_percent": np.percentile(off, 90)}
-    errors |= {column: 100 * (ours[column] / real[column] - 1) for column in RUNS}
-    source = _place(one, SOURCE) if one else dict.fromkeys(SOURCE, "")
-    rounded = {name: round(float(error), 1) for name, error in errors.items()}
-    return {**_place(target, PLACE), "way": way, **source, **rounded}
-
-
 def _place(known: Known, columns: Sequence[str]) -> Row:
     values = known.loads.model.name, known.gpu.name, known.loads.num_gpus, maker(known.profile)
     return dict(zip(columns, values, strict=True))
+
+
+class HeldBack(NamedTuple):
+    """A held-back row: its kind, its shape and how far off the profile without it is; None outside its other rows."""
+
+    kind: str
+    section: str
+    shape: Key
+    error: float | None
+
+
+def held_back(folder: Path, every: int) -> Iterator[HeldBack]:
+    """The rows of all shards; a shard with the same rows as an earlier one is left out."""
+    tables = {name: table for name, table in tables_of(folder).items() if name != "gemm"}
+    kept = {name: table[table.index % every != every - 1] for name, table in tables.items()}
+    kept["all_reduce"] = tables["all_reduce"]
+    seen = set[str]()
+    for name, num_gpus, kv_bytes in product(model_names(), (1, 2, 4, 8), (2, 1)):
+        model = read_model(name)
+        if model.is_plain and kv_bytes == model.dtype_bytes:
+            continue
+        requested = Requested(name, None, num_gpus, kv_dtype_bytes=kv_bytes)
+        try:
+            whole, rest = (from_tables(folder, which, requested) for which in (tables, kept))
+        except InputError:
+            continue  # the tables lack this shard
+        for section in PARTS:
+            body = whole.sections.get(section)
+            if body is None or section.split("_")[0] in whole.not_measured or str(body) in seen:
+                continue
+            seen.add(str(body))
+            yield from _rows(section, whole, rest, model.latent is not None, kv_bytes)
+
+
+def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_bytes: int) -> Iterator[HeldBack]:
+    kind = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {section.split('_')[0]}"
+    kind = section.split("_")[0] if section in ("experts", "state_decode", "state_prefill") else kind
+    known, measured = rows(rest.profile(), section), rows(whole.profile(), section)
+    here = {key for key, _ in known}
+    time_ps = layer_ps(section, known, whole.model)
+    grids: dict[str, list[Key]] = {}
+    for name, sizes in map(partial(_sizes, section), here):
+        grids.setdefault(name, []).append(sizes)
+    arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
+    for key, ps in measured:
+        if key not in here:
+            name, sizes = _sizes(section, key)
+            grid = arrays.get(name, np.empty((0, len(sizes))))  # some no larger on every axis, and some no smaller
+            inside = (grid <= sizes).all(axis=1).any() and (grid >= sizes).all(axis=1).any()
+            yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if inside else None)
+
+
+def _sizes(section: str, key: Key) -> tuple[str, Key]:
+    """The distribution of tokens over experts, if there are any, and the sizes; of a decode the mean context."""
+    if section == "experts":
+        return key[0], key[1:]
+    return "", (key[0], key[1] // key[0]) if section.endswith("decode_attention") else key
+
+
+def layer_ps(section: str, points: Rows, model: ModelSpec) -> Callable[[Key], int]:
+    """Picoseconds of one layer, by the key of a section's points."""
+    if "prefill" in section:
+        prompts = PrefillTable(points, 1)
+        return lambda key: prompts(((key[1], key[2]),) * key[0])
+    if section == "experts":
+        names = dict.fromkeys(key[0] for key, _ in points)
+        curves: Mapping[str, Knots] = {name: Knots((k[1], ps) for k, ps in points if k[0] == name) for name in names}
+        return lambda key: curves[key[0]](key[1])
+    if section == "state_decode":
+        curve = Knots((key[0], ps) for key, ps in points)
+        return lambda key: curve(key[0])
+    if section == "decode_attention":
+        decodes = DecodeTable(points, 1)
+        return lambda key: decodes.span(Work(key[0], key[1], -(-key[1] // key[0])), 0).first_ps
+    assert model.window is not None
+    size, windows = model.window.size, WindowTable(points, model.window.size, 1)
+
+    def window(key: Key) -> int:
+        n, mean = key[0], key[1] // key[0]
+        reads = WindowReads(size, n * min(mean, size), n if mean < size else 0, UNBOUNDED)
+        return windows.span(Work(n, key[1], mean, windows=(reads,))).first_ps
+
+    return window

@@ -3,6 +3,7 @@
 And says what a reader should know of that server: what the log does not say, and what it says otherwise.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -17,12 +18,12 @@ from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import check_key, composed, typed_config
-from testbed.experiments.validation.kv_blocks import meta_of
 from testbed.identity import content_hash
 from testbed.parts import Part
 from testbed.run import run
 from testbed.sim.recorder import Columns, request_columns, span_columns
-from testbed.traces.vllm_log import Times, VllmLog
+from testbed.traces.files import read_json
+from testbed.traces.vllm_log import Times, VllmLog, adjacent_path
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
 VLLM_UTILIZATION = 0.9  # its gpu_memory_utilization
@@ -43,11 +44,8 @@ class FrontEnd(NamedTuple):
 @dataclass(frozen=True)
 class Replayed:
     """A simulated run of a log: times in seconds as in the log, and those of the engine alone with the columns of its
-    spans of iterations, both as if the machine were as fast as the costs say.
-
-    preemptions are all of them, swaps those to the host. measured says who measured the costs, nothing where they are
-    not a profile's.
-    """
+    spans of iterations, both as if the machine were as fast as the costs say. preemptions are all of them, swaps those
+    to the host. measured says who measured the costs, nothing where they are not a profile's."""
 
     times: Times
     engine_times: Times
@@ -61,10 +59,10 @@ class Replayed:
 
 def server_config(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
     """The config of `testbed run` with these overrides; with cost=profile, model and server are the profile's.
-
-    server.num_blocks=N gives the pool in blocks. config_dir is a folder of the user's own choices.
-    """
-    _check_overrides(overrides)
+    server.num_blocks=N gives the pool in blocks. config_dir is a folder of the user's own choices."""
+    for text in overrides:  # a log says what was asked and when, and all of it is replayed
+        if re.split(r"[.@=]", text.lstrip("+~"))[0] in OF_THE_LOG:
+            raise InputError(f"{text}: the log has every request and its time (leave the option out)")
     folders = (f"--config-dir={config_dir}",) if config_dir else ()
     own = [text for text in overrides if text.startswith(("server.", "model."))]
     config = composed("run", (*folders, *(text for text in overrides if text not in own))).copy()
@@ -77,15 +75,16 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
             pool_given = any(text.startswith("server.num_blocks=") for text in own)
             utilization = ServerConfig.default("memory_utilization") if pool_given else VLLM_UTILIZATION
             config.server = _server(profile, utilization)
-    _apply_overrides(config, own)
+    values = OmegaConf.from_dotlist(own)  # below server and model, which a profile may just have put there
+    for key in (text.partition("=")[0] for text in own):
+        check_key(key, config)
+        OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
     return typed_config(config)
 
 
 def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, slowness: float = 1.0) -> Replayed:
     """Serve the log's requests at their times of arrival, on a machine that takes `slowness` times as long for all.
-
-    Without a front end it is what the profile has of one; a log of the engine has none.
-    """
+    Without a front end it is what the profile has of one; a log of the engine has none."""
     arrivals = Part("testbed.sim.arrivals.Replay", {"speedup": slowness})
     setup = build(replace(config, trace=Part(log), arrivals=arrivals))
     recorder = run(setup).recorder
@@ -94,26 +93,15 @@ def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, s
         raise InputError(f"{log.path}: request {first} cannot be served here: {reason}; enlarge the pool")
     table = request_columns(recorder)
     engine = Times(table["arrival_s"], table["first_token_s"], table["finish_s"], log.times.output_len)
-    totals = recorder.totals
-    size = int(config.policy.parameters.get("block_size", 1))
+    arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
+    before, after = front_end or front_end_of(config, log)
+    finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
+    totals, size = recorder.totals, int(config.policy.parameters.get("block_size", 1))
     return Replayed(
-        _as_logged(engine, front_end or front_end_of(config, log), slowness),
-        engine,
-        span_columns(recorder),
-        totals.swaps + totals.recomputes,
-        totals.swaps,
-        setup.pool.num_slots // size,
-        size,
+        Times(arrival_s, first_s + before, finish_s, engine.output_len), engine, span_columns(recorder),
+        totals.swaps + totals.recomputes, totals.swaps, setup.pool.num_slots // size, size,
         getattr(setup.cost, "fingerprint", {}),
-    )
-
-
-def _as_logged(engine: Times, front_end: FrontEnd, slowness: float) -> Times:
-    arrival, first, finish = (slowness * moments for moments in engine[:3])
-    before, after = front_end
-    return Times(
-        arrival, first + before, finish + before + np.where(engine.output_len > 1, after, 0), engine.output_len
-    )
+    )  # fmt: skip
 
 
 def front_end_of(config: RunConfig, log: VllmLog) -> FrontEnd:
@@ -123,14 +111,6 @@ def front_end_of(config: RunConfig, log: VllmLog) -> FrontEnd:
     profile = read_profile(str(config.cost.parameters["path"]))
     known = {row[0]: row[1] / US for row in profile["sections"].get("overhead", {}).get("points", ())}
     return FrontEnd(*(known.get(name, 0.0) for name in FRONT_END))
-
-
-def _check_overrides(overrides: Sequence[str]) -> None:
-    """A log says what was asked and when, and all of it is replayed: what would say otherwise is refused."""
-    for text in overrides:
-        key = text.lstrip("+~").partition("=")[0]
-        if key.partition(".")[0].partition("@")[0] in OF_THE_LOG:
-            raise InputError(f"{text}: the log has every request and its time (leave the option out)")
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
@@ -150,20 +130,19 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
     }
 
 
-def _apply_overrides(config: Any, overrides: Sequence[str]) -> None:
-    """Values below server and model, which a profile may just have put there."""
-    values = OmegaConf.from_dotlist(list(overrides))
-    for key in (text.partition("=")[0] for text in overrides):
-        check_key(key, config)
-        OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
-
-
 def slowness_of(config: RunConfig, log: VllmLog) -> float:
     """How many times slower the log's machine was than the profile's, where that was fitted on this log; else 1."""
     if config.cost.name != PROFILE_COST:
         return 1.0
     known = read_profile(str(config.cost.parameters["path"]))["fingerprint"].get("slowness", {})
     return float(known.get(content_hash(log.path), 1.0))
+
+
+def meta_of(log: VllmLog) -> Mapping[str, Any]:
+    """meta.json in the log's folder, empty where there is none."""
+    path = adjacent_path(log.path, "meta.json")
+    found = read_json(str(path)) if path else {}
+    return found if isinstance(found, dict) else {}
 
 
 def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
@@ -176,19 +155,15 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         )
     if replayed.preemptions:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
-    yield from _limits(log, config)
+    limits = meta_of(log).get("engine_kwargs") or {}
+    for key in LIMITS:
+        here = config.scheduler.parameters.get(key)
+        if limits.get(key) not in (None, here):
+            yield f"meta.json says {key} {limits[key]}, simulated with {here}; say scheduler.{key}={limits[key]}"
     yield from _fitted(log, replayed.measured)
     if replayed.swaps and "swap" in replayed.measured:
         rate = config.server.gpu.host_bandwidth / 1e9
         yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
-
-
-def _limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
-    logged = meta_of(log).get("engine_kwargs") or {}
-    for key in LIMITS:
-        here = config.scheduler.parameters.get(key)
-        if logged.get(key) not in (None, here):
-            yield f"meta.json says {key} {logged[key]}, simulated with {here}; say scheduler.{key}={logged[key]}"
 
 
 def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:

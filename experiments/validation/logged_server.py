@@ -1,20 +1,101 @@
-"""The server that a log's files describe: its KV blocks, and on several GPUs its links, set in the config."""
+"""What a log and its folder say of their server, set in the config: its KV blocks, its links; doubts about the log."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.core.request import Column
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
-from testbed.experiments.importers.all_reduces import bench_link
-from testbed.experiments.validation.kv_blocks import doubts, high_water, meta_of, recorded_blocks
-from testbed.experiments.validation.log_replay import PROFILE_COST
-from testbed.traces.vllm_log import VllmLog
+from testbed.experiments.importers.imported import bench_link
+from testbed.experiments.validation.log_replay import PROFILE_COST, meta_of
+from testbed.traces.vllm_log import Times, VllmLog
 
+NEAR = 0.95  # of the high-water mark, where the pool counts as full, and of the limit of running requests
+LONG = 20  # decode steps: where memory is free, a request is let in at the next iteration, and its prompt done soon
+RECURRING = 0.9  # of the prompts' lengths that are those of one period before
+FEWEST_LENGTHS = 8  # in a period; a benchmark of one length recurs by itself
+IMPOSSIBLE = 0.02  # of the requests
 POOL = ("server.num_blocks=", "server.kv_memory_gib")
+
+
+class HighWater(NamedTuple):
+    """The most blocks that requests used at once; memory_short: whether somebody waited for blocks at about that
+    level, while fewer requests were running than the server's limit. Only then is it the size of the pool."""
+
+    blocks: int
+    memory_short: bool
+
+
+def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:
+    """Blocks of requests between their first and last token, which grow by a token a step; at its first tokens and
+    just before its ends, where the sum is largest. Prompts on their way count nothing; blocks that are shared, or of
+    requests that are preempted meanwhile, count as if no block were shared."""
+    times, prompts = log.times, log.read().prompt_len
+    moments = np.unique(np.concatenate([times.first_token_s, np.nextafter(times.finish_s, -np.inf)]))
+    levels = np.array([_blocks_at(log, prompts, moment, block_size) for moment in moments])
+    full = moments[levels >= NEAR * levels.max()]
+    return HighWater(int(levels.max()), any(_memory_waited_for(log, moment, max_num_seqs) for moment in full))
+
+
+def _blocks_at(log: VllmLog, prompts: Column, moment: float, block_size: int) -> int:
+    times = log.times
+    here = (times.first_token_s <= moment) & (moment < times.finish_s)
+    first, finish, steps = times.first_token_s[here], times.finish_s[here], times.output_len[here] - 1
+    written = np.floor((moment - first) / (finish - first) * steps)
+    return int(np.ceil((prompts[here] + 1 + written) / block_size).sum())
+
+
+def _memory_waited_for(log: VllmLog, moment: float, max_num_seqs: int | None) -> bool:
+    times = log.times
+    waiting = (times.arrival_s <= moment) & (moment < times.first_token_s)
+    step_s = float(np.median(times.tpot_s)) if len(times.tpot_s) else 0.0
+    long = bool((times.ttft_s[waiting] > LONG * step_s).any())
+    return long and (max_num_seqs is None or times.running_at(np.array([moment]))[0] < NEAR * max_num_seqs)
+
+
+def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
+    """Lines for the reader; InputError where a prefix cache meets prompts that recur and whose contents are unknown."""
+    found = recurrence(log.read().prompt_len)
+    caches = "prefix_cach" in config.policy.name
+    if log.read().prompt_ids is None:
+        if found and caches:
+            raise InputError(
+                f"{log.path}: {found[1]:.0%} of the prompts are as long as the one {found[0]} requests before; "
+                "a prefix cache finds them again where they are the same. Give their contents (--workload FILE, ids or "
+                "hashes), or policy=paged for a server without a prefix cache"
+            )
+        if caches:
+            yield "no token ids (--workload): no prompt finds another's blocks"
+    if count := impossible_lengths(log.times):
+        yield (
+            f"{count:,} of {len(log.times.output_len):,} requests have more output tokens than another that was "
+            "decoding all the while: lengths were tokenized again, or one was preempted, or a step gave several tokens"
+        )
+
+
+def recurrence(prompt_len: Column) -> tuple[int, float] | None:
+    """The shortest period, in requests, after which nearly all lengths recur, and their share; None without one."""
+    for period in range(FEWEST_LENGTHS, len(prompt_len) // 2 + 1):
+        share = float((prompt_len[period:] == prompt_len[:-period]).mean())
+        if share >= RECURRING and len(set(prompt_len[:period].tolist())) >= FEWEST_LENGTHS:
+            return period, share
+    return None
+
+
+def impossible_lengths(times: Times) -> int:
+    """How many requests have more output tokens than another whose decoding began no later and ended no earlier, if
+    these are more than a few. That one had a token in every iteration in which the other had one."""
+    wrong = sum(
+        bool(((times.first_token_s <= first) & (times.finish_s >= finish) & (times.output_len < length)).any())
+        for _, first, finish, length in zip(*times, strict=True)
+    )
+    return wrong if wrong > IMPOSSIBLE * len(times.output_len) else 0
 
 
 class Described(NamedTuple):
@@ -27,10 +108,8 @@ class Described(NamedTuple):
 def described(
     logs: Sequence[VllmLog], config: RunConfig, overrides: Sequence[str], blocks_from_log: bool = False
 ) -> list[Described]:
-    """The server of each log, with what speaks against the log itself.
-
-    blocks_from_log: without a recorded number, the logs' high-water mark is the pool.
-    """
+    """The server of each log, with what speaks against the log itself. blocks_from_log: without a recorded number, the
+    logs' high-water mark is the pool."""
     configured = any(text.startswith(POOL) for text in overrides)
     found = []
     for log in logs:
@@ -43,15 +122,18 @@ def described(
 
 
 def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
-    recorded = recorded_blocks(meta_of(log))
-    if recorded is None:
-        return None
-    blocks, block_size = recorded
-    size = config.policy.parameters.get("block_size")
-    if block_size not in (None, size):
-        raise InputError(f"{log.path}: meta.json says block_size {block_size}, simulated with {size}; "
-                         f"say policy.block_size={block_size}")  # fmt: skip
-    return Described(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+    """The number of KV blocks that meta.json has; None where it has none."""
+    meta, size = meta_of(log), config.policy.parameters.get("block_size")
+    resolved = meta.get("resolved_config") or {}
+    places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
+    for place in (place for place in places if isinstance(place, Mapping)):
+        blocks, logged = place.get("num_gpu_blocks"), place.get("block_size")
+        if type(blocks) is int and blocks > 0:
+            if type(logged) is int and logged != size:
+                raise InputError(f"{log.path}: meta.json says block_size {logged}, simulated with {size}; "
+                                 f"say policy.block_size={logged}")  # fmt: skip
+            return Described(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+    return None
 
 
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
@@ -78,21 +160,16 @@ def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
 
 def _links(log: VllmLog, config: RunConfig) -> Described:
     """Links as config.json of the benchmark has them, where several GPUs have no measured all-reduces."""
-    num_gpus = config.server.num_gpus
-    if num_gpus == 1 or config.cost.name != PROFILE_COST:
-        return Described(config, [])
-    if has(read_profile(str(config.cost.parameters["path"])), "all_reduce"):
+    num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
+    if num_gpus == 1 or config.cost.name != PROFILE_COST or has(read_profile(path), "all_reduce"):
         return Described(config, [])
     choices = config.cost.parameters["choices"]
     link = bench_link(Path(log.path).parent)
     if link is None or choices.parameters.get("parallel_layer_s"):
-        rate = config.server.gpu.link_bandwidth / 1e9
-        configured = "; import the profile with --link and --all-reduce-us, or with --nccl"
-        return Described(
-            config, [f"all-reduces were not measured: a ring over {rate:g} GB/s stands in for them{configured}"]
-        )
+        ring = f"a ring over {config.server.gpu.link_bandwidth / 1e9:g} GB/s stands in for them"
+        way_out = "import the profile with --link and --all-reduce-us, or with --nccl"
+        return Described(config, [f"all-reduces were not measured: {ring}; {way_out}"])
     gpu = replace(config.server.gpu, link_bandwidth=link.bandwidth)
     cost = config.cost.updated(choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s}))
-    return Described(
-        replace(config, server=replace(config.server, gpu=gpu), cost=cost), [f"all-reduces: config.json, {link}"]
-    )
+    changed = replace(config, server=replace(config.server, gpu=gpu), cost=cost)
+    return Described(changed, [f"all-reduces: config.json, {link}"])

@@ -1,4 +1,4 @@
-"""The simulated side of the runs that `testbed pairs` made on a GPU, and tables of both sides.
+"""The simulated side of the runs that `testbed pairs` made on a GPU, and tables and a figure of both sides.
 
 It needs no GPU: a simulated run has the config of the real one, so the same requests, policy and scheduler. Costs are
 those of the profile measured on the engine and the software time that was measured before the pairs began; nothing is
@@ -9,16 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib
 import pandas as pd
 import yaml
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
 from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import write_everything
-from testbed.experiments.runs.whole_files import SUMMARY, write_json, write_text
+from testbed.experiments.runs.whole_files import SUMMARY, whole, write_json, write_text
 from testbed.kernels.engine.pairs.figures import FIGURES, figures
-from testbed.kernels.engine.pairs.plan import KNEE, PAIRS, Pair, Stage
+from testbed.kernels.engine.pairs.plan import KNEE, LOADS, PAIRS, SERIES, Pair, Stage
 from testbed.kernels.engine.pairs.software import read_software
 from testbed.run import run
 
@@ -31,6 +34,14 @@ UNITS = {POINTS: (100, ".1f"), "ttft_mean_s": (1000, ".1f"), "ttft_p50_s": (1000
          "tpot_mean_s": (1000, ".2f"), "mean_batch": (1, ".2f")}  # fmt: skip
 NAMES = ("batch", "hit rate, %", "preemptions", "recomputed tokens", "TTFT mean, ms", "TTFT p50, ms", "TPOT, ms",
          "tokens/s")  # fmt: skip
+ROWS = {
+    "preemptions": ("preemptions", 1),
+    "hit_rate": ("hit rate (%)", 100),
+    "recomputed_tokens": ("recomputed tokens", 1),
+    "ttft_mean_s": ("mean TTFT (s)", 1),
+    "tpot_mean_s": ("mean TPOT (ms)", 1000),
+}
+STYLES = {"measured, range of the seeds": "ko-", "simulated": "C0s--"}
 
 
 class Sides(NamedTuple):
@@ -53,25 +64,19 @@ class Sides(NamedTuple):
 
 def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) -> Sides:
     """Every pair that `runs` has a measured line of, simulated; `out` gets the simulated run folders."""
-    table, software = read_measured(runs), runs / "software.csv"
+    path, software = runs / "measured.csv", runs / "software.csv"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file (testbed pairs writes it, on a GPU)")
+    table = pd.read_csv(path)
+    table.index = pd.Index([f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()])
     pairs = [pair for pair in PAIRS if pair.name in table.index]
     if not pairs:
         raise InputError(f"{runs}: has no measured run of a pair (run testbed pairs on a GPU first)")
     ours = [simulate(pair, with_costs(pair, stage, profile, software), out) for pair in pairs]
     places = [(pair.name, pair.series.about, pair.load) for pair in pairs]
     index = pd.MultiIndex.from_tuples(places, names=INDEX)
-    real = table.loc[[pair.name for pair in pairs], JUDGED].set_axis(index)
+    real = table.loc[[pair.name for pair in pairs], JUDGED].astype(float).set_axis(index)
     return Sides(real, pd.DataFrame(ours, index, JUDGED, dtype=float))
-
-
-def read_measured(runs: Path) -> pd.DataFrame:
-    """The measured figures by the name of the pair."""
-    path = runs / "measured.csv"
-    if not path.is_file():
-        raise InputError(f"{path}: no such file (testbed pairs writes it, on a GPU)")
-    table = pd.read_csv(path)
-    names = [f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()]
-    return table.set_index(pd.Index(names))[list(FIGURES)].astype(float)
 
 
 def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[str, float | None]:
@@ -164,3 +169,42 @@ def _unit(name: str) -> str:
 def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
     names = ["pair", "load", *NAMES]
     return ["| " + " | ".join(line) + " |" for line in (names, ["---"] * len(names), *rows)]
+
+
+matplotlib.use("Agg")
+
+
+def draw(sides: Sides, path: Path) -> None:
+    """A column of panels for each series that has all loads; means over the seeds, and their range."""
+    figure, axes = plt.subplots(len(ROWS), len(SERIES), figsize=(14, 12), layout="constrained", squeeze=False)
+    for column, series in zip(axes.T, SERIES, strict=True):
+        column[0].set_title(series.about)
+        column[-1].set_xlabel("load, times the sustainable one")
+        own = Sides(*(side.xs(series.about, level="about") for side in sides))
+        for panel, name in zip(column, ROWS, strict=True):
+            _panel(panel, own, name)
+    for panel, (label, _) in zip(axes[:, 0], ROWS.values(), strict=True):
+        panel.set_ylabel(label)
+    axes[0, 0].legend(frameon=False)
+    with whole(path) as temporary:
+        figure.savefig(temporary, dpi=75, format=path.suffix[1:])
+    plt.close(figure)
+
+
+def _panel(panel: Axes, sides: Sides, name: str) -> None:
+    means = []
+    for (label, style), side in zip(STYLES.items(), sides, strict=True):
+        of_load = (ROWS[name][1] * side[name]).groupby(level="load").agg(["mean", "min", "max"]).reindex(LOADS)
+        if of_load["mean"].isna().any():
+            panel.text(0.5, 0.5, "no cache", ha="center", transform=panel.transAxes)
+            panel.set(xticks=[], yticks=[])
+            return
+        middle = of_load["mean"]
+        means.append(middle)
+        reach = [middle - of_load["min"], of_load["max"] - middle]
+        panel.errorbar(range(len(LOADS)), middle, reach, fmt=style, markersize=3.5, linewidth=1, capsize=2, label=label)
+    panel.set_xticks(range(len(LOADS)), [f"{load:g}" for load in LOADS])
+    panel.margins(y=0.2)
+    for at, (real, ours) in enumerate(zip(*means, strict=True)):
+        text = f"{ours - real:+.1f}" if name == "hit_rate" else f"{100 * (ours / real - 1):+.0f}%" if real else ""
+        panel.annotate(text, (at, max(real, ours)), (0, 6), textcoords="offset points", ha="center", fontsize=7)

@@ -106,13 +106,10 @@ def with_software(profile: Mapping[str, Any], fitted: Fitted, paths: list[str]) 
 
 def scaled(profile: Mapping[str, Any], factor: float) -> dict[str, Any]:
     """The profile with `factor` times its kernels' times."""
-    sections = {
-        name: section if name in UNSCALED else {**section, "points": _times(section, factor)}
-        for name, section in profile["sections"].items()
-    }
+    sections = dict(profile["sections"])
+    for name, section in sections.items():
+        if name not in UNSCALED:
+            width = len(section["axes"])
+            points = [[*row[:width], *(round(factor * us, 3) for us in row[width:])] for row in section["points"]]
+            sections[name] = {**section, "points": points}
     return {**profile, "sections": sections}
-
-
-def _times(section: Mapping[str, Any], factor: float) -> list[list[Any]]:
-    width = len(section["axes"])
-    return [[*row[:width], *(round(factor * us, 3) for us in row[width:])] for row in section["points"]]

@@ -2,7 +2,6 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,11 +78,16 @@ def engine_transfers(folder: Path) -> list[list[str]]:
     with (folder / "swaps.csv").open(newline="", encoding="utf-8") as file:
         swaps = list(csv.DictReader(file))
     block_bytes = link.plane_bytes * setup.config.policy.parameters["block_size"]
-    return [
-        [folder.name, way, *_compared([one for one in swaps if one["way"] == way], link.times, block_bytes, ps)]
-        for way, ps in totals.ps.items()
-        if ps
-    ]
+    lines = []
+    for way, simulated_ps in (+totals.ps).items():
+        mine = [one for one in swaps if one["way"] == way]
+        own = [(int(one["num_extents"]), int(one["num_bytes"]), float(one["seconds"])) for one in mine]
+        measured = 1e3 * sum(seconds for *_, seconds in own)
+        table = 1e3 / PS * sum(link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size, _ in own)
+        off = [f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)" for ms in (table, 1e3 / PS * simulated_ps)]
+        gigabytes = sum(size for _, size, _ in own) / 1e9
+        lines.append([folder.name, way, f"{len(own)}", f"{gigabytes:.2f}", f"{measured:.1f}", *off])
+    return lines
 
 
 def draw(points: Rows, path: Path) -> None:
@@ -102,12 +106,3 @@ def draw(points: Rows, path: Path) -> None:
         axes.set(title=way, xscale="log", yscale="log", xlabel="bytes of an extent", ylabel="GB/s")
     panels[0].legend(title="method, extents")
     figure.savefig(path, dpi=80)
-
-
-def _compared(swaps: Iterable[dict[str, str]], times: LinkTimes, block_bytes: int, simulated_ps: int) -> list[str]:
-    rows = [(WAYS[one["way"]], int(one["num_extents"]), int(one["num_bytes"]), float(one["seconds"])) for one in swaps]
-    measured = 1e3 * sum(seconds for *_, seconds in rows)
-    table = 1e3 / PS * sum(times(GATHER, *row[:3], block_bytes) for row in rows)
-    simulated = 1e3 / PS * simulated_ps
-    errors = [f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)" for ms in (table, simulated)]
-    return [f"{len(rows)}", f"{sum(size for _, _, size, _ in rows) / 1e9:.2f}", f"{measured:.1f}", *errors]

@@ -16,9 +16,8 @@ from testbed.core.request import PS
 from testbed.cost.model import WORK_COLUMNS, Moved, Work
 from testbed.experiments.commands.cli import dispatch
 from testbed.experiments.compare.comparison import compare
-from testbed.experiments.compare.finished_run import read_run, read_runs
-from testbed.experiments.compare.terms import SOFTWARE, cost_models, kind_of, terms
-from testbed.experiments.runs.quantities import latencies
+from testbed.experiments.compare.finished_run import SOFTWARE, cost_models, kind_of, read_run, read_runs, terms
+from testbed.experiments.runs.summary_table import latencies
 
 SHORT = ("arrivals.duration_s=20", "arrivals.rate=4")
 RUNS = {"paged": (), "max": ("policy=contiguous_max",), "short": ("outputs=summary",)}

@@ -10,14 +10,14 @@ from drawings import check_drawing, overlapping_labels
 from matplotlib.colors import to_rgb
 from refusals import refuses
 
-from testbed.experiments.commands import plot
-from testbed.experiments.paper.figures import bars, beyond, rate_curves
+from testbed.experiments.commands.reproduce import plot
+from testbed.experiments.paper.figures import bars, beyond, curves
 from testbed.experiments.paper.scorecard import published
-from testbed.experiments.paper.studies.background import sizes
-from testbed.experiments.paper.studies.tiers import REPLAYS
+from testbed.experiments.paper.studies.averages import sizes
+from testbed.experiments.paper.studies.prefix_cache import REPLAYS
 from testbed.experiments.runs import plots
-from testbed.experiments.runs.figure_style import KIND_COLORS, RC, log_x, new_figure
-from testbed.experiments.runs.figure_style import SYSTEMS as LOOKS
+from testbed.experiments.runs.plots import KIND_COLORS, RC, log_x, new_figure
+from testbed.experiments.runs.plots import SYSTEMS as LOOKS
 from testbed.experiments.runs.run_store import RunStore
 
 SYSTEMS = ("orca-max", "orca-pow2", "orca-oracle", "vllm")
@@ -76,11 +76,11 @@ def test_figure_13_shows_published_and_simulated_bars(request):
     assert not overlapping_labels(figure)
 
 
-@pytest.mark.parametrize("drawing", [rate_curves.fig12, rate_curves.fig14])
+@pytest.mark.parametrize("drawing", [curves.fig12, curves.fig14])
 def test_figures_12_and_14_have_the_paper_s_rows_and_columns(drawing, request):
     rows = [
         {"setting": s, "system": system, "quantity": "normalized_latency", "seed": 0, "rate": rate, "simulated": y}
-        for s in (*rate_curves.BASIC, *rate_curves.SAMPLING)
+        for s in (*curves.BASIC, *curves.SAMPLING)
         for system in SYSTEMS
         for rate, y in ((0.1, 0.05), (1.13, 0.3), (2.37, 1.2))
     ]
@@ -119,7 +119,7 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
     pd.DataFrame(rows).to_csv(tmp_path / "table1.csv", index=False)
     drawn = [tmp_path / f"{name}.{suffix}" for name in ("one", "two")]
     for path in drawn:
-        plot.main(["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
+        plot(["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
     assert drawn[0].read_bytes() == drawn[1].read_bytes()
     assert str(drawn[1]) in capsys.readouterr().out
 

@@ -11,7 +11,7 @@ from refusals import refuses
 
 from testbed.core.shapes import model_names
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.vllm_words import expand, translated
+from testbed.experiments.runs.overrides import expand, translated
 
 GROUPS = [
     "policy", "eviction", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "gpu",

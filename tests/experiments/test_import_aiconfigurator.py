@@ -11,7 +11,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
-from testbed.experiments.commands import import_profile
+from testbed.experiments.commands.imports import import_profile
 from testbed.experiments.importers.aiconfigurator_tables import (
     Gemms,
     all_reduce_points,
@@ -130,7 +130,7 @@ def test_folder_of_tables_becomes_a_profile(tmp_path, capsys):
     })  # fmt: skip
     arguments = [str(folder), "--out", str(tmp_path / "p.json")]
     refuses("of no one model; name one by --model", import_profile.main, arguments)
-    import_profile.main([*arguments, "--model", str(write_model(tmp_path))])
+    import_profile([*arguments, "--model", str(write_model(tmp_path))])
     profile = read_profile(tmp_path / "p.json")
     assert profile["gpu"]["memory_bandwidth"] == 2e12
     assert profile["sections"]["linear"]["points"][0][0] == 1
@@ -149,7 +149,7 @@ def imported(folder, *arguments, degree=2):
         write_llmservingsim(folder, degree)
     out, model, gpu = folder / "p.json", str(write_model(folder)), str(write_gpu(folder))
     source = str(folder / f"tp{degree}")
-    import_profile.main([source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
+    import_profile([source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
     return read_profile(out)
 
 
@@ -214,7 +214,7 @@ def test_the_older_profiler_is_read(tmp_path):
     out = tmp_path / "p.json"
     arguments = [str(here), "--out", str(out)]
     refuses("name a folder tpN, and --model and --gpu", import_profile.main, arguments)
-    import_profile.main([*arguments, "--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))])
+    import_profile([*arguments, "--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))])
     sections = json.loads(out.read_text())["sections"]
     assert sections["linear"]["points"] == [[1, 11.0], [64, 704.0]]  # attention apart
     assert sections["prefill_attention"]["points"] == [[1, 32, 0, 4.0], [1, 32, 32, 6.0]]

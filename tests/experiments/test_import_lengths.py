@@ -7,7 +7,7 @@ import pickle
 import pytest
 from refusals import refuses
 
-from testbed.experiments.commands import import_lengths
+from testbed.experiments.commands.imports import import_lengths
 from testbed.traces.csv_lengths import CsvLengths
 
 
@@ -23,7 +23,7 @@ class Harmful:
 
 def test_imported_artifact_pairs_keep_their_order(tmp_path, capsys):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([(7, 9), [3, 2], ([11, 12, 13, 14, 15], [16])]))  # lengths, token ids
-    import_lengths.main([str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    import_lengths([str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
     rows = CsvLengths(str(tmp_path / "a.csv")).read()
     reported = capsys.readouterr().out
     assert "3 requests, means of 5.00 and 4.00 tokens" in reported

@@ -11,7 +11,7 @@ from refusals import refuses
 
 from testbed.core.hf_config import model_of
 from testbed.core.specs import ModelSpec
-from testbed.experiments.commands import import_model
+from testbed.experiments.commands.imports import import_model
 from testbed.experiments.importers.known_shapes import model_named
 
 OPT = {
@@ -91,7 +91,7 @@ def test_gated_model_shapes_are_read(tmp_path, kind, more, head_size, kv_heads, 
 
 def test_written_model_file_is_read_back(tmp_path, capsys):
     out = tmp_path / "mine.json"
-    import_model.main([str(config(tmp_path, LLAMA)), "--name", "mine", "--out", str(out)])
+    import_model([str(config(tmp_path, LLAMA)), "--name", "mine", "--out", str(out)])
     assert "mine: 8.03 billion weights, 128 KiB of KV cache a token, up to 8,192 tokens" in capsys.readouterr().out
     assert model_named(str(out)) == ModelSpec(**json.loads(out.read_text()))
 

@@ -11,7 +11,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import PROFILES, ProfileCost, read_profile
-from testbed.experiments.commands import import_profile
+from testbed.experiments.commands.imports import import_profile
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_batches_are_padded_to_graph_sizes_like_vllm(imported, tmp_path):
     dense = [[name, tokens, us * (1 + tokens // 17)] for name, us in DENSE.items() for tokens in (1, 16, 32)]
     write_csv(here / "dense.csv", "layer,tokens,time_us", dense)
     out = tmp_path / "fine.json"
-    import_profile.main([str(here), "--out", str(out), "--model", str(tmp_path / "toy.json")])
+    import_profile([str(here), "--out", str(out), "--model", str(tmp_path / "toy.json")])
     assert read_profile(out)["sections"]["linear"]["between"] == "next"
 
 
@@ -69,7 +69,7 @@ def test_iteration_time_is_the_sum_of_its_sections(imported):
 def test_import_reports_missing_sections_and_extrapolation(tmp_path, capsys):
     here = write_llmservingsim(tmp_path)
     (here / "skew_fit.csv").unlink()
-    import_profile.main([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
+    import_profile([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
     reported = capsys.readouterr().out
     assert "outside the grid: contexts up to the model's 512, 2.0 x as far" in reported
     assert "missing: skew_fit.csv" in reported
@@ -83,7 +83,7 @@ def test_tensor_parallel_degree_selects_the_shard(tmp_path):
         write_llmservingsim(tmp_path, degree)
     arguments = [str(tmp_path), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))]
     refuses(r"has the degrees 1, 2 \(choose one with --tensor-parallel\)", import_profile.main, arguments)
-    import_profile.main([*arguments, "--tensor-parallel", "2"])
+    import_profile([*arguments, "--tensor-parallel", "2"])
     assert read_profile(tmp_path / "p.json")["num_gpus"] == 2
 
 
@@ -141,9 +141,9 @@ def test_a_folder_keeps_the_model_and_the_device_that_it_names(tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
     (tmp_path / "meta.yaml").write_text("gpu: NVIDIA H200\nmodel: meta-llama/Llama-3.1-8B\n")
     with pytest.raises(InputError, match=r"is of llama-3\.1-8b, whose shape is not that of --model toy"):
-        import_profile.main([str(here), *out, "--model", str(write_model(tmp_path))])
+        import_profile([str(here), *out, "--model", str(write_model(tmp_path))])
     refuses("was measured on NVIDIA H200, which is not --gpu l4", import_profile.main, [str(here), *out, "--gpu", "l4"])
-    import_profile.main([str(here), *out, "--gpu", "h200"])
+    import_profile([str(here), *out, "--gpu", "h200"])
     assert read_profile(tmp_path / "p.json")["model"]["name"] == "llama-3.1-8b"
 
 
@@ -169,5 +169,5 @@ def test_a_bad_table_is_refused_by_name(tmp_path, name, old, new, message):
         assert old in text
         path.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=message):
-        import_profile.main([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
+        import_profile([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
     assert not (tmp_path / "p.json").exists()

@@ -13,7 +13,7 @@ from testbed.cost.sections import rows
 from testbed.description import origin
 from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Requested
-from testbed.experiments.validation import held_back
+from testbed.experiments.validation import left_out
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 FOLDER = SHARED / "data/aiconfigurator/systems/data/h200_sxm"
@@ -68,9 +68,9 @@ def test_what_no_table_has_is_said(tables, name, num_gpus, text):
 
 
 def test_held_back_rows_are_predicted_within_the_errors_that_the_page_reports(monkeypatch):
-    monkeypatch.setattr(held_back, "model_names", lambda: ["gpt-oss-20b", "deepseek-v3"])
+    monkeypatch.setattr(left_out, "model_names", lambda: ["gpt-oss-20b", "deepseek-v3"])
     errors = {}
-    for row in held_back.held_back(FOLDER, 5):
+    for row in left_out.held_back(FOLDER, 5):
         if row.error is not None:
             errors.setdefault((row.kind, row.section), []).append(100 * abs(row.error))
     goals = {("latent", "decode_attention"): (1, 2), ("fp8, window", "window_decode_attention"): (2, 6),

@@ -8,8 +8,8 @@ import pytest
 from refusals import refuses
 
 from testbed.cost.profile import read_profile
-from testbed.experiments.validation.kv_blocks import high_water, impossible_lengths, recurrence
 from testbed.experiments.validation.log_replay import FrontEnd, replay, server_config
+from testbed.experiments.validation.logged_server import high_water, impossible_lengths, recurrence
 from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")

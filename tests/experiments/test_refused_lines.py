@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.one_line import one_line
+from testbed.experiments.runs.progress import one_line
 
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
 VALUES = {  # of keys

@@ -8,7 +8,6 @@ import pytest
 from refusals import refuses
 
 from testbed.experiments.commands.reproduce import available
-from testbed.experiments.paper.margins import error, limits, margin, smallest_margin
 from testbed.experiments.paper.scorecard import (
     JUDGED,
     PARTS,
@@ -16,10 +15,14 @@ from testbed.experiments.paper.scorecard import (
     as_before,
     causes,
     counted,
+    error,
     key_of,
+    limits,
+    margin,
     reference,
     scorecard,
     short,
+    smallest_margin,
 )
 from testbed.experiments.paper.studies import block_sizes
 from testbed.experiments.paper.studies.block_sizes import best_sizes

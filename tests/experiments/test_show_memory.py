@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from tiny_run import tiny_run
 
-from testbed.experiments.commands.timeline import timeline
+from testbed.experiments.runs.run_folder import read_config
+from testbed.experiments.timeline.chrome_trace import trace_of
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def timed(request, tmp_path_factory):
 
 
 def test_request_events_match_the_table(timed):
-    trace, table = timeline(timed), pd.read_csv(timed / "requests.csv")
+    trace, table = trace_of(read_config(timed))[0], pd.read_csv(timed / "requests.csv")
     check_opens(trace)
     begun = {event["name"]: event["ts"] for event in events(trace, "B", cat="request")}
     ended = {event["name"]: event["ts"] for event in events(trace, "E", cat="request")}
@@ -146,7 +147,7 @@ def test_request_events_match_the_table(timed):
 
 
 def test_prefill_ends_at_the_first_token_without_gaps(timed):
-    trace, table = timeline(timed), pd.read_csv(timed / "requests.csv")
+    trace, table = trace_of(read_config(timed))[0], pd.read_csv(timed / "requests.csv")
     ends, open_request, last = set(), {}, {}
     for event in trace["traceEvents"]:
         lane = event["tid"]
@@ -163,7 +164,7 @@ def test_prefill_ends_at_the_first_token_without_gaps(timed):
 
 
 def test_iteration_and_pool_events_match_the_table(timed):
-    trace, table = timeline(timed), pd.read_csv(timed / "iterations.csv")
+    trace, table = trace_of(read_config(timed))[0], pd.read_csv(timed / "iterations.csv")
     num_slots = json.loads((timed / "summary.json").read_text())["run"]["pool_slots"]
     shown = events(trace, "X")
     assert [event["ts"] for event in shown] == pytest.approx((table["start_s"] * 1e6).tolist())
@@ -177,7 +178,10 @@ def test_iteration_and_pool_events_match_the_table(timed):
 
 
 def test_preempted_requests_have_events(timed):
-    trace, preemptions = timeline(timed), json.loads((timed / "summary.json").read_text())["preemptions"]
+    trace, preemptions = (
+        trace_of(read_config(timed))[0],
+        json.loads((timed / "summary.json").read_text())["preemptions"],
+    )
     assert sum(preemptions.values()) > 0
     for rule, name in (("recompute", "preempted"), ("swap", "swapped")):
         assert len(events(trace, "B", name=name)) == preemptions[rule]
@@ -190,6 +194,6 @@ def test_timeline_of_a_time_window(testbed, tmp_path):
     part = json.loads((run / "timeline.json").read_text())
     check_opens(part)
     assert all(2e5 <= event["ts"] < 4e5 for event in events(part, "X"))
-    assert 0 < len(events(part, "X")) < len(events(timeline(run), "X"))
+    assert 0 < len(events(part, "X")) < len(events(trace_of(read_config(run))[0], "X"))
     assert part["otherData"]["model"] == "opt-13b"
     assert "the run ends at" in testbed.refused("timeline", str(run), "--from", "1000")

@@ -9,10 +9,10 @@ from refusals import refuses
 
 import testbed.kernels
 from testbed.cost.nearest import Known, profiles_at_hand
-from testbed.experiments.commands.validate_transfers import main
+from testbed.experiments.commands.validations import validate_transfers
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation import left_out
-from testbed.experiments.validation.least_squares import Point, descend, uncertainty
+from testbed.experiments.validation.software_fit import Point, descend, uncertainty
 from testbed.experiments.validation.transfers import engine_transfers
 
 RESULTS = Path(testbed.kernels.__file__).resolve().parent / "results"
@@ -32,7 +32,7 @@ def test_simulated_transfers_take_what_the_engine_s_took(run, monkeypatch):
 
 def test_both_tables_are_printed(monkeypatch, capsys):
     monkeypatch.chdir(RESULTS.parents[1])
-    main([str(RUNS[0])])
+    validate_transfers([str(RUNS[0])])
     printed = capsys.readouterr().out
     assert "held back" in printed
     assert f"{RUNS[0].name}  in" in printed

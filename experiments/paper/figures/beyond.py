@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from testbed.experiments.paper.studies.open_sessions import LIFE_COLUMNS, NO_TIER, RULE_COLUMNS, TIME_TO_LIVE, compared
-from testbed.experiments.paper.studies.tiers import REPLAYS
-from testbed.experiments.runs.figure_style import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
+from testbed.experiments.paper.studies.prefix_cache import REPLAYS
+from testbed.experiments.runs.plots import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
 
 PANELS = {"found_percent": "Prompt blocks found (%)", "mean_ttft_s": "Mean TTFT (s)"}
 ORDERS = {

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
-from itertools import islice
+from itertools import islice, product
 from typing import Any, Self
 
 import pandas as pd
@@ -75,9 +75,7 @@ class BlockSizes(Study):
 
 def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Finding:
     """Every size of the claimed range is within NEAR of the best one, and none outside is better by more than SLACK.
-
-    Where the claim says from which size on latency is markedly worse, each of those is worse than all of the range.
-    """
+    Where the claim says from which size on latency is markedly worse, each of those is worse than all of the range."""
     low, high = claim["sizes"]
     claimed, others = curve.loc[low:high], curve.drop(curve.loc[low:high].index)
     margins = [1 - (claimed.max() / curve.min() - 1) / NEAR, 1 - (claimed.min() / others.min() - 1) / SLACK]
@@ -151,10 +149,8 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
 
 @dataclass(kw_only=True)
 class Recovery(BlockSizes):
-    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`.
-
-    drawn_share: what the published figure shows of a measured recompute; findings are compared with the figure.
-    """
+    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`. drawn_share:
+    what the published figure shows of a measured recompute; findings are compared with the figure."""
 
     num_tokens: int
     machines: Mapping[str, Sequence[str]]
@@ -190,18 +186,18 @@ class Recovery(BlockSizes):
 
     def recoveries(self, store: RunStore) -> list[Row]:
         """Milliseconds to recover one sequence, by the cost model."""
-        return [row for machine in self.machines for size in self.block_sizes for row in self._ms(store, machine, size)]
-
-    def _ms(self, store: RunStore, machine: str, size: int) -> list[Row]:
-        config = store.config((*self.machines[machine], f"policy.block_size={size}"))
-        cost = make_cost(config.cost, config.model, config.server)
-        blocks = ceil_div(self.num_tokens, size)
-        works = {
-            "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),  # the software of the request too
-            "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
-            "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
-        }
-        base = {"figure": "fig19a", "setting": machine, "block_size": size}
-        ms = {name: cost.iteration(work) / PS * 1e3 for name, work in works.items()}
-        ms[AS_DRAWN] = self.drawn_share * ms["recompute"]
-        return [{**base, "system": name, "simulated": value} for name, value in ms.items()]
+        rows = []
+        for machine, size in product(self.machines, self.block_sizes):
+            config = store.config((*self.machines[machine], f"policy.block_size={size}"))
+            cost = make_cost(config.cost, config.model, config.server)
+            blocks = ceil_div(self.num_tokens, size)
+            works = {
+                "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),  # the software of the request too
+                "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
+                "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
+            }
+            base = {"figure": "fig19a", "setting": machine, "block_size": size}
+            ms = {name: cost.iteration(work) / PS * 1e3 for name, work in works.items()}
+            ms[AS_DRAWN] = self.drawn_share * ms["recompute"]
+            rows += [{**base, "system": name, "simulated": value} for name, value in ms.items()]
+        return rows

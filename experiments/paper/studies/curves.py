@@ -21,11 +21,9 @@ STUDENT_T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.36
 
 @dataclass(kw_only=True)
 class Curves(Study):
-    """A rate is sustained while the mean normalized latency stays below `limit` s/token; common random numbers.
-
-    Curves are those of seed 0; ratios of sustained rates are means over the seeds, with 95% confidence intervals. The
-    grids of rates are the artifact's, but for those of the systems in own_grids.
-    """
+    """A rate is sustained while the mean normalized latency stays below `limit` s/token; common random numbers. Curves
+    are those of seed 0; ratios of sustained rates are means over the seeds, with 95% confidence intervals. The grids of
+    rates are the artifact's, but for those of the systems in own_grids."""
 
     common: Sequence[str]
     panels: Sequence[Mapping[str, Any]]
@@ -44,10 +42,8 @@ class Curves(Study):
         ]
 
     def measure(self, panel: Mapping[str, Any], system: str, num_seeds: int | None, store: RunStore) -> list[Row]:
-        """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for near that of seed 0.
-
-        A panel may have a precision and a number of seeds of its own, and options for some of its systems.
-        """
+        """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for near that of seed 0. A
+        panel may have a precision and a number of seeds of its own, and options for some of its systems."""
         own = panel.get("systems", {}).get(system, [])
         overrides = (f"+system={system}", *self.common, *panel["overrides"], *own)
         precision = panel.get("precision", self.precision)

@@ -28,11 +28,9 @@ from testbed.workload import make_workload
 
 @dataclass(kw_only=True)
 class Groups(Study):
-    """One pool for each trace, model and page rule; a trace of `files` is left out where its file is not given.
-
-    chunk: tokens that a prefill takes at a time; the last token comes by a decode step. stateless: rules that cannot
-    store a state. words: what a model needs in a rule.
-    """
+    """One pool for each trace, model and page rule; a trace of `files` is left out where its file is not given. chunk:
+    tokens that a prefill takes at a time; the last token comes by a decode step. stateless: rules that cannot store a
+    state. words: what a model needs in a rule."""
 
     common: Sequence[str]
     traces: Mapping[str, Sequence[str]]
@@ -107,9 +105,7 @@ def needed_bytes(model: ModelSpec, num_tokens: int) -> int:
 @dataclass(kw_only=True)
 class HitUnits(Study):
     """A unit is a block of the policy. vLLM's law: the units before the last token, less those `dropped` at the end.
-
-    Lengths are the multiples of `step` tokens up to the longest of the `marked` ones, and these.
-    """
+    Lengths are the multiples of `step` tokens up to the longest of the `marked` ones, and these."""
 
     common: Sequence[str]
     models: Sequence[str]

@@ -26,10 +26,8 @@ LIFE_COLUMNS = {"mean_job_s": "mean job time (s)", "found_percent": "blocks foun
 
 @dataclass(kw_only=True)
 class OpenSessions(Study):
-    """What the open sessions need is the mean prompt of all requests, times the sessions at once.
-
-    The pool on the GPUs is device_share of that.
-    """
+    """What the open sessions need is the mean prompt of all requests, times the sessions at once. The pool on the GPUs
+    is device_share of that."""
 
     common: Sequence[str]
     device_share: float
@@ -80,10 +78,8 @@ def measures(measured: Measured) -> Row:
 
 @dataclass(kw_only=True)
 class StoreRules(OpenSessions):
-    """A closed loop of agent sessions, without a tier, and with each store rule and each size of the tier.
-
-    The tier is as large as live_over_dram says.
-    """
+    """A closed loop of agent sessions, without a tier, and with each store rule and each size of the tier. The tier is
+    as large as live_over_dram says."""
 
     live_over_dram: Sequence[float]
     no_tier: Sequence[str]
@@ -91,10 +87,9 @@ class StoreRules(OpenSessions):
     rules: Mapping[str, Sequence[str]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        runs = [(NO_TIER, 0.0), *((rule, ratio) for ratio in self.live_over_dram for rule in self.rules)]
-        return [
-            Task(f"{self.name} {rule}, {ratio:g}", partial(self.served, rule=rule, ratio=ratio)) for rule, ratio in runs
-        ]
+        label = "{study.name} {rule}, {ratio:g}"
+        alone = self.each(label, self.served, ratio=[0.0], rule=[NO_TIER])
+        return alone + self.each(label, self.served, ratio=self.live_over_dram, rule=self.rules)
 
     def served(self, store: RunStore, rule: str, ratio: float) -> list[Row]:
         """One simulation; times in seconds."""
@@ -132,10 +127,8 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(kw_only=True)
 class TimeToLive(OpenSessions):
-    """One run for each time to live, and one for each of the other systems.
-
-    A job is a session: from the arrival of its first request to its last answer.
-    """
+    """One run for each time to live, and one for each of the other systems. A job is a session: from the arrival of its
+    first request to its last answer."""
 
     times_s: Sequence[float]
     systems: Mapping[str, Sequence[str]]

@@ -1,11 +1,10 @@
 """The plug-in API for an experiment that becomes a figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import product
-from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.figure_style import RC
+from testbed.experiments.runs.plots import RC
 from testbed.experiments.runs.run_store import RunStore
 
 Row = dict[str, Any]
@@ -23,11 +22,9 @@ RowKey = tuple[str, str, str, str]  # figure, setting, system and quantity: what
 
 
 class Finding(NamedTuple):
-    """A number to compare with the paper, or several that must all agree with it.
-
-    Where its numbers alone cannot say how far inside its tolerance a claim is, `margin` does, in the same units as
-    `scorecard.margin`; `note` says why. grid_ends: the ratio of the last rates that the paper's own scripts ran.
-    """
+    """A number to compare with the paper, or several that must all agree with it. Where its numbers alone cannot say
+    how far inside its tolerance a claim is, `margin` does, in the same units as `scorecard.margin`; `note` says why.
+    grid_ends: the ratio of the last rates that the paper's own scripts ran."""
 
     figure: str
     setting: str
@@ -47,17 +44,10 @@ class Task(NamedTuple):
     work: Callable[[RunStore], list[Row]]
 
 
-def numbers_of(summary: Mapping[str, Any], **paths: str) -> Row:
-    """Columns of a table, each from a place in a summary such as ttft_s.mean."""
-    return {name: reduce(getitem, path.split("."), summary) for name, path in paths.items()}
-
-
 @dataclass(kw_only=True)
 class Study(ABC):
-    """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers.
-
-    drawing: the function that draws its table.
-    """
+    """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers. drawing: the
+    function that draws its table."""
 
     name: str
     covers: Sequence[str]

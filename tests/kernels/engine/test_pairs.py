@@ -15,7 +15,7 @@ import tiny_models  # noqa: E402, F401  (one thread)
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
-from testbed.experiments.commands.validate_pairs import PROFILE, RESULTS  # noqa: E402
+from testbed.experiments.commands.validations import PROFILE, RESULTS  # noqa: E402
 from testbed.experiments.validation import pairs as validation  # noqa: E402
 from testbed.kernels.engine.clock import StepClock  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402

@@ -1,15 +1,23 @@
-"""Arguments that several commands share. Modules that only a command's work needs are imported after parsing."""
+"""Arguments and output that several commands share. What only their work needs is imported after parsing."""
 
 import argparse
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from testbed.command_line import Parser as Parser
 from testbed.core.errors import InputError
 from testbed.schema import LAST_S
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 Number = TypeVar("Number", int, float)
+WIDTH = 180
+FORMATS = (".pdf", ".png", ".svg")  # of pictures
 
 
 def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], kind: str) -> Callable[[str], Number]:
@@ -38,3 +46,26 @@ def window(options: argparse.Namespace) -> tuple[float, float | None]:
     if options.stop is not None and options.stop <= options.start:
         raise InputError(f"--from {options.start:g} --to {options.stop:g}: is an empty interval")
     return options.start, options.stop
+
+
+def wide_console() -> "Console":
+    """A console for standard output, which prints text unchanged; in a file or a pipe, lines are wide enough for every
+    table, or as wide as COLUMNS says."""
+    from rich.console import Console
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> NoReturn:  # rich calls it while it handles the error, and would exit
+            raise BrokenPipeError
+
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else WIDTH
+    return Piped(width=width, soft_wrap=True, markup=False, emoji=False, highlight=False)
+
+
+def plain_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> "Table":
+    """A table without lines."""
+    from rich.table import Table
+
+    table = Table(*head, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,4 +1,4 @@
-"""vLLM's Scheduler on a clock of constant iterations, driven as its engine core drives it."""
+"""Our scheduler and vLLM's on a clock of constant iterations, each driven as its engine drives it."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -6,12 +6,87 @@ from itertools import count
 from typing import Any
 
 from testbed.build import Setup, build
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
+from testbed.core.sequence import SequenceGroup
 from testbed.experiments.lockstep import vllm_installation as vllm
 from testbed.experiments.lockstep.comparison import Iteration, Sides
-from testbed.experiments.lockstep.ours import Ours
-from testbed.experiments.lockstep.release_options import Options, options_of
+from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.result import front_end
+from testbed.sched.plan import Plan
+from testbed.sim.arrivals import SessionWorkload
+from testbed.sim.outputs import Outputs
+
+
+class Ours:
+    """What `testbed run` builds, planned and committed one iteration at a time."""
+
+    name = "testbed"
+
+    def __init__(self, setup: Setup) -> None:
+        self.scheduler = setup.scheduler
+        self.block_size = int(setup.config.policy.parameters["block_size"])
+        self.outputs = Outputs(self.scheduler.state, setup.beams)
+
+    def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
+        """Every iteration that computes something, until all requests have ended."""
+        arriving, now_ps, preempted = deque(requests), 0, list[int]()
+        while True:
+            while arriving and arriving[0].arrival_ps <= now_ps:
+                self.outputs.arrived(arriving[0])
+                self.scheduler.add(arriving.popleft().incoming)
+            stale = [group for group in self.scheduler.state.ended if group.batch is not None]
+            plan = self.scheduler.plan()
+            preempted += [group.request.request_id for group in (*plan.preempted, *plan.ended_early)]
+            if plan:
+                yield Iteration(now_ps, self._tokens(plan, stale), tuple(preempted), self._free_blocks())
+                preempted = []
+                self.outputs.follow(plan, self.scheduler.commit(plan, 1, self.outputs.results(plan, 1)))
+                now_ps += iteration_ps
+            elif self.scheduler.state.waiting or plan.rejected:
+                raise PlugInError(f"{self.scheduler.state.waiting or plan.rejected}: is refused though nothing runs")
+            elif arriving:
+                now_ps = arriving[0].arrival_ps
+            else:
+                return
+
+    def state(self) -> list[str]:
+        """Its requests and its pool now."""
+        state, policy = self.scheduler.state, self.scheduler.policy
+        lines = [f"{self._free_blocks()} blocks are not held"]
+        for group in state.running.values():
+            seq = group.sequences[0]
+            blocks = len(policy.table(seq))
+            lines.append(f"running {group.request.request_id}: {seq.num_stored} stored, {blocks} blocks")
+        waiting = (f"{group.request.request_id} ({group.prefill_len} tokens)" for group in state.waiting)
+        return [*lines, "waiting " + (", ".join(waiting) or "none")]
+
+    def _tokens(self, plan: Plan, stale: list[SequenceGroup]) -> dict[int, int]:
+        """Tokens by request; those of `stale` may have taken one step more and have left the batch since."""
+        tokens = {seq.request_id: 1 for seq in self.scheduler.state.batch} if plan.decode_seqs else {}
+        if plan.decode_seqs > len(tokens):
+            tokens |= {group.request.request_id: 1 for group in stale if group not in plan.ended_early}
+        for chunk in plan.chunks:
+            request_id = chunk.group.request.request_id
+            tokens[request_id] = tokens.get(request_id, 0) + chunk.new
+        return tokens
+
+    def _free_blocks(self) -> int:
+        usage = self.scheduler.policy.usage()
+        return (usage.total - usage.held) // self.block_size
+
+
+def served(setup: Setup) -> tuple[list[Request], int]:
+    """The requests that are not turned away on arrival, in order of arrival, and how many are."""
+    if isinstance(setup.workload, SessionWorkload):
+        raise InputError("arrivals=sessions: iterations are compared on fixed arrivals (another arrivals=)")
+    policy, requests = setup.scheduler.policy, list(setup.workload)
+    taken = [
+        one for one in requests if one.final_len <= min(setup.model.max_len, policy.max_seq_len(one.prompt_len, 1))
+    ]
+    if not taken:
+        raise InputError("the workload: has no request that fits the pool (a larger server.num_blocks)")
+    return taken, len(requests) - len(taken)
 
 
 class Theirs:
@@ -28,11 +103,9 @@ class Theirs:
         self._preempted: list[int] = []
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
-        """Every iteration that computes something, until all requests have ended.
-
-        `planned` holds what was scheduled and has not ended: under asynchronous scheduling the next one is made
-        when one begins, else when it has ended. What is planned while another runs begins when that one ends.
-        """
+        """Every iteration that computes something, until all requests have ended. `planned` holds what was scheduled
+        and has not ended: under asynchronous scheduling the next one is made when one begins, else when it has ended.
+        What is planned while another runs begins when that one ends."""
         arriving, now_ps, planned = deque(requests), 0, deque[Any]()
         depth = 2 if self.options.asynchronous else 1
         while True:
@@ -41,10 +114,14 @@ class Theirs:
             output = self.scheduler.schedule() if self.scheduler.has_requests() else None
             if output is not None:
                 self._preempted += map(int, output.preempted_req_ids or ())
-                planned.append((output, self._sampling(output)))
+                tokens, scheduled = output.num_scheduled_tokens, self.scheduler.requests
+                # An iteration brings an output token but to those that have a chunk of the prompt before them.
+                planned.append((output, {name for name in tokens if not scheduled[name].is_prefill_chunk}))
                 if output.total_num_scheduled_tokens:
-                    begins_ps = now_ps + iteration_ps * (len(planned) - 1)
-                    yield self._iteration(output, begins_ps)
+                    begins_ps, preempted = now_ps + iteration_ps * (len(planned) - 1), tuple(self._preempted)
+                    self._preempted = []
+                    num_free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+                    yield Iteration(begins_ps, {int(name): n for name, n in tokens.items()}, preempted, num_free)
                     if len(planned) < depth:
                         continue
             if planned:
@@ -72,15 +149,6 @@ class Theirs:
         stop = None if self.options.ignore_eos else Tokens.STOP
         self._requests[str(request.request_id)] = request
         self.scheduler.add_request(vllm.make_request(request.request_id, tokens, most, stop, self._hasher))
-
-    def _iteration(self, output: Any, now_ps: int) -> Iteration:
-        tokens = {int(name): number for name, number in output.num_scheduled_tokens.items()}
-        preempted, self._preempted = tuple(self._preempted), []
-        return Iteration(now_ps, tokens, preempted, self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
-
-    def _sampling(self, output: Any) -> set[str]:
-        """Whose iteration brings an output token: all but those that have a chunk of the prompt before them."""
-        return {name for name in output.num_scheduled_tokens if not self.scheduler.requests[name].is_prefill_chunk}
 
     def _update(self, output: Any, sampling: set[str]) -> None:
         from vllm.v1.outputs import ModelRunnerOutput
@@ -121,10 +189,8 @@ class Tokens:
 
 def sides_of(overrides: Sequence[str], requests: list[Request] | None) -> tuple[Callable[[], Sides], Setup]:
     """What makes a fresh pair of schedulers, ours first, of the words of `testbed run`; and one setup of ours.
-
     `requests` take the place of the configured trace and arrivals. Raises InputError where vLLM has no such option, or
-    is not installed.
-    """
+    is not installed."""
     config = front_end().configure(overrides, {} if requests is None else {"trace": requests})
     setup = build(config)
     options = options_of(setup)

@@ -1,0 +1,239 @@
+"""`testbed import-lengths`, `-model`, `-profile` and `migrate`: files of others, or of an earlier version, as ours."""
+
+import ast
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from testbed.core.errors import InputError
+from testbed.core.hf_config import KINDS, model_of
+from testbed.core.renamed import kinds
+from testbed.cost.sections import check_profile, dump
+from testbed.experiments.commands.terminal import Parser, above_zero, at_least_one
+from testbed.experiments.runs.whole_files import whole, write_text
+
+
+def import_lengths(argv: list[str]) -> None:
+    """Write the CSV, and report whether its rows are known; reading the pickle runs no code."""
+    this = Parser("import-lengths", "Converts a pickled data set of the paper's artifact to a CSV of lengths.")
+    this.add_argument("path", metavar="FILE.pkl", help="a pickled list of (prompt, output) lengths or token ids")
+    this.add_argument("out", metavar="OUT.csv", help="the CSV to write, gzipped where its name ends in .gz")
+    options = this.parse_args(argv)
+    from testbed.traces.csv_lengths import PUBLISHED, read_pairs, rows_sha256, write_lengths
+
+    rows = read_pairs(options.path)
+    write_lengths(options.out, rows)
+    means = f"{rows.prompt_len.mean():.2f} and {rows.output_len.mean():.2f}"
+    digest = rows_sha256(rows)
+    print(f"{len(rows):,} requests, means of {means} tokens: {options.out}")
+    print(f"SHA-256 of the rows {digest}: {PUBLISHED.get(digest, 'not rows that this project knows')}")
+
+
+def import_model(argv: list[str]) -> None:
+    """Write the model file and print its size."""
+    this = Parser("import-model", "Converts the shape in a Hugging Face config.json to a model of the testbed.")
+    this.add_argument("config", type=Path, metavar="CONFIG", help=f"config.json of {', '.join(KINDS)}")
+    this.add_argument("--name", help="the model's name (default: the file's name for it, else its folder)")
+    this.add_argument("--out", type=Path, metavar="FILE", help="default: model/NAME.yaml")
+    options = this.parse_args(argv)
+    model = model_of(options.config, options.name)
+    out = options.out or Path("model") / f"{model.name}.yaml"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    values = {key: value for key, value in asdict(model).items() if value is not None}
+    lines = ["_target_: testbed.core.specs.ModelSpec", *(f"{key}: {json.dumps(one)}" for key, one in values.items())]
+    write_text(out, ("\n".join(lines) if out.suffix == ".yaml" else json.dumps(values, indent=1)) + "\n")
+    print(f"{model.name}: {model.num_params / 1e9:.2f} billion weights, {model.kv_bytes_per_token / 1024:g} KiB of KV "
+          f"cache a token, up to {model.max_len:,} tokens -> {out}")  # fmt: skip
+    if out.suffix == ".yaml" and out.parent.name == "model":
+        print(f"testbed run --config-dir {out.parent.parent.absolute()} model={out.stem} server=...")
+
+
+def import_profile(argv: list[str]) -> None:
+    """Write the profile; print missing sections of the source, and the extrapolation beyond its grid."""
+    this = Parser("import-profile", "Converts another project's layer times to a profile.")
+    this.add_argument("source", type=Path, metavar="FOLDER", help="a folder of LLMServingSim's (profiler/perf/.../tpN, "
+                      "or of its older llm_profile), or AIConfigurator's systems/data/GPU (its tables need pip install "
+                      "'kvcache-testbed[parquet]')")  # fmt: skip
+    this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
+    this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json; if not in the source")
+    this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source")
+    this.add_argument("--tensor-parallel", type=at_least_one, metavar="N", help="GPUs; if not in the source")
+    this.add_argument("--kv-dtype-bytes", type=at_least_one, metavar="N", help="bytes of a cached value, 1 for fp8 "
+                      "(default: the model's; AIConfigurator's tables)")  # fmt: skip
+    this.add_argument("--weight-bits", type=above_zero, metavar="N", help="bits of a weight of the layers, 8 for fp8 "
+                      "(default: the model's; AIConfigurator's tables)")  # fmt: skip
+    links = this.add_argument_group("all-reduces of several GPUs, if not measured in the source (without these: the "
+                                    "config.json of LLMServingSim's benchmark, in the folder or above it)")  # fmt: skip
+    links.add_argument("--link", type=above_zero, metavar="GB/S", help="bandwidth each way between two GPUs")
+    links.add_argument("--all-reduce-us", type=above_zero, metavar="US", help="an all-reduce's time beyond its bytes")
+    links.add_argument("--nccl", type=Path, metavar="FOLDER", help="NCCL's times of a GPU with like links: "
+                       "AIConfigurator's systems/data/GPU")  # fmt: skip
+    options = this.parse_args(argv)
+    from testbed.experiments.importers.imported import Requested, add_all_reduces
+
+    link = options.link and options.link * 1e9
+    latency_s = options.all_reduce_us and options.all_reduce_us * 1e-6
+    types = options.kv_dtype_bytes, options.weight_bits
+    requested = Requested(options.model, options.gpu, options.tensor_parallel, link, latency_s, options.nccl, *types)
+    found = reader_of(options.source).read(options.source, requested)
+    add_all_reduces(found, options.source, requested)
+    profile = found.profile()
+    check_profile(profile, options.source)
+    write_text(options.out, dump(profile))
+    print(f"{found.source}: {found.model.name} on {found.num_gpus} x {found.device} -> {options.out}")
+    for name, section in profile["sections"].items():
+        print(f"  {name}: {len(section['points']):,} points")
+    for note in dict.fromkeys(found.notes):
+        print(f"  {note}")
+
+
+def reader_of(source: Path) -> Any:
+    """The reader for the format of the source."""
+    from testbed.experiments.importers import aiconfigurator, llmservingsim, older_llmservingsim
+
+    readers = (older_llmservingsim, llmservingsim, aiconfigurator)
+    if not source.exists():
+        raise InputError(f"{source}: no such folder or file (give the folder of their tables)")
+    for reader in readers:
+        if reader.is_here(source):
+            return reader
+    known = ", ".join(reader.NAME for reader in readers)
+    raise InputError(f"{source}: not a profile of {known} (give the folder of their tables; a profile JSON of this "
+                     "project needs no import: cost=profile cost.path=FILE)")  # fmt: skip
+
+
+MEMBERS = ("policy", "scheduler", "sequence", "batch", "state", "plan")
+# Old names that are ordinary words: as an attribute (`file.open`) they are rarely the API's.
+ORDINARY = {
+    "arrive", "end", "fill", "first", "join", "joined", "leave", "left", "lose", "open", "place", "second", "take",
+}  # fmt: skip
+
+
+class Edit(NamedTuple):
+    """`old` stands at character `start` of the text and becomes `new`."""
+
+    start: int
+    old: str
+    new: str
+
+
+def _found(text: str, names: Mapping[str, str], pattern: str, start: int = 0) -> Iterator[Edit]:
+    """The old names where `pattern`, in which they replace {}, matches."""
+    for old, new in names.items():
+        for match in re.finditer(pattern.format(re.escape(old)), text):
+            yield Edit(start + match.start(), old, new)
+
+
+def in_yaml(text: str) -> Iterator[Edit]:
+    """Keys of a run's config or of a choice's file; options and module names in its texts. Raises YAMLError."""
+    for root in yaml.compose_all(text, Loader=yaml.SafeLoader):
+        pairs = root.value if isinstance(root, yaml.MappingNode) else []
+        is_trace = any(key.value == "_target_" and str(n.value).startswith("testbed.traces.") for key, n in pairs)
+        for key, node in _scalars(root, "trace." if is_trace else ""):
+            start, source = node.start_mark.index, text[node.start_mark.index : node.end_mark.index]
+            if not key:
+                yield from _found(source, kinds()["option"], r"\b{}(?==)", start)
+                yield from _found(source, kinds()["module"], r"\b{}\b", start)
+            elif key in kinds()["option"]:
+                old, new = (name.rpartition(".")[2] for name in (key, kinds()["option"][key]))
+                yield Edit(text.index(old, start + node.value.rfind(old)), old, new)
+
+
+def _scalars(node: yaml.Node, above: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
+    if isinstance(node, yaml.ScalarNode):
+        yield "", node
+    for entry in node.value if isinstance(node, yaml.CollectionNode) else ():
+        if isinstance(entry, yaml.Node):
+            yield from _scalars(entry, above)
+        else:
+            key, value = entry
+            yield f"{above}{key.value}", key
+            yield from _scalars(value, f"{above}{key.value}.")
+
+
+def in_csv(text: str) -> Iterator[Edit]:
+    """The header's column names."""
+    return _found(text.partition("\n")[0], kinds()["column"], r'(?<![^,"]){}(?![^,"\r])')
+
+
+def in_profile(text: str) -> Iterator[Edit]:
+    """The names of a cost profile's sections, which are keys, and of their axes, which are not."""
+    yield from _found(text, kinds()["section"], r'(?<="){}(?="\s*:)')
+    yield from _found(text, kinds()["axis"], r'(?<="){}(?="\s*[],])')
+
+
+def in_plug_in(text: str) -> Iterator[Edit]:
+    """Classes and modules of a Python file. Raises SyntaxError."""
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    imported = {name.name for node in imports if (node.module or "").startswith("testbed") for name in node.names}
+    classes = {old: new for old, new in kinds()["class"].items() if old in imported}
+    return _found(text, {**kinds()["module"], **classes}, r"\b{}\b")
+
+
+def by_hand(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of a plug-in with a member's old name, and why; which object it belongs to, only their author knows."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for before, old in re.findall(r"(\.|\bdef )(\w+)", line):
+            new = dict.fromkeys(kinds()[kind][old] for kind in MEMBERS if old in kinds()[kind])
+            if new and (before == "def " or old not in ORDINARY):
+                yield number, f"{before}{old} may be one of the API's, which is called {' or '.join(new)} now"
+
+
+READERS: dict[str, Callable[[str], Iterator[Edit]]] = {
+    ".yaml": in_yaml, ".yml": in_yaml, ".csv": in_csv, ".json": in_profile, ".py": in_plug_in,
+}  # fmt: skip
+
+
+def migrate(argv: list[str]) -> None:
+    """Read all files before the first is written, then print the changes of each."""
+    this = Parser(
+        "migrate",
+        "Rename what version 0.2.0 renamed (the table is in CHANGELOG.md): keys of a YAML file, columns of a CSV or "
+        "CSV.gz, sections of a cost profile (JSON), names in a plug-in (Python). Lines that need a change by hand are "
+        "printed.",
+    )
+    this.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML, CSV, CSV.gz, JSON or Python")
+    this.add_argument("--in-place", action="store_true", help="change the files; without it FILE.new is written")
+    options = this.parse_args(argv)
+    for path, (text, edits) in [(path, read(path)) for path in options.files]:
+        notes = sorted(set(by_hand(text))) if path.suffix == ".py" else []
+        for edit in edits:
+            print(f"{path}:{text.count(chr(10), 0, edit.start) + 1}: {edit.old} -> {edit.new}")
+        for line, reason in notes:
+            print(f"{path}:{line}: change by hand: {reason}")
+        if edits:
+            out = path if options.in_place else path.with_name(f"{path.name}.new")
+            parts, place = [], 0
+            for start, old, new in edits:
+                assert text[start : start + len(old)] == old, f"{old!r} does not stand at {start}"
+                parts += [text[place:start], new]
+                place = start + len(old)
+            content = "".join([*parts, text[place:]]).encode()
+            with whole(out) as temporary:
+                temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+            print(f"{path}: {len(edits)} names changed -> {out}")
+        elif not notes:
+            print(f"{path}: nothing to rename")
+
+
+def read(path: Path) -> tuple[str, list[Edit]]:
+    """The text of a file, and its old names in order."""
+    reader = READERS.get(Path(path.stem if path.suffix == ".gz" else path.name).suffix)
+    if reader is None:
+        raise InputError(f"{path}: not a file that can be migrated; give one that ends in {', '.join(READERS)}")
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+        return text, sorted(set(reader(text)))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; give its path from the folder where you run") from None
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise InputError(f"{path}: not a sound gzip file ({error}); copy it again") from None
+    except (yaml.YAMLError, SyntaxError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}; correct it first") from None
