@@ -12,9 +12,8 @@ from testbed.kernels.engine.layout import Ints, Layout, Place, Pools
 from testbed.kernels.engine.plain_attention import Attention
 from testbed.kernels.engine.ragged import Ragged, upload
 from testbed.kernels.launch import attention, cache_ops
-from testbed.kernels.launch.arrays import stream_pointer
 from testbed.kernels.launch.attention import Workspace, decode_workspace
-from testbed.kernels.launch.launch import Launch
+from testbed.kernels.launch.launch import Launch, stream_pointer
 from testbed.kernels.launch.prefill_attention import bind_paged_prefill
 
 SKIP = -1  # a slot that write_cache leaves alone

@@ -14,11 +14,12 @@ from testbed.kernels.launch.cache_ops import (
     MAX_GRID,
     bind_gather_blocks,
     bind_scatter_blocks,
+    copies_of_runs,
     copy_blocks,
     gather_blocks,
+    issue,
     scatter_blocks,
 )
-from testbed.kernels.launch.swap import copies_of_runs, issue
 
 
 class Crossing(NamedTuple):

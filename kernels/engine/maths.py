@@ -16,8 +16,7 @@ from torch import Tensor, _addmm_activation
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.weights import Affine
 from testbed.kernels.launch import network_ops
-from testbed.kernels.launch.arrays import stream_pointer
-from testbed.kernels.launch.launch import Launch
+from testbed.kernels.launch.launch import Launch, stream_pointer
 from testbed.kernels.launch.network_ops import CARRIED, GAIN, SHIFT
 
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from testbed.kernels.ladder.batch import LadderBatch
-from testbed.kernels.launch import arrays
 from testbed.kernels.launch.attention import Shapes, check_attention, paged_decode
 from testbed.kernels.launch.compile import load
-from testbed.kernels.launch.launch import Launch
+from testbed.kernels.launch.launch import Launch, stream_pointer
 from testbed.kernels.launch.prefill_attention import paged_prefill
 
 THREADS = 128  # of every thread block in the ladder
@@ -92,7 +91,7 @@ def production(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: 
 def launch(source: str, name: str, s: Shapes, grid: tuple[int, ...], *arguments: Any) -> None:
     """Launch kernel `name` of a source in this folder; tensors pass by address, numbers as 32 bits."""
     kernel = load(f"../ladder/{source}", name, **s.defines, BLOCK_SIZE=s.block_size)
-    Launch(kernel, grid, (THREADS,), [_raw(a) for a in arguments])(arrays.stream_pointer(arguments[0]))
+    Launch(kernel, grid, (THREADS,), [_raw(a) for a in arguments])(stream_pointer(arguments[0]))
 
 
 def _raw(argument: Any) -> Any:

@@ -4,10 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from testbed.kernels.launch import arrays
-from testbed.kernels.launch.arrays import HALF
 from testbed.kernels.launch.compile import load
-from testbed.kernels.launch.launch import Launch
+from testbed.kernels.launch.launch import HALF, Launch, View, check, check_range, pointers
 
 MAX_ROWS = 65_535  # of silu_mul's second grid dimension
 CARRIED, GAIN, SHIFT = 2, 3, 4  # indexes of add_norm's vectors among its arguments
@@ -18,20 +16,20 @@ def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = N
 
     x, y: [num_tokens, hidden]; gain, shift, carried: [hidden], whose pointers may be replaced.
     """
-    view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
+    view = check("x", x, (None, None), HALF, align=16)
     num_tokens, hidden = view.shape
     if hidden % 8:
         raise ValueError(f"x: {hidden} values a token are no multiple of 8")
-    arrays.check(arrays.view("y", y), view.shape, (view.dtype,), align=16)
+    check("y", y, view.shape, (view.dtype,), align=16)
     vectors = {"gain": gain, "shift": shift, "carried": carried}
     for name, vector in vectors.items():
         if vector is not None:
-            arrays.check(arrays.view(name, vector), (hidden,), (view.dtype,), align=16)
+            check(name, vector, (hidden,), (view.dtype,), align=16)
     threads = 1024 if hidden > 8192 else min(256, -(-hidden // 8 // 32) * 32)
     constants = {"HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": int(shift is not None)}
     kernel = load("network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=_bf16(view))
-    pointers = [0 if a is None else arrays.view("", a).pointer for a in (y, x, carried, gain, shift)]
-    return Launch(kernel, (num_tokens,), (threads,), (*pointers, np.float32(eps)))
+    arguments = (*pointers(y, x, carried, gain, shift), np.float32(eps))
+    return Launch(kernel, (num_tokens,), (threads,), arguments)
 
 
 def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
@@ -39,32 +37,29 @@ def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
 
     turns: float32 [max_len, 2, head_size / 2], the cosines and sines of each position.
     """
-    queries = arrays.check(arrays.view("q", q), (None, None, None), HALF, strided_dims=1, align=16)
+    queries = check("q", q, (None, None, None), HALF, strided_dims=1, align=16)
     num_tokens, num_heads, head_size = queries.shape
-    keys = arrays.view("k", k)
-    arrays.check(keys, (num_tokens, None, head_size), (queries.dtype,), strided_dims=1, align=16)
-    arrays.check(arrays.view("positions", positions), (num_tokens,), ("int64",))
-    arrays.check(arrays.view("turns", turns), (None, 2, head_size // 2), ("float32",))
+    keys = check("k", k, (num_tokens, None, head_size), (queries.dtype,), strided_dims=1, align=16)
+    check("positions", positions, (num_tokens,), ("int64",))
+    check("turns", turns, (None, 2, head_size // 2), ("float32",))
     if head_size % 16:
         raise ValueError(f"q: head size {head_size} is no multiple of 16")
     kernel = load("network.cu", "rotate", HEAD_SIZE=head_size, BF16=_bf16(queries))
-    pointers = [arrays.view("", a).pointer for a in (q, k, positions, turns)]
     numbers = map(np.int32, (queries.strides[0], keys.strides[0], num_heads, keys.shape[1]))
-    return Launch(kernel, (num_tokens,), (256,), (*pointers, *numbers))
+    return Launch(kernel, (num_tokens,), (256,), (*pointers(q, k, positions, turns), *numbers))
 
 
 def bind_silu_mul(y: Any, x: Any) -> Launch:
     """y = silu(gate) * up; x: [num_tokens, 2 * ffn], the gate first; y: [num_tokens, ffn]."""
-    view = arrays.check(arrays.view("x", x), (None, None), HALF, align=16)
+    view = check("x", x, (None, None), HALF, align=16)
     num_tokens, width = view.shape
-    arrays.check(arrays.view("y", y), (num_tokens, width // 2), (view.dtype,), align=16)
+    check("y", y, (num_tokens, width // 2), (view.dtype,), align=16)
     if width % 16:
         raise ValueError(f"x: {width} values a token are no multiple of 16")
-    arrays.check_range("x: number of tokens", num_tokens, 0, MAX_ROWS)
+    check_range("x: number of tokens", num_tokens, 0, MAX_ROWS)
     kernel, vectors = load("network.cu", "silu_mul", BF16=_bf16(view)), width // 16
-    pointers = [arrays.view("", a).pointer for a in (y, x)]
-    return Launch(kernel, (-(-vectors // 256), num_tokens), (256,), (*pointers, np.int32(vectors)))
+    return Launch(kernel, (-(-vectors // 256), num_tokens), (256,), (*pointers(y, x), np.int32(vectors)))
 
 
-def _bf16(view: arrays.View) -> int:
+def _bf16(view: View) -> int:
     return int(view.dtype == "bfloat16")

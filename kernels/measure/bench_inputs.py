@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode
-from testbed.kernels.launch.paper_attention import paper_decode
+from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode, paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
 from testbed.kernels.measure.timing import num_rotations
 from testbed.kernels.verify.random_batches import Form, Shape

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.kernels.launch.cache_ops import copy_blocks, write_cache
-from testbed.kernels.launch.swap import swap_fused, swap_per_block
+from testbed.kernels.launch.cache_ops import copy_blocks, swap_fused, swap_per_block, write_cache
 from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
 from testbed.kernels.measure.layers import Layers
 from testbed.kernels.measure.timing import Timing, num_rotations, time_graph, time_stream

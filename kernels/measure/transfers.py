@@ -23,9 +23,8 @@ from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, SECTION
 from testbed.cost.sections import dump
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks, issue
 from testbed.kernels.launch.launch import Launch
-from testbed.kernels.launch.swap import issue
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
 from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.sweeps import Point, point

@@ -13,10 +13,9 @@ from itertools import product
 import numpy as np
 import torch
 
-from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguous_decode, paged_decode
+from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguous_decode, paged_decode, paper_decode
 from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
-from testbed.kernels.launch.paper_attention import paper_decode
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_attention import constants, has_wgmma, paged_prefill
 from testbed.kernels.verify import reference
