@@ -44,7 +44,7 @@ def folder(path, config):
     def get(name, shape):
         return tensors.setdefault(name, torch.randn(shape))
 
-    built = (module._opt if arch.is_opt else module._gated)(arch, get)
+    built = module._built(arch, get)
     (path / "config.json").write_text(json.dumps(config))
     safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
     safetensors.save_file(tensors, path / "model.safetensors")
