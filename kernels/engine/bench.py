@@ -16,9 +16,9 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
 from testbed.cost.model import CostModel, Work
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.assemble import Options, assemble
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.records import Iteration
+from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
 from testbed.kernels.measure.sweeps import ragged_lens
 from testbed.kernels.measure.timing import Timing

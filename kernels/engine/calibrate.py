@@ -20,13 +20,12 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.kernels.engine.architecture import of_spec
-from testbed.kernels.engine.assemble import Options
 from testbed.kernels.engine.bench import DECODES, Bench, beyond, decodes_alone, free, prompts_with_decodes
 from testbed.kernels.engine.graphs import BUCKETS
 from testbed.kernels.engine.maths import FusedMaths
-from testbed.kernels.engine.network import Network, Pass
-from testbed.kernels.engine.plain_attention import Attention
+from testbed.kernels.engine.network import Attention, Network, Pass
 from testbed.kernels.engine.ragged import Ragged
+from testbed.kernels.engine.serve import Options
 from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.profile_sections import PER_LAYER, section, shipped

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from testbed.kernels.engine.layout import Ints, Layout, Place, Pools
-from testbed.kernels.engine.plain_attention import Attention
+from testbed.kernels.engine.network import Attention
 from testbed.kernels.engine.ragged import Ragged, upload
 from testbed.kernels.launch import attention, cache_ops
 from testbed.kernels.launch.attention import Workspace, decode_workspace

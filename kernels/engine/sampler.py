@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.kernels.engine.ragged import Owner
-from testbed.kernels.engine.token_buffers import TokenBuffers
+from testbed.kernels.engine.ragged import Owner, TokenBuffers
 from testbed.sched.beams import Replacement, pairs
 
 Best = list[tuple[int, float]]  # the best next tokens of one candidate, in order, and their log-probabilities
@@ -162,7 +161,7 @@ class Sampler:
             tokens[seqs[child].seq_id] = list(before[parent])
             self.history.append((group.request.request_id, group.num_generated + 1, parent, child))
         for seq, token in zip(seqs, survivors.tokens, strict=True):
-            self.token_buffers.append(seq, token)
+            tokens[seq.seq_id].append(token)
 
 
 class Wanted:

@@ -19,13 +19,12 @@ from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.figures import FIGURES, KEYS, WORK, figures
 from testbed.kernels.engine.pairs.plan import MACHINE, Pair, Stage
 from testbed.kernels.engine.pairs.software import measure_software
-from testbed.kernels.engine.records import Iteration
-from testbed.kernels.engine.run_folder import write_json, write_run
+from testbed.kernels.engine.ragged import TokenBuffers
+from testbed.kernels.engine.records import Iteration, write_json, write_run
 from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.serve import fingerprint_of, make_engine
 from testbed.kernels.engine.slot_checker import NoSlotChecker
-from testbed.kernels.engine.token_buffers import TokenBuffers
 
 ARCHIVE, MEASURED, SOFTWARE = "runs.tar", "measured.csv", "software.csv"
 

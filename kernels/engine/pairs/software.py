@@ -12,7 +12,7 @@ from testbed.core.request import Request
 from testbed.kernels.engine.bench import median_us, served_decodes
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.plan import Stage
-from testbed.kernels.engine.run_folder import write_csv
+from testbed.kernels.engine.records import write_csv
 
 CONTEXT, NUM_STEPS = 256, 48
 FIELDS = ("num_requests", "num_seqs", "iterations", "duration_us", "gpu_us", "host_us", "software_us")

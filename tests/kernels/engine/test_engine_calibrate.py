@@ -13,10 +13,10 @@ from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.model import Work  # noqa: E402
 from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
 from testbed.kernels.engine import bench, calibrate  # noqa: E402
-from testbed.kernels.engine.assemble import Options  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
+from testbed.kernels.engine.serve import Options  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousOracle  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 

@@ -13,7 +13,7 @@ from test_engine_config import setup  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, CostModel, Moved, Work, read_work, work_cells  # noqa: E402
-from testbed.kernels.engine.run_folder import MEASURED  # noqa: E402
+from testbed.kernels.engine.records import MEASURED  # noqa: E402
 from testbed.kernels.engine.serve import make_engine, serve_into  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.metrics import summarize  # noqa: E402

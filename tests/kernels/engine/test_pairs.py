@@ -20,7 +20,7 @@ from testbed.experiments.validation import pairs as validation  # noqa: E402
 from testbed.kernels.engine.clock import StepClock  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
 from testbed.kernels.engine.pairs.software import FIELDS, read_software  # noqa: E402
-from testbed.kernels.engine.run_folder import write_csv  # noqa: E402
+from testbed.kernels.engine.records import write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
