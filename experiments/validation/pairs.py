@@ -17,9 +17,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import write_everything
 from testbed.experiments.runs.whole_files import SUMMARY, write_json, write_text
-from testbed.kernels.engine.pairs.figures import FIGURES, figures
-from testbed.kernels.engine.pairs.plan import KNEE, PAIRS, Pair, Stage
-from testbed.kernels.engine.pairs.software import read_software
+from testbed.kernels.engine.pairs.plan import FIGURES, KNEE, PAIRS, Pair, Stage, figures, read_software
 from testbed.run import run
 
 INDEX = ["pair", "about", "load"]

@@ -19,7 +19,7 @@ from testbed.experiments.commands.validate_pairs import PROFILE, RESULTS  # noqa
 from testbed.experiments.validation import pairs as validation  # noqa: E402
 from testbed.kernels.engine.clock import StepClock  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
-from testbed.kernels.engine.pairs.software import FIELDS, read_software  # noqa: E402
+from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.records import write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
