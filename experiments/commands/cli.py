@@ -44,7 +44,7 @@ COMMANDS = {  # each is `main` of the module of its name, unless ELSEWHERE names
     "validate-transfers": "measured transfers against points held back, and against a GPU's swaps",
 }
 ELSEWHERE = {
-    "calibrate": "kernels.measure.calibrate:main",
+    "calibrate": "kernels.commands:calibrate",
     "bench-kernels": "kernels.commands:bench_kernels",
     "pairs": "kernels.commands:pairs",
     "verify-engine": "kernels.commands:verify_engine",

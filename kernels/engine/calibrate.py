@@ -27,10 +27,9 @@ from testbed.kernels.engine.network import Attention, Network, Pass
 from testbed.kernels.engine.ragged import Ragged
 from testbed.kernels.engine.serve import Options
 from testbed.kernels.engine.weights import random_weights
-from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.profile_sections import PER_LAYER, section, shipped
 from testbed.kernels.measure.sweeps import REPLAYS, Point, point, swept
-from testbed.kernels.measure.timing import time_graph, warm_up
+from testbed.kernels.measure.timing import fingerprint, time_graph, warm_up
 from testbed.memory.contiguous.contiguous import ContiguousOracle
 from testbed.memory.paged.paged import Paged
 

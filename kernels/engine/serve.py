@@ -30,6 +30,7 @@ from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.kernels.launch.attention import FP8_SIZES, MAX_BLOCK_SIZE
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
+from testbed.kernels.measure.timing import fingerprint
 from testbed.memory.contiguous.contiguous import Contiguous
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -209,8 +210,4 @@ def _check(setup: Setup) -> None:
 
 def fingerprint_of(setup: Setup) -> dict[str, Any] | None:
     """The GPU and its software; None on a CPU."""
-    if device_of(setup) == "cpu":
-        return None
-    from testbed.kernels.measure.fingerprint import fingerprint
-
-    return fingerprint()
+    return None if device_of(setup) == "cpu" else fingerprint()

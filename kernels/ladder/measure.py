@@ -17,10 +17,9 @@ from testbed.kernels.ladder.batch import LadderBatch
 from testbed.kernels.ladder.steps import STEPS, Attend
 from testbed.kernels.measure.bench_inputs import Calls, Pools, PrefillInputs
 from testbed.kernels.measure.sweeps import ragged_lens
-from testbed.kernels.measure.table import Measurement
-from testbed.kernels.measure.timing import time_graph, time_stream
+from testbed.kernels.measure.timing import Measurement, time_graph, time_stream
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.random_batches import Shape, random_batch
+from testbed.kernels.verify.reference import Shape, random_batch
 from testbed.kernels.verify.verify_attention import TOLERANCE, errors
 
 SHAPE = Shape(32, 8, 128)  # of LLaMA-3-8B, blocks of 16

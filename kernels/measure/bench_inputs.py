@@ -13,7 +13,7 @@ import torch
 from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode, paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.random_batches import Form, Shape
+from testbed.kernels.verify.reference import Form, Shape
 
 Calls = list[Callable[[], object]]
 LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each

@@ -10,9 +10,8 @@ import torch
 from testbed.core.shapes import read_model
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.fingerprint import fingerprint, in_words, write_rows
-from testbed.kernels.measure.timing import Timing, time_graph, warm_up
-from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.measure.timing import Timing, fingerprint, in_words, time_graph, warm_up, write_rows
+from testbed.kernels.verify.reference import Shape
 from testbed.kernels.verify.verify_attention import verify
 
 MHA, GQA, SMALL, LARGE = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64), Shape(64, 8, 128)

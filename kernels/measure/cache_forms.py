@@ -13,9 +13,8 @@ import torch
 
 from testbed.command_line import Parser
 from testbed.kernels.measure.bench_inputs import PLAIN, DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.table import Measurement
-from testbed.kernels.measure.timing import time_graph
-from testbed.kernels.verify.random_batches import Form, Shape
+from testbed.kernels.measure.timing import Measurement, time_graph
+from testbed.kernels.verify.reference import Form, Shape
 from testbed.kernels.verify.verify_attention import verify
 
 MHA, GQA, SMALL = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64)

@@ -7,7 +7,7 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.verify.reference import Shape
 
 
 class Layers:

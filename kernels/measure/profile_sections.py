@@ -24,9 +24,8 @@ from testbed.kernels.launch.decode_plan import plan_decode
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.all_reduce import all_reduce
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
-from testbed.kernels.measure.fingerprint import file_name, fingerprint
 from testbed.kernels.measure.layers import Layers, shard_shape
-from testbed.kernels.measure.timing import time_graph, warm_up
+from testbed.kernels.measure.timing import file_name, fingerprint, time_graph, warm_up
 from testbed.kernels.verify.verify_attention import variants, verify
 
 POOL_BYTES = 24 << 30

@@ -19,7 +19,7 @@ from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_attention import constants, has_wgmma, paged_prefill
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.random_batches import Batch, Form, Shape, random_batch, to_extents
+from testbed.kernels.verify.reference import Batch, Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}

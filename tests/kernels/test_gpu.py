@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from testbed.kernels.launch.attention import paged_decode  # noqa: E402
-from testbed.kernels.verify.random_batches import Shape, random_batch  # noqa: E402
+from testbed.kernels.verify.reference import Shape, random_batch  # noqa: E402
 from testbed.kernels.verify.verify_attention import (  # noqa: E402
     SMALL_CASES,
     TOLERANCE,
