@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels  # noqa: E402
-from testbed.kernels.ladder.batch import LadderBatch  # noqa: E402
+from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
 
 SOURCES = ("v1_gather.cu", "v2_online.cu", "v3_batch.cu", "v4_ragged.cu")
 VARIANTS = {"sm_80": (64, 7, 16, 0), "sm_90": (128, 4, 1, 1)}
