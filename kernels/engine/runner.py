@@ -8,11 +8,11 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
-from testbed.kernels.engine.clock import Timer
 from testbed.kernels.engine.layout import Layout, Tables
 from testbed.kernels.engine.network import Attention, Network
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, TokenBuffers, parts_of, ragged, upload
+from testbed.kernels.engine.records import Timer
 from testbed.kernels.engine.sampler import Sampler
 from testbed.kernels.engine.slot_checker import NoSlotChecker
 from testbed.sched.beams import Replacement

@@ -13,7 +13,6 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
-from testbed.kernels.engine.clock import Clock, Timer
 from testbed.kernels.engine.cuda_attention import CudaAttention, PagedAttention
 from testbed.kernels.engine.extent_attention import ExtentAttention
 from testbed.kernels.engine.gpu_engine import Engine
@@ -23,7 +22,7 @@ from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import CudaMoves, Moves
 from testbed.kernels.engine.ragged import TokenBuffers
-from testbed.kernels.engine.records import write_run
+from testbed.kernels.engine.records import Clock, Timer, write_run
 from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker

@@ -23,8 +23,7 @@ from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import plan_decode
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.all_reduce import all_reduce
-from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
-from testbed.kernels.measure.layers import Layers, shard_shape
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Layers, Pools, shard_shape
 from testbed.kernels.measure.timing import file_name, fingerprint, time_graph, warm_up
 from testbed.kernels.verify.verify_attention import variants, verify
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from testbed.kernels.launch.cache_ops import copy_blocks, swap_fused, swap_per_block, write_cache
-from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.layers import Layers
+from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Layers, Pools, PrefillInputs
 from testbed.kernels.measure.timing import Timing, num_rotations, time_graph, time_stream
 from testbed.kernels.verify.reference import Shape
 

@@ -13,7 +13,7 @@ from testbed.core.shapes import read_model
 from testbed.cost.profile import read_profile
 from testbed.kernels.commands import MEASUREMENTS, measure
 from testbed.kernels.measure.all_reduce import predictions, require_gpus
-from testbed.kernels.measure.layers import shard_shape
+from testbed.kernels.measure.bench_inputs import shard_shape
 from testbed.kernels.measure.sweeps import ragged_lens
 
 

@@ -16,12 +16,11 @@ import torch
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.request import Request
-from testbed.kernels.engine.bench import median_us, served_decodes, undisturbed
-from testbed.kernels.engine.clock import Clock
+from testbed.kernels.engine.calibrate import served_decodes, undisturbed
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.plan import FIELDS, FIGURES, KEYS, MACHINE, WORK, Pair, Stage, figures
 from testbed.kernels.engine.ragged import TokenBuffers
-from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
+from testbed.kernels.engine.records import Clock, Iteration, write_csv, write_json, write_run
 from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.serve import fingerprint_of, make_engine
@@ -119,8 +118,8 @@ def measure_software(engine: Callable[[], Engine], path: Path, stage: Stage) -> 
     for num_requests, num_seqs in stage.batches:
         requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
         plain = served_decodes(engine(), requests)
-        beyond = statistics.median(one.duration_s - one.gpu_s for one in plain) * 1e6
-        times = (*(median_us(plain, name) for name in ("duration_s", "gpu_s", "host_s")), beyond)
-        rows.append([num_requests, num_seqs, len(plain), *(round(x, 1) for x in times)])
+        times = [(one.duration_s, one.gpu_s, one.host_s, one.duration_s - one.gpu_s) for one in plain]
+        medians = [round(1e6 * statistics.median(column), 1) for column in zip(*times, strict=True)]
+        rows.append([num_requests, num_seqs, len(plain), *medians])
         print("software", *rows[-1], flush=True)
     write_csv(path, FIELDS, rows)

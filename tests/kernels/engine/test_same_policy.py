@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import tiny_models as tiny  # noqa: E402
 from faulty_policies import SHAPE  # noqa: E402
 
-from testbed.kernels.engine.clock import StepClock  # noqa: E402
-from testbed.kernels.engine.records import write_run  # noqa: E402
+from testbed.kernels.engine.records import StepClock, write_run  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
 
