@@ -7,7 +7,7 @@ packed arguments takes a tenth of the host time.
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from testbed.kernels.launch.compile import load
 from testbed.kernels.launch.launch import HALF, Launch, View, check, check_range, pointers, stream_pointer
 
 MAX_ROWS = 65_535  # of silu_mul's second grid dimension
+# Adds the bias `carried` to x, and normalizes x into y: LayerNorm where the norm has a shift, else RMSNorm.
+Norm = Callable[[Affine, Tensor | None], None]
 CARRIED, GAIN, SHIFT = 2, 3, 4  # indexes of add_norm's vectors among its arguments
 
 
@@ -77,12 +79,6 @@ def _bf16(view: View) -> int:
     return int(view.dtype == "bfloat16")
 
 
-class Norm(Protocol):
-    """Adds the bias `carried` to x, and normalizes x into y: LayerNorm where the norm has a shift, else RMSNorm."""
-
-    def __call__(self, norm: Affine, carried: Tensor | None) -> None: ...
-
-
 class PlainMaths:
     """The operations in torch. x: the residual stream [num_tokens, hidden], changed in place, never empty."""
 
@@ -114,14 +110,10 @@ class PlainMaths:
         torch.addmm(bias, x, weight, out=y)
         y.relu_()
 
-    def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], None]:
+    def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], object]:
         """y = SiLU(gate) * value, where x is gate and value concatenated."""
         gate, value = x.chunk(2, dim=1)
-
-        def multiply() -> None:
-            torch.mul(F.silu(gate), value, out=y)
-
-        return multiply
+        return lambda: torch.mul(F.silu(gate), value, out=y)
 
 
 class FusedMaths(PlainMaths):
@@ -136,7 +128,7 @@ class FusedMaths(PlainMaths):
     def relu_product(self, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> None:
         _addmm_activation(bias, x, weight, out=y)
 
-    def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], None]:
+    def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], object]:
         return partial(bind_silu_mul(y, x), stream_pointer(y))
 
 

@@ -41,11 +41,6 @@ def best_of(logits: Tensor, k: int) -> list[Best]:
     return [sorted(zip(*row, strict=True), key=lambda pair: (-pair[1], pair[0])) for row in rows]
 
 
-def first_candidates(best: Best) -> Survivors:
-    """The candidates after the prompt: its k best next tokens."""
-    return Survivors((), [token for token, _ in best], [score for _, score in best])
-
-
 def survive(totals: list[float], best: list[Best]) -> Survivors:
     """One step: the best k of all continuations; ties by lower parent, then lower token.
 
@@ -108,10 +103,6 @@ class Sampler:
         self.history: list[tuple[int, int, int, int]] = []
         self._beams: dict[int, Beams] = {}
 
-    def expect(self, owners: list[Owner]) -> "Wanted":
-        """Sort the rows of the logits by their owners; called while the device works."""
-        return Wanted(owners, self.parallel)
-
     def sample(self, logits: Tensor, wanted: "Wanted", best: Tensor) -> dict[int, tuple[Replacement, ...]]:
         """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
 
@@ -143,7 +134,7 @@ class Sampler:
         request_id, k = group.request.request_id, len(group.sequences)
         best = best_of(logits, k)
         if not group.num_generated:
-            survivors = first_candidates(best[0])
+            survivors = Survivors((), [token for token, _ in best[0]], [score for _, score in best[0]])
             self._beams[request_id] = Beams(survivors.totals)
             return survivors
         beams = self._beams[request_id]

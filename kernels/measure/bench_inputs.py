@@ -58,23 +58,37 @@ def formed(k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form) -> tuple[La
     return zip(k, v, strict=True), {"window": form.window, "kv_scales": scales}
 
 
-class DecodeInputs:
+class Inputs:
+    """Sequences of given lengths over several layers, in pools of up to `spread` times their blocks."""
+
+    def __init__(self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int, spread: int) -> None:
+        self.shape, self.lens, self.longest = shape, list(lens), max(lens)
+        self.blocks = -(-np.array(lens) // shape.block_size)
+        self.kv_bytes = 4 * sum(lens) * shape.num_kv_heads * shape.head_size
+        used = int(self.blocks.sum())
+        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
+        self.spread = max(1, min(spread, pools.blocks(shape) // (used * self.layers)))
+        self.k_cache, self.v_cache = pools.caches(self.layers, used * self.spread, shape)
+        self.tables = random_tables(np.random.default_rng(seed), self.blocks, used * self.spread)
+        self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
+
+    def sdpa_of(self, queries: Iterable[torch.Tensor], **options: Any) -> Calls:
+        """torch's attention on contiguous memory, by the queries of each layer; equal lengths only."""
+        size = (self.layers, len(self.lens), self.shape.num_kv_heads, self.longest, self.shape.head_size)
+        k, v = (cache.reshape(-1)[: int(np.prod(size))].view(size) for cache in (self.k_cache, self.v_cache))
+        gqa = self.shape.num_heads > self.shape.num_kv_heads
+        attention = partial(torch.nn.functional.scaled_dot_product_attention, enable_gqa=gqa, **options)
+        return [partial(attention, *layer) for layer in zip(queries, k, v, strict=True)]
+
+
+class DecodeInputs(Inputs):
     """One decode batch of given context lengths over several layers, paged and contiguous."""
 
     def __init__(self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int = 0) -> None:
-        rng = np.random.default_rng(seed)
-        self.shape, self.lens, self.longest = shape, list(lens), max(lens)
-        blocks = -(-np.array(lens) // shape.block_size)
-        self.kv_bytes = 2 * sum(lens) * shape.num_kv_heads * shape.head_size * 2
-        used = int(blocks.sum())
-        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
-        num_blocks = used * max(1, min(4, pools.blocks(shape) // (used * self.layers)))
-        self.k_cache, self.v_cache = pools.caches(self.layers, num_blocks, shape)
-        self.tables = random_tables(rng, blocks, num_blocks)
-        capacities = blocks * shape.block_size
-        firsts = (np.cumsum(capacities) - capacities) * (num_blocks // used)
+        super().__init__(pools, shape, lens, seed, spread=4)
+        capacities = self.blocks * shape.block_size
+        firsts = (np.cumsum(capacities) - capacities) * self.spread
         self.extents = torch.from_numpy(np.stack([firsts, capacities], 1).astype(np.int32)).cuda()
-        self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
         size = (self.layers, len(lens), shape.num_heads, shape.head_size)
         self.q = torch.randn(size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
@@ -108,29 +122,16 @@ class DecodeInputs:
 
     def sdpa(self) -> Calls:
         """torch's attention on contiguous memory; equal lengths only."""
-        size = (self.layers, len(self.lens), self.shape.num_kv_heads, self.longest, self.shape.head_size)
-        k, v = (cache.reshape(-1)[: int(np.prod(size))].view(size) for cache in (self.k_cache, self.v_cache))
-        q, gqa = self.q[:, :, :, None], self.shape.num_heads > self.shape.num_kv_heads
-        attention = torch.nn.functional.scaled_dot_product_attention
-        return [partial(attention, *layer, enable_gqa=gqa) for layer in zip(q, k, v, strict=True)]
+        return self.sdpa_of(self.q[:, :, :, None])
 
 
-class PrefillInputs:
+class PrefillInputs(Inputs):
     """One prefill batch of sequences of (new tokens, past tokens) over several layers."""
 
-    def __init__(
-        self, pools: Pools, shape: Shape, news: Sequence[int], pasts: Sequence[int] | None = None, seed: int = 0
-    ) -> None:
-        rng = np.random.default_rng(seed)
-        self.shape, self.news, self.max_new = shape, list(news), max(news)
-        lens = np.array(news) + np.array(pasts if pasts is not None else [0] * len(news))
-        blocks = -(-lens // shape.block_size)
-        num_blocks = int(blocks.sum())
-        self.kv_bytes = 4 * int(lens.sum()) * shape.num_kv_heads * shape.head_size
-        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // num_blocks)
-        self.k_cache, self.v_cache = pools.caches(self.layers, num_blocks, shape)
-        self.tables = random_tables(rng, blocks, num_blocks)
-        self.context_lens = torch.from_numpy(lens.astype(np.int32)).cuda()
+    def __init__(self, pools: Pools, shape: Shape, news: Sequence[int], pasts: Sequence[int] | None = None) -> None:
+        lens = [new + past for new, past in zip(news, pasts or [0] * len(news), strict=True)]
+        super().__init__(pools, shape, lens, seed=0, spread=1)
+        self.max_new = max(news)
         self.starts = torch.from_numpy(np.concatenate([[0], np.cumsum(news)]).astype(np.int32)).cuda()
         self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
@@ -143,13 +144,8 @@ class PrefillInputs:
 
     def sdpa(self) -> Calls:
         """torch's causal attention on contiguous memory; equal lengths without a past only."""
-        size = (len(self.news), self.max_new, -1, self.shape.head_size)
-        q = self.q.view(size).transpose(1, 2)
-        kv = (self.layers, len(self.news), self.shape.num_kv_heads, self.max_new, self.shape.head_size)
-        k, v = (cache.reshape(-1)[: int(np.prod(kv))].view(kv) for cache in (self.k_cache, self.v_cache))
-        options: dict[str, Any] = {"is_causal": True, "enable_gqa": self.shape.num_heads > self.shape.num_kv_heads}
-        attention = torch.nn.functional.scaled_dot_product_attention
-        return [partial(attention, q, *layer, **options) for layer in zip(k, v, strict=True)]
+        q = self.q.view(len(self.lens), self.max_new, -1, self.shape.head_size).transpose(1, 2)
+        return self.sdpa_of([q] * self.layers, is_causal=True)
 
 
 class Layers:

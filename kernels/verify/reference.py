@@ -53,12 +53,7 @@ def paged_decode(
     window: int | None = None,
 ) -> Tensor:  # fmt: skip
     """float64 result of the decode kernels; a sequence without context gives zeros."""
-    out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
-    for i, length in enumerate(context_lens):
-        if length:
-            k, v = (gather(cache, block_tables[i], length).double() for cache in (k_cache, v_cache))
-            out[i] = full_attention(q[i : i + 1].double(), k, v, window=window)[0]
-    return out
+    return paged_prefill(q, k_cache, v_cache, block_tables, [1] * len(q), context_lens, window)
 
 
 def paged_prefill(
@@ -68,8 +63,9 @@ def paged_prefill(
     """float64 result of the prefill kernel."""
     out, start = torch.zeros(q.shape, dtype=torch.float64, device=q.device), 0
     for i, (num_new, length) in enumerate(zip(query_lens, context_lens, strict=True)):
-        k, v = (gather(cache, block_tables[i], length).double() for cache in (k_cache, v_cache))
-        out[start : start + num_new] = full_attention(q[start : start + num_new].double(), k, v, window=window)
+        if length:
+            k, v = (gather(cache, block_tables[i], length).double() for cache in (k_cache, v_cache))
+            out[start : start + num_new] = full_attention(q[start : start + num_new].double(), k, v, window=window)
         start += num_new
     return out
 
