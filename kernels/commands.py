@@ -154,7 +154,8 @@ def calibrate(argv: list[str]) -> None:
     options = this.parse_args(argv)
     models = _checked(options)
     sections = on_gpu("measure.profile_sections", "calibrate")
-    sections.require_verified(options.rounds)
+    if not on_gpu("verify.verify_attention", "calibrate").verify(options.rounds):
+        raise SystemExit("a kernel disagrees with its reference: nothing was measured")
     reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
     for name, num_gpus in models:
         started = time.monotonic()

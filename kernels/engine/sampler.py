@@ -121,7 +121,12 @@ class Sampler:
             survivors = self._search(logits[rows], group, members)
             if survivors is not None:
                 parents[request_id] = survivors.parents
-                self._go_on(group, survivors)
+                before = [buffers[seq.seq_id] for seq in group.sequences]
+                for parent, child in survivors.parents:
+                    buffers[group.sequences[child].seq_id] = list(before[parent])
+                    self.history.append((request_id, group.num_generated + 1, parent, child))
+                for seq, token in zip(group.sequences, survivors.tokens, strict=True):
+                    buffers[seq.seq_id].append(token)
         return parents
 
     def end(self, group: SequenceGroup) -> list[float]:
@@ -133,26 +138,16 @@ class Sampler:
         """The next step of a beam; None while recompute lacks the scores of other candidates."""
         request_id, k = group.request.request_id, len(group.sequences)
         best = best_of(logits, k)
-        if not group.num_generated:
+        if group.num_generated:
+            beams = self._beams[request_id]
+            beams.held.update(zip(members, best, strict=True))
+            if len(beams.held) < k:
+                return None
+            survivors = survive(beams.totals, [beams.held[i] for i in range(k)])
+        else:
             survivors = Survivors((), [token for token, _ in best[0]], [score for _, score in best[0]])
-            self._beams[request_id] = Beams(survivors.totals)
-            return survivors
-        beams = self._beams[request_id]
-        beams.held.update(zip(members, best, strict=True))
-        if len(beams.held) < k:
-            return None
-        survivors = survive(beams.totals, [beams.held[i] for i in range(k)])
         self._beams[request_id] = Beams(survivors.totals)
         return survivors
-
-    def _go_on(self, group: SequenceGroup, survivors: Survivors) -> None:
-        tokens, seqs = self.token_buffers.tokens, group.sequences
-        before = [tokens[seq.seq_id] for seq in seqs]
-        for parent, child in survivors.parents:
-            tokens[seqs[child].seq_id] = list(before[parent])
-            self.history.append((group.request.request_id, group.num_generated + 1, parent, child))
-        for seq, token in zip(seqs, survivors.tokens, strict=True):
-            tokens[seq.seq_id].append(token)
 
 
 class Wanted:

@@ -52,9 +52,8 @@ class Report:
 
     def add(self, what: str, case: str, value: str, goal: str, met: bool | None, *times: Time) -> None:
         """Add and print one result; met is None where there is no goal. Its text has a row with the first time."""
-        prose = dict(
-            zip(PROSE, (what, case, value, goal, "" if met is None else "met" if met else "MISSED"), strict=True)
-        )
+        verdict = "" if met is None else "met" if met else "MISSED"
+        prose = dict(zip(PROSE, (what, case, value, goal, verdict), strict=True))
         print(" | ".join(prose.values()), flush=True)
         self.rows.append(prose | (times[0] if times else {}))
         self.rows += [{"what": what, "case": case, **time} for time in times[1:]]
@@ -62,9 +61,8 @@ class Report:
     def write(self, folder: Path, device: dict[str, object]) -> None:
         """Write CSV and Markdown, with device and date in the header."""
         about = in_words(device)
-        write_rows(
-            folder / "h200.csv", [{name: row.get(name, "") for name in (*PROSE, *COLUMNS)} for row in self.rows], about
-        )
+        table = [{name: row.get(name, "") for name in (*PROSE, *COLUMNS)} for row in self.rows]
+        write_rows(folder / "h200.csv", table, about)
         rows = [PROSE, ("---",) * 5, *([row[name] for name in PROSE] for row in self.rows if "verdict" in row)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
@@ -76,17 +74,15 @@ def name_of(shape: Shape) -> str:
     return f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
 
 
-def timed(kernel: str, timing: Timing, shape: Shape, batch: int, context: int, spread: str = "equal") -> Time:
+def timed(
+    kernel: str, timing: Timing, shape: Shape, batch: int | str = "", context: int | str = "", spread: str = "equal"
+) -> Time:
     """A timing with its shape and its batch."""
-    return with_shape(kernel, timing, shape, spread=spread, batch=batch, context=context)
-
-
-def with_shape(kernel: str, timing: Timing, shape: Shape, **more: object) -> Time:
-    """A timing with its shape."""
     times = {name: round(us, 3) for name, us in asdict(timing).items()}
     sizes = {name: getattr(shape, name) for name in ("num_heads", "num_kv_heads", "head_size")}
     block_size = "" if kernel in ("contiguous", "torch") else shape.block_size
-    return {"kernel": kernel, **times, **sizes, "block_size": block_size, **more}
+    where = {"block_size": block_size, "spread": spread, "batch": batch, "context": context}
+    return {"kernel": kernel, **times, **sizes, **where}
 
 
 def bench_correctness(report: Report, rounds: int) -> bool:
@@ -101,20 +97,16 @@ def bench_correctness(report: Report, rounds: int) -> bool:
     return passed
 
 
-def paging_cost(inputs: DecodeInputs) -> tuple[Timing, Timing, float]:
-    """Paged and contiguous times, and the median relative difference of alternating pairs."""
-    pairs = [(time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us) for _ in range(5)]
-    paged, contiguous = (Timing.of(column) for column in np.transpose(pairs))
-    return paged, contiguous, float(np.median([p / c - 1 for p, c in pairs]))
-
-
 def bench_paging(report: Report, pools: Pools) -> None:
     """Claim 2: the extra time of paging, at the shapes of Fig. 18a and on ragged batches."""
     cases = [(f"{n}x{length}", "equal", n, length) for n, length in FIG_18A]
     cases += [(f"ragged, {n} sequences of mean {m}", "ragged", n, m) for n in (8, 32, 128) for m in (128, 400)]
     for name, spread, n, length in cases:
         lens = [length] * n if spread == "equal" else sweeps.ragged_lens(n, length, 2048)
-        paged, contiguous, cost = paging_cost(DecodeInputs(pools, MHA, lens))
+        inputs = DecodeInputs(pools, MHA, lens)
+        pairs = [(time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us) for _ in range(5)]
+        paged, contiguous = (Timing.of(column) for column in np.transpose(pairs))
+        cost = float(np.median([p / c - 1 for p, c in pairs]))
         text = f"{paged.median_us:.1f} us paged, {contiguous.median_us:.1f} us contiguous: {cost:+.1%}"
         times = (timed(*one, MHA, n, length, spread) for one in (("paged", paged), ("contiguous", contiguous)))
         report.add("paging cost", name, text, "at most 5%", cost <= 0.05, *times)
@@ -175,17 +167,15 @@ def bench_swap(report: Report) -> None:
     token_bytes = planes * heads * size * 2
     for block_size, count in ((16, 1024), *((b, 1024 // b) for b in sweeps.BLOCK_SIZES)):
         shape = Shape(model.num_heads, heads, size, block_size)
-        pool, host = (
-            device.view(planes, -1, heads, block_size, size),
-            pinned.view(-1, planes, heads, block_size, size),
-        )
+        pool = device.view(planes, -1, heads, block_size, size)
+        host = pinned.view(-1, planes, heads, block_size, size)
         for method, direction, _, _, *us in sweeps.swap(pool, host, [count]):
             timing = Timing(*map(float, us))
             rate = count * block_size * token_bytes / timing.median_us / 1e3
             goals = method == "fused" and count == 1024 and block_size == 16
             case = f"{method}, {direction}, {count} blocks of {block_size} tokens"
             goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if goals else ("", None)
-            time = with_shape(str(method), timing, shape, direction=direction, num_blocks=count)
+            time = timed(str(method), timing, shape, spread="") | {"direction": direction, "num_blocks": count}
             report.add("swap", case, f"{timing.median_us / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
 
 
