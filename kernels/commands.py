@@ -18,7 +18,7 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 MEASUREMENTS = {
     "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products"),
-    "cache-forms": ("measure.cache_forms", "attention with caches of e4m3 and with windows, next to fp16 and torch"),
+    "cache-forms": ("measure.bench_kernels", "attention with caches of e4m3 and with windows, next to fp16 and torch"),
     "ladder": ("ladder.measure", "decode attention in five steps, each checked first"),
     "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
     "transfers": ("measure.transfers", "transfers by number of extents, bytes and block size"),

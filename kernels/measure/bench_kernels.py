@@ -1,17 +1,25 @@
-"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model."""
+"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model.
 
+`testbed measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and torch, in one run.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from testbed.command_line import Parser
 from testbed.core.shapes import read_model
 from testbed.kernels.measure import sweeps
-from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.timing import Timing, fingerprint, in_words, time_graph, warm_up, write_rows
-from testbed.kernels.verify.reference import Shape
+from testbed.kernels.measure.bench_inputs import PLAIN, DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up, write_rows
+from testbed.kernels.verify.reference import Form, Shape
 from testbed.kernels.verify.verify_attention import verify
 
 MHA, GQA, SMALL, LARGE = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64), Shape(64, 8, 128)
@@ -67,11 +75,6 @@ class Report:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
-
-
-def name_of(shape: Shape) -> str:
-    """The heads of a shape as text."""
-    return f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
 
 
 def timed(
@@ -138,11 +141,12 @@ def bench_decode(report: Report, pools: Pools) -> None:
         inputs = DecodeInputs(pools, shape, [context] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         rate = inputs.kv_bytes / ours.median_us * 1e6
+        words = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
         share = f", {rate / READ_BANDWIDTH:.0%} of the read bandwidth" if inputs.kv_bytes > 600e6 else ""
         met = ours.median_us <= goal and (not share or rate >= 0.92 * READ_BANDWIDTH)
         text = f"{ours}, {rate / 1e12:.2f} TB/s{share}; torch here {other.median_us:.1f} us"
         times = timed("paged", ours, shape, n, context), timed("torch", other, shape, n, context)
-        report.add("decode", f"{name_of(shape)} {n}x{context}", text, f"{goal} (torch {torch_goal})", met, *times)
+        report.add("decode", f"{words} {n}x{context}", text, f"{goal} (torch {torch_goal})", met, *times)
 
 
 def bench_prefill(report: Report, pools: Pools) -> None:
@@ -153,9 +157,10 @@ def bench_prefill(report: Report, pools: Pools) -> None:
         flops = 2 * n * length * (length + 1) * shape.head_size * shape.num_heads
         text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other.median_us:.1f} us"
         times = timed("paged", ours, shape, n, length), timed("torch", other, shape, n, length)
+        words = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
         goals = f"{goal}, and {CONTIGUOUS:.2f} of torch here"
         met = ours.median_us <= min(goal, CONTIGUOUS * other.median_us)
-        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, goals, met, *times)
+        report.add("prefill", f"{words} {n}x{length}", text, goals, met, *times)
 
 
 def bench_swap(report: Report) -> None:
@@ -194,3 +199,52 @@ def bench(out: Path, rounds: int) -> None:
     torch.cuda.empty_cache()
     bench_swap(report)
     report.write(out, device)
+
+
+FP8, WINDOW = Form(True), 1024
+Case = tuple[str, Shape, int, int, Form, tuple[int, Form], float | None]
+# (kind, shape, sequences, tokens, form, tokens and form of the base, goal of the ratio)
+CASES: list[Case] = [
+    *(("decode", GQA, n, length, FP8, (length, PLAIN), 0.60 if n == 32 and length > 1024 else None)
+      for n, length in ((32, 1024), (32, 4096), (32, 16384), (8, 8192), (1, 16384))),
+    ("decode", MHA, 32, 1024, FP8, (1024, PLAIN), None),
+    ("decode", SMALL, 32, 1024, FP8, (1024, PLAIN), None),
+    *(("decode", GQA, 32, length, Form(False, WINDOW), (WINDOW, PLAIN), 1.10) for length in (1024, 4096, 16384)),
+    ("decode", GQA, 32, 4096, Form(True, WINDOW), (WINDOW, FP8), 1.10),
+    *(("prefill", GQA, n, length, FP8, (length, PLAIN), None) for n, length in ((1, 4096), (4, 1024))),
+    *(("prefill", GQA, 1, length, Form(fp8, WINDOW), (length, Form(fp8)), None)
+      for length in (4096, 16384) for fp8 in (False, True)),
+]  # fmt: skip
+
+
+def rows(options: Namespace) -> Iterator[Sequence[Any]]:
+    """Check all kernels, then time the cases; base and torch's attention on as many tokens right before each."""
+    if options.rounds and not verify(options.rounds, partial(print, file=sys.stderr)):
+        raise SystemExit("a kernel disagrees with its reference: nothing was timed")
+    pools = Pools(12 << 30)
+    for kind, shape, batch, tokens, form, (base_tokens, base_form), goal in CASES:
+        make: Callable[..., DecodeInputs | PrefillInputs] = DecodeInputs if kind == "decode" else PrefillInputs
+        base_inputs = make(pools, shape, [base_tokens] * batch)
+        theirs, base = time_graph(base_inputs.sdpa()), time_graph(base_inputs.paged(base_form))
+        del base_inputs
+        own = time_graph(make(pools, shape, [tokens] * batch).paged(form))
+        torch.cuda.empty_cache()
+        ratio = own.median_us / base.median_us
+        types = ["e4m3" if x.fp8 else "fp16" for x in (form, base_form)]
+        heads = f"{shape.num_heads}/{shape.num_kv_heads}"
+        yield (kind, heads, shape.head_size, batch, tokens, types[0], form.window or "", own.median_us, own.low_us,
+               own.high_us, f"{types[1]} {batch}x{base_tokens}", base.median_us, theirs.median_us, ratio, goal or "",
+               "" if goal is None else ratio <= goal)  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    """Rounds of checks."""
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none")
+
+
+ABOUT = """Attention with caches of e4m3 and with sliding windows, next to fp16 caches and torch, in one run.
+
+A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that ratio.
+"""
+FORMS = "kind,heads,head_size,batch,tokens,cache,window,median_us,low_us,high_us,base,base_us,torch_us,ratio,goal,met"
+MEASUREMENT = Measurement(ABOUT, FORMS, rows, add_arguments)

@@ -10,8 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
 from testbed.kernels.measure import bench_kernels
-from testbed.kernels.measure.bench_kernels import COLUMNS, PROSE, Report
-from testbed.kernels.measure.cache_forms import CASES
+from testbed.kernels.measure.bench_kernels import CASES, COLUMNS, PROSE, Report
 from testbed.kernels.measure.timing import Timing
 from testbed.kernels.verify.reference import Shape
 
