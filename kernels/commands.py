@@ -3,18 +3,22 @@
 Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been parsed.
 """
 
-from argparse import RawDescriptionHelpFormatter
+import time
+from argparse import Namespace, RawDescriptionHelpFormatter
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from testbed.command_line import Parser
 from testbed.core.errors import InputError
+from testbed.core.shapes import check_plain, read_model
+from testbed.cost.sections import dump, read_profile
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 MEASUREMENTS = {
     "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products"),
-    "cache-forms": ("measure.cache_forms", "attention with caches of e4m3 and with windows, next to fp16 and torch"),
+    "cache-forms": ("measure.bench_kernels", "attention with caches of e4m3 and with windows, next to fp16 and torch"),
     "ladder": ("ladder.measure", "decode attention in five steps, each checked first"),
     "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
     "transfers": ("measure.transfers", "transfers by number of extents, bytes and block size"),
@@ -68,7 +72,7 @@ def measure(argv: list[str]) -> None:
     name = this.parse_args(argv[:1]).name
     find = on_gpu if {"-h", "--help"}.isdisjoint(argv) else imported
     found = find(MEASUREMENTS[name][0], f"measure {name}").MEASUREMENT
-    imported("measure.table", f"measure {name}").print_rows(name, found, argv[1:])
+    imported("measure.timing", f"measure {name}").print_rows(name, found, argv[1:])
 
 
 def verify_engine(argv: list[str]) -> int:
@@ -102,3 +106,72 @@ def pairs(argv: list[str]) -> None:
     missing = on_gpu("engine.pairs.run", "pairs").run_pairs(PAIRS, device(), options.out, options.limit_s)
     if missing:
         raise InputError(f"{', '.join(missing)}: no result")
+
+
+def _checked(options: Namespace) -> list[tuple[str, int]]:
+    """Every model with its degree; raises InputError unless each can be measured and written."""
+    models = [_degree_of(entry, options.tp) for entry in options.model]
+    if options.engine and any(num_gpus > 1 for _, num_gpus in models):
+        raise InputError("--engine: the engine runs on one GPU (leave --tp out)")
+    if options.rounds < 1:
+        raise InputError(f"--rounds {options.rounds}: must be at least 1")
+    if len(models) > 1 and not options.out.is_dir():
+        raise InputError(f"--out {options.out}: several models need a folder that exists")
+    if not options.out.parent.is_dir():
+        raise InputError(f"--out {options.out}: there is no folder {options.out.parent}")
+    if options.all_reduce and not Path(options.all_reduce).is_file():
+        raise InputError(f"--all-reduce {options.all_reduce}: no such file")
+    return models
+
+
+def _degree_of(entry: str, default: int) -> tuple[str, int]:
+    """NAME or NAME:TP as name and tensor-parallel degree, which must divide the model's heads."""
+    name, _, text = entry.partition(":")
+    model = read_model(name)
+    degree = int(text) if text.isdecimal() else default if not text else 0
+    check_plain(model, "the calibration")
+    if degree < 1 or model.num_heads % degree or model.num_kv_heads % degree:
+        heads = f"{model.num_heads} heads and {model.num_kv_heads} heads of K and V"
+        raise InputError(f"{entry}: tensor-parallel degree {text or default} does not divide {name}'s {heads}")
+    return name, degree
+
+
+def calibrate(argv: list[str]) -> None:
+    """Check the arguments, then measure: the kernels first, then a profile for each model."""
+    this = Parser(
+        "calibrate",
+        "measure this machine's GPU into a cost profile.\n\nAll kernels are verified first, then swept, and the fit is "
+        "tested on batches outside the sweep. With --engine some sections of the shipped profile are measured, and the "
+        "others stay. The command needs torch, CuPy and an NVIDIA GPU; it checks its arguments before it imports them.",
+    )
+    this.add_argument("--model", required=True, nargs="+", help="a model that ships (testbed list model), or NAME:TP")
+    this.add_argument("--tp", type=int, default=1, help="tensor-parallel degree (default: 1)")
+    this.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
+    this.add_argument("--all-reduce", help="profile with the all-reduces, if this machine has only one GPU")
+    this.add_argument("--engine", action="store_true", help="measure the sections without attention on the GPU "
+                      "engine's layers, and whole iterations; keep the rest of the shipped profile")  # fmt: skip
+    this.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring (default: 1)")
+    options = this.parse_args(argv)
+    models = _checked(options)
+    sections = on_gpu("measure.profile_sections", "calibrate")
+    if not on_gpu("verify.verify_attention", "calibrate").verify(options.rounds):
+        raise SystemExit("a kernel disagrees with its reference: nothing was measured")
+    reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
+    for name, num_gpus in models:
+        started = time.monotonic()
+        if options.engine:
+            profile = on_gpu("engine.calibrate", "calibrate --engine").with_engine_sections(name)
+        else:
+            profile = sections.whole_profile(read_model(name), num_gpus, reduced)
+        path = options.out / sections.file_name(profile) if options.out.is_dir() else options.out
+        path.write_text(dump(profile))
+        seconds = time.monotonic() - started
+        print(f"{name} tp {num_gpus}: {_summary(profile)}; {seconds:.0f} s -> {path.name}", flush=True)
+
+
+def _summary(profile: dict[str, Any]) -> str:
+    """The errors of the fit; without a fit, how the layers were measured."""
+    if not (fit := profile.get("fit")):
+        return str(profile["sections"]["linear"]["note"])
+    errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
+    return f"{errors} on {fit['num_batches']} unseen ragged batches"

@@ -50,10 +50,9 @@ SHARED = {  # modules of several commands, whose functions have the commands' na
     "experiments.commands.show": "compare report show-memory timeline",
     "experiments.commands.speed": "capacity bench",
     "experiments.commands.validations": "validate-batches validate-costs validate-pairs validate-transfers",
-    "kernels.commands": "bench-kernels pairs verify-engine measure",
+    "kernels.commands": "calibrate bench-kernels pairs verify-engine measure",
 }
 ELSEWHERE = {name: f"{module}:{name.replace('-', '_')}" for module, names in SHARED.items() for name in names.split()}
-ELSEWHERE["calibrate"] = "kernels.measure.calibrate:main"
 HELP_TEXT = """usage: testbed [--debug] COMMAND ...
 
 A testbed for KV-cache memory management in LLM serving.

@@ -20,9 +20,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import write_everything
 from testbed.experiments.runs.whole_files import SUMMARY, whole, write_json, write_text
-from testbed.kernels.engine.pairs.figures import FIGURES, figures
-from testbed.kernels.engine.pairs.plan import KNEE, LOADS, PAIRS, SERIES, Pair, Stage
-from testbed.kernels.engine.pairs.software import read_software
+from testbed.kernels.engine.pairs.plan import FIGURES, KNEE, LOADS, PAIRS, SERIES, Pair, Stage, figures, read_software
 from testbed.run import run
 
 INDEX = ["pair", "about", "load"]

@@ -3,37 +3,137 @@
 `testbed calibrate` measures layers in torch, operation by operation, and one kind of work at a time. With --engine all
 layers of the real model run in sequence as in an iteration, fused and with RoPE, the largest token counts first and
 without a pause: under load, at the clock that the power limit allows, which the note records. Then whole iterations
-are served; their time beyond the sum of all sections becomes a section: `launched_eager` for iterations with a prompt,
-which run kernel by kernel, and `launched_graph` for decodes, which run as a CUDA graph. Decode batches are padded to
-the sizes of CUDA graphs (cuda_graph_sizes). Attention, moves and the other sections do not change.
+are served, decodes as graphs, prompts eagerly; their time beyond the sum of all sections (transfers of arrays, late
+launches, kernels that wait for each other) becomes a section: `launched_eager` for iterations with a prompt, which run
+kernel by kernel, and `launched_graph` for decodes, which run as a CUDA graph. Decode batches are padded to the sizes
+of CUDA graphs (cuda_graph_sizes). Attention, moves and the other sections do not change.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Request
 from testbed.core.shapes import read_model
-from testbed.core.specs import ModelSpec
-from testbed.cost.model import CostModel
+from testbed.cost.model import CostModel, Work
 from testbed.cost.profile import Choices, ProfileCost
-from testbed.kernels.engine.architecture import of_spec
-from testbed.kernels.engine.assemble import Options
-from testbed.kernels.engine.bench import DECODES, Bench, beyond, decodes_alone, free, prompts_with_decodes
+from testbed.kernels.engine.architecture import Architecture, of_spec
+from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.graphs import BUCKETS
 from testbed.kernels.engine.maths import FusedMaths
-from testbed.kernels.engine.network import Network, Pass
-from testbed.kernels.engine.plain_attention import Attention
+from testbed.kernels.engine.network import Attention, Network, Pass
 from testbed.kernels.engine.ragged import Ragged
-from testbed.kernels.engine.weights import random_weights
-from testbed.kernels.measure.fingerprint import fingerprint
+from testbed.kernels.engine.records import Iteration
+from testbed.kernels.engine.serve import Options, assemble
+from testbed.kernels.engine.weights import Weights, random_weights
 from testbed.kernels.measure.profile_sections import PER_LAYER, section, shipped
-from testbed.kernels.measure.sweeps import REPLAYS, Point, point, swept
-from testbed.kernels.measure.timing import time_graph, warm_up
-from testbed.memory.contiguous.contiguous import ContiguousOracle
+from testbed.kernels.measure.sweeps import REPLAYS, Point, point, ragged_lens, swept
+from testbed.kernels.measure.timing import Timing, fingerprint, time_graph, warm_up
+from testbed.memory.contiguous.contiguous import Contiguous, ContiguousOracle
 from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute
+
+CONTEXT, LONGEST, STEPS, SETTLING = 480, 1984, 64, 4
+DECODES, VISITS, BLOCK = 16, 9, 16
+Kind = Callable[[PoolSpec], MemoryPolicy]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loaded model, and the options of its engines."""
+
+    arch: Architecture
+    weights: Weights
+    options: Options
+
+    def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> Engine:
+        """An engine for num_seqs concurrent requests; the pool allows for buddy extents of twice their length."""
+        lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
+        times = 2 if isinstance(kind, type) and issubclass(kind, Contiguous) else 1
+        pool = PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
+        scheduler = MixedPrefill(kind(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs)
+        options = replace(self.options, graphs=min(self.options.graphs, num_seqs))
+        return assemble(scheduler, pool, self.arch, self.weights, options)
+
+
+def free() -> None:
+    """Free unreferenced memory, also on the GPU: an engine's parts reference each other, and GiBs of pools."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, whose pauses would add to measured times."""
+    free()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def served_decodes(engine: Engine, requests: list[Request]) -> list[Iteration]:
+    """The iterations in which all sequences of the requests decode, after a warm-up."""
+    with undisturbed():
+        works = engine.serve(requests).iterations
+    num_seqs = sum(request.num_seqs for request in requests)
+    return [one for one in works if one.work.decode_seqs == num_seqs and not one.work.prefill][SETTLING:]
+
+
+def decodes_alone(bench: Bench, kind: Kind, batch: int) -> list[Iteration]:
+    """Iterations in which `batch` sequences of ragged lengths decode, CONTEXT tokens on average."""
+    lengths = ragged_lens(batch, CONTEXT - STEPS // 2, LONGEST)
+    requests = [Request(i, 0, length, STEPS) for i, length in enumerate(lengths)]
+    free()
+    return served_decodes(bench.engine(kind, requests, batch), requests)
+
+
+def prompts_with_decodes(bench: Bench, lengths: Iterable[int], cost: CostModel) -> dict[int, list[Iteration]]:
+    """Iterations with one prompt and DECODES decodes, by the prompt's length.
+
+    Prompts arrive so that iterations with a prompt take half of the time, which gives the load and the clock of a busy
+    server.
+    """
+    visitors, end_s = visits(list(lengths), cost)
+    steps = int(end_s * PS / cost.iteration(Work(DECODES, DECODES * CONTEXT, CONTEXT))) + 1
+    state = [Request(i, 0, CONTEXT, steps) for i in range(DECODES)]
+    engine = bench.engine(Paged, [*state, *visitors], DECODES + 1)
+    engine.serve([*state, *visitors])
+    found: dict[int, list[Iteration]] = {length: [] for length in lengths}
+    for one in engine.records.iterations:
+        prefill = one.work.prefill
+        if one.work.decode_seqs == DECODES and len(prefill) == 1 and prefill[0][1] == 0 and prefill[0][0] in found:
+            found[prefill[0][0]].append(one)
+    return found
+
+
+def visits(lengths: list[int], cost: CostModel) -> tuple[list[Request], float]:
+    """VISITS rounds of prompts with one output token each, and the time in s when the last has ended."""
+    at_ps = 4 * cost.iteration(Work(prefill=((CONTEXT * DECODES, 0),)))  # the decodes run steadily
+    requests: list[Request] = []
+    for length in lengths * VISITS:
+        requests.append(Request(DECODES + len(requests), at_ps, length, 1))
+        at_ps += 2 * cost.iteration(Work(DECODES, DECODES * CONTEXT, CONTEXT, prefill=((length, 0),)))
+    return requests, at_ps / PS
+
+
+def beyond(iterations: list[Iteration], cost: CostModel) -> Timing:
+    """Microseconds of GPU time beyond the cost model: median, and the 10th and 90th percentile."""
+    if not iterations:
+        raise InputError("measured iterations: there are none (the pool or the model's max_len is too small)")
+    return Timing.of([one.gpu_s * 1e6 - cost.iteration(one.work) / 1e6 for one in iterations])
+
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
 TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128), *range(2816, 4097, 256))
@@ -129,12 +229,17 @@ def embedding_points(network: Network) -> list[Point]:
 def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, Any]:
     """Time of whole iterations beyond the profile's other sections, with a prompt and of decodes alone."""
     bench = Bench(network.arch, network.weights, OPTIONS)
-    cost = kernels_of(profile, network.arch.spec, "paged", "equal")
+
+    def kernels(kernel: str, spread: str) -> CostModel:
+        choices = Choices(kernel=kernel, spread=spread, overhead_s=0.0)
+        return ProfileCost(network.arch.spec, None, profile, choices)
+
+    cost = kernels("paged", "equal")
     served = prompts_with_decodes(bench, PROMPTS, cost)
     eager = [point(length + DECODES, timing=beyond(found, cost)) for length, found in served.items()]
     graph = []
     for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
-        cost = kernels_of(profile, network.arch.spec, kernel, "ragged")
+        cost = kernels(kernel, "ragged")
         for batch in BATCHES:
             graph.append(point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), cost)))
     note = "whole iterations as served, beyond the kernels of the other sections"
@@ -142,8 +247,3 @@ def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, An
         "launched_eager": section("an iteration with a prompt and decodes", ("num_tokens",), eager, note),
         "launched_graph": section("an iteration of decodes alone", ("kernel", "num_seqs"), graph, note),
     }
-
-
-def kernels_of(profile: dict[str, Any], spec: ModelSpec, kernel: str, spread: str) -> CostModel:
-    """The sum of the measured kernels, without software time."""
-    return ProfileCost(spec, None, profile, Choices(kernel=kernel, spread=spread, overhead_s=0.0))

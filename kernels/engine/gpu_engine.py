@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED, Affine, Work
-from testbed.kernels.engine.clock import Clock, Timer
-from testbed.kernels.engine.records import Iteration, Records
+from testbed.kernels.engine.records import Clock, Iteration, Records, Timer
 from testbed.kernels.engine.runner import Runner
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import SyntheticBeams

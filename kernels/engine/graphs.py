@@ -33,7 +33,12 @@ class Captured:
         self._run: Callable[[], Tensor] = lambda: network.logits(there["tokens"], there["positions"], None, attention)
         attention.open_decodes(there, longest)
         self._places: list[Place] = []
-        self._warm()
+        stream = torch.cuda.Stream()  # a run before the capture
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
         with torch.inference_mode(), torch.cuda.graph(self._graph, pool=memory):
             self._logits = self._run()
 
@@ -50,14 +55,6 @@ class Captured:
         self.arrays.send()
         self._graph.replay()
         return self._logits[:num_seqs]
-
-    def _warm(self) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.inference_mode(), torch.cuda.stream(stream):
-            self._run()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
 
 
 class DecodeGraphs:

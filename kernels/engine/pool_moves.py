@@ -1,21 +1,25 @@
-"""Performs a policy's copies on the device, and moves between the device and the tiers below, in torch."""
+"""Performs a policy's copies on the device, and its moves between tiers: in torch, and by kernels and copy engines."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from testbed.core.errors import PlugInError
-from testbed.core.slots import DEVICE, Copy, Extent, Move, Ops, Transfer
+from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops, Transfer
 from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
 from testbed.kernels.engine.records import SwapTime
+from testbed.kernels.launch import cache_ops
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks, copies_of_runs, issue
 
 Pairs = list[tuple[int, int]]
+Ends = tuple[torch.cuda.Event, torch.cuda.Event]  # of work on the device's blocks, and of the whole move
 
 
 class Moves:
-    """The operations at once; a transfer in the background has landed when the next one of its calls asks.
+    """The operations at once; a transfer in the background has landed when the next call asks.
 
     `live` lists the tables of all sequences on the device; only extents need them, to find a slot's owner.
     """
@@ -24,7 +28,8 @@ class Moves:
         self.pools = pools
         self.layout = layout
         self.live = live
-        self._landed: list[int] = []
+        self._pending: dict[int, torch.cuda.Event | None] = {}  # ends of transfers; None where it is over
+        self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
 
     def perform(self, ops: Ops) -> None:
         """Perform copies, then moves, in the policy's order; operations counted in `extra` move no bytes."""
@@ -37,20 +42,22 @@ class Moves:
         """Begin transfers in the background, after all operations so far."""
         for move_id, move in transfers:
             self.swap(move)
-            self._landed.append(move_id)
+            self._pending[move_id] = None
 
     @property
     def num_pending(self) -> int:
         """Transfers that `take_landed` has not returned yet."""
-        return len(self._landed)
+        return len(self._pending)
 
     def has_landed(self) -> bool:
         """Whether one of these has ended."""
-        return bool(self._landed)
+        return any(ended is None or ended.query() for ended in self._pending.values())
 
     def take_landed(self) -> list[int]:
         """The transfers that have ended since the last call."""
-        landed, self._landed = self._landed, []
+        landed = [move_id for move_id, ended in self._pending.items() if ended is None or ended.query()]
+        for move_id in landed:
+            del self._pending[move_id]
         return landed
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
@@ -73,7 +80,9 @@ class Moves:
 
     def swap_times(self) -> list[SwapTime]:
         """Every swap and transfer so far, after it has ended; none where they are not timed."""
-        return []
+        if self._timed:
+            torch.cuda.synchronize()
+        return [one._replace(seconds=begin.elapsed_time(end) / 1e3) for one, begin, end in self._timed]
 
     def wait(self) -> None:
         """Make later device work wait for all operations so far, also for swaps on another stream."""
@@ -134,3 +143,91 @@ def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
 def whole(copies: tuple[Copy, ...], size: int) -> tuple[Copy, ...]:
     """Copies from block starts, rounded up to whole blocks: the rest of a target block has no tokens yet."""
     return tuple(Copy(c.src, c.dst, -(-c.length // size) * size) for c in copies)
+
+
+class CudaMoves(Moves):
+    """Copies by the fused kernel; blocks that change tiers are gathered on the GPU, one transfer per run below.
+
+    After a swap the compute stream waits only until blocks have been gathered, not until they have reached the host; it
+    never waits for a transfer in the background. Loads and stores have a stream each, for a link carries both ways.
+    """
+
+    def __init__(self, pools: Pools, layout: Layout, live: Callable[[], Iterable[list[Extent]]]) -> None:
+        super().__init__(pools, layout, live)
+        self._needed: torch.cuda.Event | None = None
+        self._swaps, self._loads, self._stores = (torch.cuda.Stream() for _ in range(3))
+        if not isinstance(layout, Extents):  # load the kernels now: the block is written as it is
+            pool = pools.blocks(layout.block_size)
+            staging = pool[:, :1].transpose(0, 1).contiguous()
+            cache_ops.scatter_blocks(pool, staging, _ids([0], pool))
+            cache_ops.gather_blocks(staging, pool, _ids([0], pool))
+
+    def copy(self, copies: tuple[Copy, ...]) -> None:
+        """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
+        self.wait()
+        size = self.layout.block_size
+        if isinstance(self.layout, Extents) or any(c.src % size or c.dst % size for c in copies):
+            super().copy(copies)
+            return
+        pool = self.pools.blocks(size)
+        for group in independent(whole(copies, size)):
+            pairs = [(c.src // size + i, c.dst // size + i) for c in group for i in range(c.length // size)]
+            for first in range(0, len(pairs), MAX_GRID):
+                cache_ops.copy_blocks(pool, _ids(pairs[first : first + MAX_GRID], pool))
+
+    def swap(self, move: Move) -> None:
+        """See Moves; blocks are gathered before the compute stream writes them again."""
+        self._needed, _ = self._cross(move, self._swaps)
+
+    def begin(self, transfers: Iterable[Transfer]) -> None:
+        """See Moves; what a swap has just written below may be read."""
+        for move_id, move in transfers:
+            stream = self._loads if move.target == DEVICE else self._stores
+            stream.wait_stream(self._swaps)
+            _, self._pending[move_id] = self._cross(move, stream)
+
+    def wait(self) -> None:
+        if self._needed is not None:
+            torch.cuda.current_stream().wait_event(self._needed)
+            self._needed = None
+
+    def settle(self) -> None:
+        """See Moves; transfers to the host may still run."""
+        torch.cuda.current_stream().synchronize()
+
+    def _cross(self, move: Move, stream: torch.cuda.Stream) -> Ends:
+        """Move blocks on a stream, after the compute stream's work so far."""
+        tier, pairs = self.block_pairs(move)
+        size = self.layout.block_size
+        pool, below = self.pools.blocks(size), self.pools.blocks_below(tier, size)
+        out, into = ("out", "in") if tier == HOST else ("store", "load")
+        way = into if move.target == DEVICE else out
+        stream.wait_stream(torch.cuda.current_stream())
+        if not pairs:
+            return stream.record_event(), stream.record_event()
+        with torch.cuda.stream(stream):
+            parts = [pairs[first : first + MAX_GRID] for first in range(0, len(pairs), MAX_GRID)]
+            return [self._cross_part(way, pool, below, part, move.source == DEVICE) for part in parts][-1]
+
+    def _cross_part(self, way: str, pool: Tensor, below: Tensor, pairs: Pairs, leaves: bool) -> Ends:
+        """Move at most MAX_GRID blocks, on the current stream, and time what the device does."""
+        staging = torch.empty((len(pairs), *below.shape[1:]), dtype=below.dtype, device=pool.device)
+        ids, there = _ids([on_device for on_device, _ in pairs], pool), [block for _, block in pairs]
+        copies = copies_of_runs(staging, below, there, leaves)
+        move = bind_gather_blocks(staging, pool, ids) if leaves else bind_scatter_blocks(pool, staging, ids)
+        stream = torch.cuda.current_stream()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        if not leaves:
+            issue(copies, stream.cuda_stream)
+        move(stream.cuda_stream)
+        gathered = stream.record_event()
+        if leaves:
+            issue(copies, stream.cuda_stream)
+        end.record()
+        self._timed.append((SwapTime(way, len(copies), staging.nbytes, 0.0), begin, end))
+        return gathered, end
+
+
+def _ids(values: list[int] | Pairs, pool: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32).pin_memory().to(pool.device, non_blocking=True)

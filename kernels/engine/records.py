@@ -1,15 +1,112 @@
-"""The records of a run: the simulator's recorder, and for each iteration its measured times and its work."""
+"""The clocks and the records of a run: the simulator's recorder, each iteration's measured times and work, its folder.
 
+This module needs neither Hydra nor pandas, so that it runs on the GPU's machine.
+"""
+
+import csv
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import torch
+
+from testbed.config import Slo
 from testbed.core.request import PS, Request
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.cost.model import Work
+from testbed.cost.model import WORK_COLUMNS, Work, work_cells
+from testbed.metrics import summarize
+from testbed.sched.beams import COLUMNS as BEAMS
 from testbed.sched.plan import Plan
-from testbed.sim.recorder import Recorder
+from testbed.sim.recorder import NOT_YET, Recorder, request_columns, span_columns
 from testbed.sim.totals import Seen
+
+
+class Clock:
+    """Wall-clock seconds since construction or the last restart."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Set the time to zero."""
+        self._start = time.perf_counter()
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._start
+
+    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+        """Sleep until a time in s, or until `sooner`, if given, is true; spin for the last half millisecond."""
+        while (left := when - self.now()) > 0 and not (sooner and sooner()):
+            if left > 1e-3:
+                time.sleep(1e-4 if sooner else left - 5e-4)
+
+    def iteration_ended(self) -> None:
+        """Called after each iteration; StepClock advances here."""
+
+
+class StepClock(Clock):
+    """Every iteration takes iteration_s seconds: the same plans on every machine."""
+
+    def __init__(self, iteration_s: float = 1.0) -> None:
+        super().__init__()
+        self._iteration_s = iteration_s
+
+    def restart(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+        if sooner is None:
+            self._now = max(self._now, when)
+        while sooner and not sooner():
+            time.sleep(1e-5)
+
+    def iteration_ended(self) -> None:
+        self._now += self._iteration_s
+
+
+class Timer:
+    """Divides an iteration's time: the host's, its wait for the device and, on a GPU, the device's by its own clock."""
+
+    def __init__(self, on_gpu: bool = False) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
+        self._start = self._waited = self._wait_start = 0.0
+        self._begun = False
+
+    def start(self) -> None:
+        """Called when the iteration begins, before planning."""
+        self._start, self._waited, self._begun = time.perf_counter(), 0.0, False
+
+    def launched(self) -> None:
+        """Called before the device's first work; only the first call of an iteration counts."""
+        if self._events and not self._begun:
+            self._begun = True
+            self._events[0].record()
+
+    def wait(self) -> None:
+        """Called when all device work has been launched and the host begins to wait for it."""
+        if self._events:
+            self._events[1].record()
+        self._wait_start = time.perf_counter()
+
+    def waited(self) -> None:
+        """Called when the results have arrived."""
+        self._waited += time.perf_counter() - self._wait_start
+
+    def stop(self) -> tuple[float, float, float]:
+        """Called when the iteration has been committed; returns its host_s, waited_s and gpu_s."""
+        host_s, gpu_s = time.perf_counter() - self._start - self._waited, 0.0
+        if self._begun:
+            self._events[1].synchronize()
+            gpu_s = float(self._events[0].elapsed_time(self._events[1])) / 1e3
+        return host_s, self._waited, gpu_s
 
 
 class Iteration(NamedTuple):
@@ -87,3 +184,52 @@ class Records:
         self.recorder.totals.generated += request.output_len * request.num_seqs
         self.recorder.served(request, group, round(now_s * PS))
         self.outputs[request.request_id], self.totals[request.request_id] = outputs, totals
+
+
+MEASURED = ("gpu_s", "host_s", "wait_s")  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
+
+
+def write_run(
+    folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
+) -> dict[str, Any]:
+    """Write the tables; returns the numbers of the summary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records.recorder.settle()
+    write_columns(folder / "requests.csv", request_columns(records.recorder))
+    times = [[f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)] for one in records.iterations]
+    rows = [(*row, *work_cells(one.work)) for row, one in zip(times, records.iterations, strict=True)]
+    measured = {name: [row[i] for row in rows] for i, name in enumerate((*MEASURED, *WORK_COLUMNS))}
+    write_columns(folder / "iterations.csv", span_columns(records.recorder) | measured)
+    if records.beams:
+        write_csv(folder / "beams.csv", BEAMS, beam_table(records))
+    if records.swaps:
+        write_csv(folder / "swaps.csv", SwapTime._fields, records.swaps)
+    summary = summarize(records.recorder, num_slots, window_ps, slo)
+    write_json(folder / "timing.json", {"wall_s": summary["simulated_s"]})
+    return summary
+
+
+def beam_table(records: Records) -> list[tuple[Any, ...]]:
+    """Rows of beams.csv, search by search; a search whose last step replaces no candidate ends with a row for it."""
+    searches = [row for row in records.requests if row.num_seqs > 1 < row.output_len and row.finish_ps != NOT_YET]
+    last = {(row.request_id, row.output_len) for row in searches} - {(line[0], line[1]) for line in records.beams}
+    return sorted([*records.beams, *((*end, "", "") for end in last)], key=lambda line: line[:2])
+
+
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns, arrays or lists; NaN, of an event that did not occur, is an empty cell."""
+    cells = [column.tolist() if hasattr(column, "tolist") else column for column in columns.values()]
+    write_csv(path, [*columns], (["" if x != x else x for x in row] for row in zip(*cells, strict=True)))
+
+
+def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file."""
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

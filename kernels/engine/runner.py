@@ -8,15 +8,13 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
-from testbed.kernels.engine.clock import Timer
 from testbed.kernels.engine.layout import Layout, Tables
-from testbed.kernels.engine.network import Network
-from testbed.kernels.engine.plain_attention import Attention
+from testbed.kernels.engine.network import Attention, Network
 from testbed.kernels.engine.pool_moves import Moves
-from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, parts_of, ragged, upload
-from testbed.kernels.engine.sampler import Sampler
+from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, TokenBuffers, parts_of, ragged, upload
+from testbed.kernels.engine.records import Timer
+from testbed.kernels.engine.sampler import Sampler, Wanted
 from testbed.kernels.engine.slot_checker import NoSlotChecker
-from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
@@ -61,7 +59,7 @@ class Runner:
             best = logits.argmax(dim=1)
         meanwhile()
         self._ahead = Ahead(batch, owners)
-        wanted = self.sampler.expect(owners)
+        wanted = Wanted(owners, self.sampler.parallel)
         done = [chunk.group for chunk in plan.chunks if chunk.last]
         ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
         self.timer.wait()

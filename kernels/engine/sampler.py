@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.kernels.engine.ragged import Owner
-from testbed.kernels.engine.token_buffers import TokenBuffers
+from testbed.kernels.engine.ragged import Owner, TokenBuffers
 from testbed.sched.beams import Replacement, pairs
 
 Best = list[tuple[int, float]]  # the best next tokens of one candidate, in order, and their log-probabilities
@@ -40,11 +39,6 @@ def best_of(logits: Tensor, k: int) -> list[Best]:
         values, tokens = torch.sort(scores, dim=1, descending=True, stable=True)
     rows = zip(tokens[:, :k].tolist(), values[:, :k].tolist(), strict=True)
     return [sorted(zip(*row, strict=True), key=lambda pair: (-pair[1], pair[0])) for row in rows]
-
-
-def first_candidates(best: Best) -> Survivors:
-    """The candidates after the prompt: its k best next tokens."""
-    return Survivors((), [token for token, _ in best], [score for _, score in best])
 
 
 def survive(totals: list[float], best: list[Best]) -> Survivors:
@@ -109,10 +103,6 @@ class Sampler:
         self.history: list[tuple[int, int, int, int]] = []
         self._beams: dict[int, Beams] = {}
 
-    def expect(self, owners: list[Owner]) -> "Wanted":
-        """Sort the rows of the logits by their owners; called while the device works."""
-        return Wanted(owners, self.parallel)
-
     def sample(self, logits: Tensor, wanted: "Wanted", best: Tensor) -> dict[int, tuple[Replacement, ...]]:
         """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
 
@@ -131,7 +121,12 @@ class Sampler:
             survivors = self._search(logits[rows], group, members)
             if survivors is not None:
                 parents[request_id] = survivors.parents
-                self._go_on(group, survivors)
+                before = [buffers[seq.seq_id] for seq in group.sequences]
+                for parent, child in survivors.parents:
+                    buffers[group.sequences[child].seq_id] = list(before[parent])
+                    self.history.append((request_id, group.num_generated + 1, parent, child))
+                for seq, token in zip(group.sequences, survivors.tokens, strict=True):
+                    buffers[seq.seq_id].append(token)
         return parents
 
     def end(self, group: SequenceGroup) -> list[float]:
@@ -143,26 +138,16 @@ class Sampler:
         """The next step of a beam; None while recompute lacks the scores of other candidates."""
         request_id, k = group.request.request_id, len(group.sequences)
         best = best_of(logits, k)
-        if not group.num_generated:
-            survivors = first_candidates(best[0])
-            self._beams[request_id] = Beams(survivors.totals)
-            return survivors
-        beams = self._beams[request_id]
-        beams.held.update(zip(members, best, strict=True))
-        if len(beams.held) < k:
-            return None
-        survivors = survive(beams.totals, [beams.held[i] for i in range(k)])
+        if group.num_generated:
+            beams = self._beams[request_id]
+            beams.held.update(zip(members, best, strict=True))
+            if len(beams.held) < k:
+                return None
+            survivors = survive(beams.totals, [beams.held[i] for i in range(k)])
+        else:
+            survivors = Survivors((), [token for token, _ in best[0]], [score for _, score in best[0]])
         self._beams[request_id] = Beams(survivors.totals)
         return survivors
-
-    def _go_on(self, group: SequenceGroup, survivors: Survivors) -> None:
-        tokens, seqs = self.token_buffers.tokens, group.sequences
-        before = [tokens[seq.seq_id] for seq in seqs]
-        for parent, child in survivors.parents:
-            tokens[seqs[child].seq_id] = list(before[parent])
-            self.history.append((group.request.request_id, group.num_generated + 1, parent, child))
-        for seq, token in zip(seqs, survivors.tokens, strict=True):
-            self.token_buffers.append(seq, token)
 
 
 class Wanted:

@@ -1,6 +1,7 @@
-"""A built run on this machine's GPU: the engine for it, its requests served in real time, the raw rows."""
+"""A built run on this machine: its engine, assembled for its policy and device; its requests served in real time."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,111 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
-from testbed.kernels.engine.assemble import Options, assemble
+from testbed.kernels.engine.cuda_attention import CudaAttention, PagedAttention
+from testbed.kernels.engine.extent_attention import ExtentAttention
 from testbed.kernels.engine.gpu_engine import Engine
-from testbed.kernels.engine.run_folder import write_run
-from testbed.kernels.engine.sampler import TopP
+from testbed.kernels.engine.graphs import DecodeGraphs
+from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
+from testbed.kernels.engine.maths import FusedMaths, PlainMaths
+from testbed.kernels.engine.network import Network, PlainAttention
+from testbed.kernels.engine.pool_moves import CudaMoves, Moves
+from testbed.kernels.engine.ragged import TokenBuffers
+from testbed.kernels.engine.records import Clock, Timer, write_run
+from testbed.kernels.engine.runner import Runner, live_tables
+from testbed.kernels.engine.sampler import Sampler, TopP
+from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
+from testbed.kernels.launch.attention import FP8_SIZES, MAX_BLOCK_SIZE
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
+from testbed.kernels.measure.timing import fingerprint
+from testbed.memory.contiguous.contiguous import Contiguous
+from testbed.memory.groups.grouped import Grouped
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import SyntheticBeams
+from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import SessionWorkload
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of an engine, as in EngineConfig. device: "cpu" runs all operations in torch, "cuda" runs the kernels.
+
+    debug checks every slot at every step; seed determines prompts without content and random draws; parallel samples
+    the sequences of a request with several; registered is the length of the registered prefix.
+    """
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    debug: bool = False
+    seed: int = 0
+    parallel: TopP | None = None
+    clock: Clock | None = None
+    window_s: tuple[float, float] | None = None
+    graphs: int = 0
+    warm: tuple[int, ...] = ()
+    registered: int = 0
+
+
+def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options) -> Engine:
+    """An engine for this scheduler, whose policy manages `pool`."""
+    policy, spec = scheduler.policy, arch.spec
+    if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
+        raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
+    layout = layout_of(policy, spec.num_kv_heads, arch.windows)
+    pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
+    if pooled and options.debug:
+        raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
+    pools = make_pools(spec, pool.num_slots, pool.tiers, layout.block_size, options.device, options.dtype,
+                       1 if pooled else spec.num_layers)  # fmt: skip
+    if pools.scales is not None and weights.kv_scales is not None:
+        pools.scales.copy_(weights.kv_scales)
+    sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
+    state, on_gpu = scheduler.state, options.device != "cpu"
+    network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
+    attention = (by_kernels if on_gpu else PlainAttention)(pools, layout, arch.windows)
+    moves, timer = (CudaMoves if on_gpu else Moves)(pools, layout, partial(live_tables, state)), Timer(on_gpu)
+    max_len = min(spec.max_len, pool.max_len)
+    longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
+    runner = Runner(state, network, attention, moves, layout, sampler, timer, NoSlotChecker(), longest)
+    if options.debug:
+        runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, pool)
+    if options.registered:
+        runner.register_prefix(options.registered)
+    if options.graphs and isinstance(attention, CudaAttention):
+        graphs = DecodeGraphs(network, attention, max_len, runner.forward, timer.launched)
+        graphs.capture(options.graphs, max_len)
+        runner.forward = graphs.forward
+    for num_tokens in options.warm:
+        runner.warm(num_tokens)
+    return Engine(scheduler, runner, options.clock or Clock(), timer, max_len, options.window_s)
+
+
+def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)) -> Layout:
+    """Extents for policies with one reservation per sequence, pages for those by group; else blocks.
+
+    Blocks have one slot where the policy has no size. windows: of each layer.
+    """
+    if isinstance(policy, Contiguous):
+        return Extents(num_kv_heads)
+    if isinstance(policy, Grouped):
+        if policy.pages.block_size > MAX_BLOCK_SIZE:
+            raise InputError(f"policy.block_size={policy.pages.block_size}: the paged kernels support up to 256")
+        return Pages(num_kv_heads, policy, windows)
+    size = getattr(policy, "block_size", 1)
+    while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
+        if size % 2:
+            raise InputError(f"{type(policy).__name__}: block_size={size}: the paged kernels support up to 256")
+        size //= 2
+    return Blocks(num_kv_heads, size)
+
+
+def by_kernels(pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> CudaAttention:
+    """Attention by the kernels that read this layout."""
+    if pools.scales is not None and pools.spec.head_size not in FP8_SIZES:
+        raise InputError(
+            f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {pools.spec.head_size}"
+        )
+    return (ExtentAttention if isinstance(layout, Extents) else PagedAttention)(pools, layout, windows)
 
 
 def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict[str, Any]:
@@ -111,8 +209,4 @@ def _check(setup: Setup) -> None:
 
 def fingerprint_of(setup: Setup) -> dict[str, Any] | None:
     """The GPU and its software; None on a CPU."""
-    if device_of(setup) == "cpu":
-        return None
-    from testbed.kernels.measure.fingerprint import fingerprint
-
-    return fingerprint()
+    return None if device_of(setup) == "cpu" else fingerprint()

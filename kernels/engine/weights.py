@@ -15,6 +15,11 @@ from testbed.kernels.engine.architecture import Architecture
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of a folder
 OPT_OFFSET = 2  # rows of OPT's position table before that of position 0
+# Hugging Face's names: a prefix of all, the parts of a layer in order, and the last norm.
+OPT = ("model.decoder.", "self_attn_layer_norm", "self_attn.out_proj", "final_layer_norm", ("fc1",), "fc2",
+       "final_layer_norm")  # fmt: skip
+GATED = ("model.", "input_layernorm", "self_attn.o_proj", "post_attention_layernorm", ("mlp.gate_proj", "mlp.up_proj"),
+         "mlp.down_proj", "norm")  # fmt: skip
 Get = Callable[[str, tuple[int, ...]], Tensor]
 
 
@@ -91,8 +96,7 @@ def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dty
             raise InputError(f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires {list(shape)}")
         return tensor.to(device=device, dtype=dtype)
 
-    weights = _opt(arch, get) if arch.is_opt else _gated(arch, get)
-    return replace(weights, kv_scales=_kv_scales(arch, files))
+    return replace(_built(arch, get), kv_scales=_kv_scales(arch, files))
 
 
 def _kv_scales(arch: Architecture, files: SafetensorsFolder) -> Tensor | None:
@@ -117,48 +121,30 @@ def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtyp
             return values * float(shape[1] ** -0.5)
         return values * 0.05 + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
-    return _opt(arch, get) if arch.is_opt else _gated(arch, get)
+    return _built(arch, get)
 
 
-def _opt(arch: Architecture, get: Get) -> Weights:
-    s, prefix = arch.spec, "model.decoder."
-    hidden, ffn = s.hidden_size, s.ffn_size
-    affine = partial(_affine, get, True)
+def _built(arch: Architecture, get: Get) -> Weights:
+    s, hidden, ffn = arch.spec, arch.spec.hidden_size, arch.spec.ffn_size
+    prefix, norm_1, out, norm_2, ups, down, norm = OPT if arch.is_opt else GATED
+    affine, widths = partial(_affine, get, arch.is_opt), {"q": arch.q_width, "k": arch.kv_width, "v": arch.kv_width}
 
     def layer(i: int) -> Layer:
-        at = f"{prefix}layers.{i}."
-        qkv = [affine(f"{at}self_attn.{x}_proj", hidden, hidden) for x in "qkv"]
+        at, bias = f"{prefix}layers.{i}.", arch.is_opt or arch.qkv_bias
+        qkv = [_affine(get, bias, f"{at}self_attn.{x}_proj", n, hidden) for x, n in widths.items()]
         return Layer(
-            affine(f"{at}self_attn_layer_norm", hidden), _stacked(qkv),
-            affine(f"{at}self_attn.out_proj", hidden, hidden), affine(f"{at}final_layer_norm", hidden),
-            affine(f"{at}fc1", ffn, hidden), affine(f"{at}fc2", hidden, ffn),
+            affine(at + norm_1, hidden), _stacked(qkv), affine(at + out, hidden, arch.q_width),
+            affine(at + norm_2, hidden), _stacked([affine(at + x, ffn, hidden) for x in ups]),
+            affine(at + down, hidden, ffn),
         )  # fmt: skip
 
-    embedding = get(f"{prefix}embed_tokens.weight", (s.vocab_size, hidden))
-    positions = get(f"{prefix}embed_positions.weight", (s.max_len + OPT_OFFSET, hidden))[OPT_OFFSET:]
+    embedding, positions = get(f"{prefix}embed_tokens.weight", (s.vocab_size, hidden)), None
+    if arch.is_opt:
+        table = get(f"{prefix}embed_positions.weight", (s.max_len + OPT_OFFSET, hidden))
+        positions = table[OPT_OFFSET:].contiguous()
     head = embedding if s.tied_embedding else get("lm_head.weight", (s.vocab_size, hidden))
     layers = [layer(i) for i in range(s.num_layers)]
-    return Weights(embedding, positions.contiguous(), layers, affine(f"{prefix}final_layer_norm", hidden), head)
-
-
-def _gated(arch: Architecture, get: Get) -> Weights:
-    s = arch.spec
-    hidden, ffn = s.hidden_size, s.ffn_size
-    affine = partial(_affine, get, False)
-
-    def layer(i: int) -> Layer:
-        at, widths = f"model.layers.{i}.", {"q": arch.q_width, "k": arch.kv_width, "v": arch.kv_width}
-        qkv = [_affine(get, arch.qkv_bias, f"{at}self_attn.{x}_proj", n, hidden) for x, n in widths.items()]
-        up = [affine(f"{at}mlp.{x}_proj", ffn, hidden) for x in ("gate", "up")]
-        return Layer(
-            affine(f"{at}input_layernorm", hidden), _stacked(qkv),
-            affine(f"{at}self_attn.o_proj", hidden, arch.q_width), affine(f"{at}post_attention_layernorm", hidden),
-            _stacked(up), affine(f"{at}mlp.down_proj", hidden, ffn),
-        )  # fmt: skip
-
-    embedding = get("model.embed_tokens.weight", (s.vocab_size, hidden))
-    head = embedding if s.tied_embedding else get("lm_head.weight", (s.vocab_size, hidden))
-    return Weights(embedding, None, [layer(i) for i in range(s.num_layers)], affine("model.norm", hidden), head)
+    return Weights(embedding, positions, layers, affine(prefix + norm, hidden), head)
 
 
 def _affine(get: Get, bias: bool, name: str, *shape: int) -> Affine:

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from testbed.core.errors import InputError
-from testbed.kernels.ladder.batch import LadderBatch
-from testbed.kernels.ladder.steps import STEPS, Attend
+from testbed.kernels.ladder.steps import STEPS, Attend, LadderBatch
 from testbed.kernels.measure.bench_inputs import Calls, Pools, PrefillInputs
 from testbed.kernels.measure.sweeps import ragged_lens
-from testbed.kernels.measure.table import Measurement
-from testbed.kernels.measure.timing import time_graph, time_stream
+from testbed.kernels.measure.timing import Measurement, time_graph, time_stream
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.random_batches import Shape, random_batch
+from testbed.kernels.verify.reference import Shape, random_batch
 from testbed.kernels.verify.verify_attention import TOLERANCE, errors
 
 SHAPE = Shape(32, 8, 128)  # of LLaMA-3-8B, blocks of 16
@@ -53,17 +51,13 @@ CASES = (
     Case(Shape(8, 2, 256, 256, torch.bfloat16), 1, 4),
     Case(Shape(3, 3, 96, 32), 4, 0),
 )
-
-
-def loads() -> list[Load]:
-    """The batches for the timings of all steps."""
-    return [
-        Load("1 x 1,024", [1], [1024]),
-        Load("8 x 256", [1] * 8, [256] * 8),
-        Load("32 x 1,024", [1] * 32, [1024] * 32),
-        Load("32 of mean 400", [1] * 32, ragged_lens(32, 400, 2048)),
-        Load("28 of mean 400 and 4 prompts of 128", [128] * 4 + [1] * 28, [128] * 4 + ragged_lens(28, 400, 2048), 4),
-    ]
+LOADS = (
+    Load("1 x 1,024", [1], [1024]),
+    Load("8 x 256", [1] * 8, [256] * 8),
+    Load("32 x 1,024", [1] * 32, [1024] * 32),
+    Load("32 of mean 400", [1] * 32, ragged_lens(32, 400, 2048)),
+    Load("28 of mean 400 and 4 prompts of 128", [128] * 4 + [1] * 28, [128] * 4 + ragged_lens(28, 400, 2048), 4),
+)
 
 
 def check(case: Case) -> dict[str, float]:
@@ -91,7 +85,7 @@ def rows(options: Namespace) -> Iterator[Sequence[Any]]:
     for case in CASES:
         _require(check(case), case.shape, str(case))
     pools = Pools(4 << 30)
-    for load in loads():
+    for load in LOADS:
         yield from times(pools, load)
         torch.cuda.empty_cache()
 

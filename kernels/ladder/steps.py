@@ -1,22 +1,83 @@
-"""The steps of the ladder: the launch of each step's kernel; the last step uses the production kernels.
+"""The steps of the ladder: their input, and the launch of each step's kernel; the last uses the production kernels.
 
-A step fills `out` from `q`, both [num_tokens, num_heads, head_size]; the caches hold the batch's keys and values.
+The input is a flat list of tokens, prompts first, then one token of each decode. A step fills `out` from `q`, both
+[num_tokens, num_heads, head_size]; the caches hold the batch's keys and values.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.ladder.batch import LadderBatch
-from testbed.kernels.launch import arrays
 from testbed.kernels.launch.attention import Shapes, check_attention, paged_decode
 from testbed.kernels.launch.compile import load
-from testbed.kernels.launch.launch import Launch
+from testbed.kernels.launch.launch import Launch, stream_pointer
 from testbed.kernels.launch.prefill_attention import paged_prefill
+
+
+class Wave(NamedTuple):
+    """Tokens of different sequences: their indexes in the batch, their block tables and their context lengths."""
+
+    tokens: Tensor
+    block_tables: Tensor
+    context_lens: Tensor
+
+
+@dataclass(frozen=True)
+class LadderBatch:
+    """Sequence i has news[i] new tokens after contexts[i] - news[i] cached ones; the first num_prompts are prompts.
+
+    block_tables: int32 [num_seqs, max_blocks], on the device of all tensors.
+    """
+
+    news: Sequence[int]
+    contexts: Sequence[int]
+    num_prompts: int
+    block_tables: Tensor
+
+    @cached_property
+    def tokens(self) -> list[tuple[int, int]]:
+        """(sequence, context length) of every token, for launchers with one launch per token."""
+        pairs = zip(self.news, self.contexts, strict=True)
+        return [(seq, end - new + i + 1) for seq, (new, end) in enumerate(pairs) for i in range(new)]
+
+    @cached_property
+    def seq_ids(self) -> Tensor:
+        """The sequence of every token, int32."""
+        return self._ints([seq for seq, _ in self.tokens])
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Tokens of its sequence before every token, int32."""
+        return self._ints([end - 1 for _, end in self.tokens])
+
+    @cached_property
+    def query_starts(self) -> Tensor:
+        """The first token of every sequence and the number of tokens, int32."""
+        return self._ints([0, *np.cumsum(self.news).tolist()])
+
+    @cached_property
+    def context_lens(self) -> Tensor:
+        """The tokens of every sequence, int32."""
+        return self._ints(self.contexts)
+
+    @cached_property
+    def waves(self) -> list[Wave]:
+        """The first new token of every sequence, then the second of those that have one, and so on."""
+        found = []
+        for i in range(max(self.news)):
+            seqs = [seq for seq, new in enumerate(self.news) if new > i]
+            tokens = self.query_starts[seqs].long() + i
+            found.append(Wave(tokens, self.block_tables[seqs].contiguous(), self.positions[tokens] + 1))
+        return found
+
+    def _ints(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self.block_tables.device)
+
 
 THREADS = 128  # of every thread block in the ladder
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, LadderBatch], None]
@@ -46,24 +107,15 @@ def online(kernel: str, out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor
 
 def batched(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: LadderBatch) -> None:
     """Step 3: a token of every sequence in one launch; prompts still token by token."""
-    if len(batch.waves) == 1:  # decodes alone: the tokens are the sequences, in order
-        wave = batch.waves[0]
-        attend_once(out, q, k_cache, v_cache, wave.block_tables, wave.context_lens)
-        return
+    alone = len(batch.waves) == 1  # decodes alone: the tokens are the sequences, in order
     for wave in batch.waves:
-        part = torch.empty((len(wave.tokens), *q.shape[1:]), dtype=q.dtype, device=q.device)
-        attend_once(part, q[wave.tokens], k_cache, v_cache, wave.block_tables, wave.context_lens)
-        out[wave.tokens] = part
-
-
-def attend_once(
-    out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor
-) -> None:
-    """One token per sequence: out, q: [num_seqs, num_heads, head_size]."""
-    s = check_attention(out, q, k_cache, v_cache)
-    numbers = s.head_size**-0.5, s.num_kv_heads, block_tables.shape[1], s.q_stride
-    grid = (s.num_heads, s.num_rows)
-    launch("v3_batch.cu", "batched", s, grid, out, q, k_cache, v_cache, block_tables, context_lens, *numbers)
+        part, queries = (out, q) if alone else (q.new_empty((len(wave.tokens), *q.shape[1:])), q[wave.tokens])
+        s = check_attention(part, queries, k_cache, v_cache)
+        tensors = part, queries, k_cache, v_cache, wave.block_tables, wave.context_lens
+        numbers = s.head_size**-0.5, s.num_kv_heads, wave.block_tables.shape[1], s.q_stride
+        launch("v3_batch.cu", "batched", s, (s.num_heads, s.num_rows), *tensors, *numbers)
+        if not alone:
+            out[wave.tokens] = part
 
 
 def ragged(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: LadderBatch) -> None:
@@ -76,29 +128,21 @@ def ragged(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Ladd
 
 def production(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: LadderBatch) -> None:
     """Step 5, the kernels that the engine runs: prompts by one launch, decodes by another."""
-    n, caches = batch.num_prompts, (k_cache, v_cache)
+    n, caches, tables, lens = batch.num_prompts, (k_cache, v_cache), batch.block_tables, batch.context_lens
     end = sum(batch.news[:n])
     if n:
-        paged_prefill(
-            out[:end], q[:end], *caches, batch.block_tables[:n], batch.query_starts[: n + 1], batch.context_lens[:n],
-            max_query_len=max(batch.news[:n]),
-        )  # fmt: skip
+        places = tables[:n], batch.query_starts[: n + 1], lens[:n]
+        paged_prefill(out[:end], q[:end], *caches, *places, max_query_len=max(batch.news[:n]))
     if n < len(batch.news):
-        longest = max(batch.contexts[n:])
-        tables, lens = batch.block_tables[n:], batch.context_lens[n:]
-        paged_decode(out[end:], q[end:], *caches, tables, lens, max_context_len=longest)
+        paged_decode(out[end:], q[end:], *caches, tables[n:], lens[n:], max_context_len=max(batch.contexts[n:]))
 
 
 def launch(source: str, name: str, s: Shapes, grid: tuple[int, ...], *arguments: Any) -> None:
     """Launch kernel `name` of a source in this folder; tensors pass by address, numbers as 32 bits."""
     kernel = load(f"../ladder/{source}", name, **s.defines, BLOCK_SIZE=s.block_size)
-    Launch(kernel, grid, (THREADS,), [_raw(a) for a in arguments])(arrays.stream_pointer(arguments[0]))
-
-
-def _raw(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return argument.data_ptr()
-    return np.float32(argument) if isinstance(argument, float) else np.int32(argument)
+    kinds: dict[type, Callable[[Any], Any]] = {float: np.float32, int: np.int32}
+    raw = [kinds[type(a)](a) if type(a) in kinds else a.data_ptr() for a in arguments]
+    Launch(kernel, grid, (THREADS,), raw)(stream_pointer(arguments[0]))
 
 
 STEPS: dict[str, Attend] = {

@@ -1,4 +1,4 @@
-"""Launch wrappers of paged and contiguous decode, and the checks that all attention kernels share.
+"""Launch wrappers of decode attention, and the checks that all attention kernels share.
 
 The wrappers check every argument, choose a variant and launch it on the caller's stream. Once a variant is compiled no
 call waits, and none allocates if a workspace is passed, so after one warm-up call a launch can be captured in a CUDA
@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from testbed.kernels.launch import arrays
-from testbed.kernels.launch.arrays import FP8, HALF, View
+from testbed.kernels.launch import launch
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
 from testbed.kernels.launch.decode_plan import MAX_CHUNKS, MAX_WAVE, DecodePlan, plan_decode
-from testbed.kernels.launch.launch import Launch, at_once
+from testbed.kernels.launch.launch import FP8, HALF, Launch, View, at_once, check, check_range, pointers
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
 FP8_SIZES = (64, 128, 256)  # head sizes with caches of e4m3
 MAX_BLOCK_SIZE = 256
+SHARED_LIMIT = 200 << 10  # bytes of scores that fit a thread block: those of 51,200 slots
 K_CACHE, V_CACHE = 2, 3  # indexes of the caches among the arguments of all attention kernels
 KV_SCALES = -2  # and of their scales, in the kernels that take some
 
@@ -44,7 +44,7 @@ def decode_workspace(q: Any, num_chunks: int) -> Workspace:
     num_seqs, num_heads, head_size = q.shape
     rows = num_seqs * num_heads * num_chunks if num_chunks > 1 else 1
     shapes = {"part_o": (rows, head_size), "part_state": (rows, 2), "counters": (num_seqs * num_heads,)}
-    on_torch = arrays.is_torch(q)
+    on_torch = launch.is_torch(q)
     module, zeros = (sys.modules["torch"], q.new_zeros) if on_torch else (require_gpu(), require_gpu().zeros)
     kinds = {"part_o": module.float32, "part_state": module.float32, "counters": module.int32}
     return Workspace(**{name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()})
@@ -85,11 +85,10 @@ def bind_contiguous_decode(
     k_cache, v_cache: [num_slots, num_kv_heads, head_size], a pool of slots; an extent of `capacity` slots that begins
     at `first` is laid out [num_kv_heads, capacity, head_size]. extents: int32 [num_seqs, 2] = first, capacity.
     """
-    pool = arrays.view("k_cache", k_cache)
-    arrays.check(pool, (None, None, None), HALF + FP8, align=16)
-    s = check_attention(out, q, k_cache, v_cache, kv_scales, window, pool=pool)
-    arrays.check(arrays.view("extents", extents), (s.num_rows, 2), ("int32",))
-    arrays.check(arrays.view("context_lens", context_lens), (s.num_rows,), ("int32",))
+    check("k_cache", k_cache, (None, None, None), HALF + FP8, align=16)
+    s = check_attention(out, q, k_cache, v_cache, kv_scales, window, pooled=True)
+    check("extents", extents, (s.num_rows, 2), ("int32",))
+    check("context_lens", context_lens, (s.num_rows,), ("int32",))
     places = (extents, context_lens, 2)
     constants = {"PAGED": 0, "BLOCK_SIZE": 1}
     return _bind_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
@@ -132,30 +131,34 @@ def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:
 
 def check_attention(
     out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None,
-    pool: View | None = None,
+    pooled: bool = False,
 ) -> Shapes:  # fmt: skip
-    """Check queries, output and caches; with `pool` the caches are pools of slots instead of blocks."""
-    queries, keys = arrays.view("q", q), pool or arrays.view("k_cache", k_cache)
-    arrays.check(queries, (None, None, None), HALF, strided_dims=1, align=16)
+    """Check queries, output and caches; `pooled` caches are pools of slots instead of blocks."""
+    queries = _check_queries(out, q)
     num_rows, num_heads, head_size = queries.shape
-    if head_size not in HEAD_SIZES:
-        raise ValueError(f"q: head size {head_size} is not one of {HEAD_SIZES}")
-    arrays.check(arrays.view("out", out), queries.shape, (queries.dtype,), align=16)
-    shape = (None, None, head_size) if pool else (None, None, None, head_size)
-    arrays.check(keys, shape, (queries.dtype,) if kv_scales is None else FP8, align=16)
-    arrays.check(arrays.view("v_cache", v_cache), keys.shape, (keys.dtype,), align=16)
-    num_blocks, num_kv_heads, block_size = (*keys.shape[:2], 1 if pool else keys.shape[2])
+    shape = (None, None, head_size) if pooled else (None, None, None, head_size)
+    keys = check("k_cache", k_cache, shape, (queries.dtype,) if kv_scales is None else FP8, align=16)
+    check("v_cache", v_cache, keys.shape, (keys.dtype,), align=16)
+    num_blocks, num_kv_heads, block_size = (*keys.shape[:2], 1 if pooled else keys.shape[2])
     if num_heads % num_kv_heads:
         raise ValueError(f"q: {num_heads} heads are no multiple of k_cache's {num_kv_heads} kv heads")
     if num_blocks * num_kv_heads * block_size >= 1 << 31:
         raise ValueError(f"k_cache: {num_blocks * num_kv_heads * block_size} rows of a head, at most {2**31 - 1}")
-    arrays.check_range("k_cache: block size", block_size, 1, MAX_BLOCK_SIZE)
+    check_range("k_cache: block size", block_size, 1, MAX_BLOCK_SIZE)
     if window is not None:
-        arrays.check_range("window", window, 1, (1 << 31) - 1)
+        check_range("window", window, 1, (1 << 31) - 1)
     return Shapes(
         num_rows, num_heads, num_kv_heads, head_size, num_blocks, block_size, queries.strides[0],
         queries.dtype == "bfloat16", check_scales(kv_scales, num_kv_heads, head_size), window or 0,
     )  # fmt: skip
+
+
+def _check_queries(out: Any, q: Any) -> View:
+    queries = check("q", q, (None, None, None), HALF, strided_dims=1, align=16)
+    if queries.shape[2] not in HEAD_SIZES:
+        raise ValueError(f"q: head size {queries.shape[2]} is not one of {HEAD_SIZES}")
+    check("out", out, queries.shape, (queries.dtype,), align=16)
+    return queries
 
 
 def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
@@ -164,7 +167,7 @@ def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
         return 0
     if head_size not in FP8_SIZES:
         raise ValueError(f"kv_scales: no kernel of e4m3 for head size {head_size}, only for {FP8_SIZES}")
-    address = arrays.check(arrays.view("kv_scales", kv_scales), (2, num_kv_heads), ("float32",)).pointer
+    address = check("kv_scales", kv_scales, (2, num_kv_heads), ("float32",)).pointer
     if (found := compute_capability()) < 89:
         raise ValueError(f"kv_scales: e4m3 needs a GPU of compute capability 8.9 or more, this one has {found / 10}")
     return address
@@ -172,8 +175,8 @@ def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
 
 def check_tables(block_tables: Any, context_lens: Any, num_seqs: int) -> View:
     """Check a block table and its context lengths."""
-    arrays.check(arrays.view("context_lens", context_lens), (num_seqs,), ("int32",))
-    return arrays.check(arrays.view("block_tables", block_tables), (num_seqs, None), ("int32",))
+    check("context_lens", context_lens, (num_seqs,), ("int32",))
+    return check("block_tables", block_tables, (num_seqs, None), ("int32",))
 
 
 def log2_scale(scale: float | None, head_size: int) -> np.float32:
@@ -192,7 +195,7 @@ def _bind_decode(
     chunks = plan.num_chunks(max_context_len)
     workspace = workspace or decode_workspace(tensors[1], chunks)
     rows = s.num_rows * s.num_heads
-    capacity = arrays.view("workspace.part_o", workspace.part_o).shape[0]
+    capacity = workspace.part_o.shape[0]
     if chunks > MAX_CHUNKS:
         raise ValueError(f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}")
     if chunks > 1 and capacity < rows * chunks:
@@ -203,8 +206,39 @@ def _bind_decode(
     constants |= plan.constants
     kernel = load("decode.cu", "decode", **s.defines, **constants)
     buffers = (*tensors, *places[:2], workspace.part_o, workspace.part_state, workspace.counters)
-    pointers = [arrays.view("", buffer).pointer for buffer in buffers]
     numbers = (s.q_stride, s.num_kv_heads, places[2], plan.chunk_tokens, s.num_rows, chunks, combined // groups)
     grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
-    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
+    arguments = (*pointers(*buffers), log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
     return Launch(kernel, grid, (plan.num_warps * 32,), arguments)
+
+
+def paper_decode(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, *, max_context_len: int,
+    scale: float | None = None,
+) -> None:  # fmt: skip
+    """The paper's design (section 5.1), to measure its cost: a warp per block, scores of a context in shared memory.
+
+    out, q: [num_seqs, num_heads, head_size]; k_cache: [num_blocks, num_kv_heads, head_size / 8, block_size, 8] as
+    `write_cache(paper_layout=True)` fills it; v_cache: [num_blocks, num_kv_heads, head_size, block_size];
+    block_tables: int32 [num_seqs, max_blocks]; context_lens: int32 [num_seqs], none above max_context_len.
+    """
+    queries = _check_queries(out, q)
+    num_seqs, num_heads, head_size = queries.shape
+    values = check("v_cache", v_cache, (None, None, head_size, None), (queries.dtype,), align=16)
+    num_blocks, num_kv_heads, _, block_size = values.shape
+    keys_shape = (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
+    check("k_cache", k_cache, keys_shape, (queries.dtype,), align=16)
+    if num_heads % num_kv_heads:
+        raise ValueError(f"q: {num_heads} heads are no multiple of v_cache's {num_kv_heads} kv heads")
+    check_range("v_cache: block size", block_size, 1, MAX_BLOCK_SIZE)
+    if block_size & (block_size - 1):
+        raise ValueError(f"v_cache: this design needs a power of two as block size, got {block_size}")
+    check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
+    tables = check_tables(block_tables, context_lens, num_seqs)
+    constants = {"HEAD_SIZE": head_size, "GROUP": num_heads // num_kv_heads, "BLOCK_SIZE": block_size}
+    kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=int(queries.dtype == "bfloat16"))
+    kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
+    addresses = pointers(out, q, k_cache, v_cache, block_tables, context_lens)
+    numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, tables.shape[1])))
+    capacity = -(-max_context_len // block_size) * block_size * 4  # bytes of the scores of whole blocks
+    Launch(kernel, (num_heads, num_seqs), (128,), (*addresses, *numbers), capacity)(launch.stream_pointer(q))

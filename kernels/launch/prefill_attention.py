@@ -11,12 +11,10 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from testbed.kernels.launch import arrays
 from testbed.kernels.launch.attention import Shapes, check_attention, check_tables, log2_scale
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
-from testbed.kernels.launch.launch import Launch, at_once
+from testbed.kernels.launch.launch import Launch, at_once, check, check_range, pointers, view
 
 # Of prefill_tma.cu.
 Q_ROWS = K_ROWS = 128
@@ -45,19 +43,18 @@ def bind_paged_prefill(
     The caches' pointers may be replaced.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
-    num_seqs = arrays.view("context_lens", context_lens).shape[0]
+    num_seqs = view("context_lens", context_lens).shape[0]
     tables = check_tables(block_tables, context_lens, num_seqs)
-    arrays.check(arrays.view("query_starts", query_starts), (num_seqs + 1,), ("int32",))
-    arrays.check_range("max_query_len", max_query_len, 1, max(1, s.num_rows))
-    buffers = (out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
-    pointers = [arrays.view("", buffer).pointer for buffer in buffers]
-    kind = kind or fastest(s, pointers[2:4], max(max_query_len, tables.shape[1] * s.block_size))
+    check("query_starts", query_starts, (num_seqs + 1,), ("int32",))
+    check_range("max_query_len", max_query_len, 1, max(1, s.num_rows))
+    buffers = pointers(out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
+    kind = kind or fastest(s, buffers[2:4], max(max_query_len, tables.shape[1] * s.block_size))
     if (s.kv_scales and kind != "mma") or (s.window and kind == "wgmma"):
         raise ValueError(f"kind={kind}: {'reads no e4m3' if s.kv_scales else 'knows no window'} (leave kind out)")
     if kind == "tma":
         pack = max_query_len <= SHORT_PROMPT if pack is None else pack
-        return bind_tma(s, pointers, tables.shape[1], num_seqs, max_query_len, scale, pack)
-    return _bind_plain(kind, s, pointers, tables.shape[1], num_seqs, max_query_len, scale)
+        return bind_tma(s, buffers, tables.shape[1], num_seqs, max_query_len, scale, pack)
+    return _bind_plain(kind, s, buffers, tables.shape[1], num_seqs, max_query_len, scale)
 
 
 paged_prefill = at_once(bind_paged_prefill)
@@ -144,7 +141,7 @@ def bind_tma(
     capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
     group = evenly(pairs, max(-(-ITEMS // tiles), L2_SHARE // capacity))
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group, s.window))
-    rows = rows_of_memory(device, origin, s.head_size, s.block_size)
+    rows = int(rows_of_memory(device, origin, s.head_size, s.block_size).data.ptr)
     counter = next(counters(device)[1])  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
     grid = min(tiles * pairs, multiprocessors(device))
@@ -164,46 +161,24 @@ def origin_of(pointer: int) -> int:
 
 
 @cache
-def rows_of_memory(device: int, origin: int, head_size: int, block_size: int) -> int:
-    """The address of a map of memory from `origin` on as rows of a head, in boxes of a block; it is never freed."""
-    box = (64, min(block_size, K_ROWS))
-    encoded = tensor_map(origin, (head_size, (1 << 31) - 1), (head_size * 2,), box)
-    there = require_gpu().asarray(encoded)
-    require_gpu().cuda.get_current_stream().synchronize()
-    _kept.append(there)
-    return int(there.data.ptr)
-
-
-_kept: list[Any] = []
-
-
-def tensor_map(
-    pointer: int, sizes: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
-) -> NDArray[np.uint8]:
-    """A map of an array of 16-bit values for boxes of 64 in the first dimension, 128-byte swizzled.
-
-    sizes: values per dimension, the dense one first; strides: bytes between neighbours, for every further dimension.
-    """
-    capacity = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
-    at = -capacity.ctypes.data % MAP_ALIGN
-    found = capacity[at : at + MAP_BYTES]
-    rank = len(sizes)
-    code = _encode()(
-        ctypes.c_void_p(found.ctypes.data), UINT16, rank, ctypes.c_void_p(pointer),
-        (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * (rank - 1))(*strides),
-        (ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*[1] * rank),
+def rows_of_memory(device: int, origin: int, head_size: int, block_size: int) -> Any:
+    """A map of memory from `origin` on as rows of a head, in boxes of a block and 64 values, 128-byte swizzled."""
+    bytes_of_map = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
+    at = -bytes_of_map.ctypes.data % MAP_ALIGN
+    encoded = bytes_of_map[at : at + MAP_BYTES]
+    sizes, strides, box = (head_size, (1 << 31) - 1), (head_size * 2,), (64, min(block_size, K_ROWS))
+    code = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+        ctypes.c_void_p(encoded.ctypes.data), UINT16, 2, ctypes.c_void_p(origin), (ctypes.c_uint64 * 2)(*sizes),
+        (ctypes.c_uint64 * 1)(*strides), (ctypes.c_uint32 * 2)(*box), (ctypes.c_uint32 * 2)(1, 1),
         NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS,
     )  # fmt: skip
     if code:
         raise ValueError(
             f"the driver refuses a tensor map of {sizes} by {strides} bytes in boxes of {box}: error {code}"
         )
-    return found
-
-
-@cache
-def _encode() -> "ctypes._NamedFuncPointer":
-    return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    there = require_gpu().asarray(encoded)
+    require_gpu().cuda.get_current_stream().synchronize()
+    return there
 
 
 @cache

@@ -26,8 +26,7 @@ from testbed.core.specs import GpuSpec, ServerSpec
 from testbed.cost.sections import read_profile
 from testbed.cost.transfers import all_reduce as predicted_ps
 from testbed.kernels.measure.sweeps import Point, point
-from testbed.kernels.measure.table import Measurement
-from testbed.kernels.measure.timing import Timing, time_graph, time_stream, warm_up
+from testbed.kernels.measure.timing import Measurement, Timing, time_graph, time_stream, warm_up
 
 BYTES = tuple(1 << e for e in range(11, 27))  # 2 KiB to 64 MiB
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -1,6 +1,7 @@
 """Inputs of timings: like the layers of one forward pass, calls share block tables and lengths and differ in caches.
 
-The total size of the caches is several times the L2 cache, so that every call reads K and V from device memory.
+The total size of the caches is several times the L2 cache, so that every call reads K and V from device memory. Beside
+them one GPU's shard of a model: its heads, and its layers without attention in torch, with the real matrix shapes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode
-from testbed.kernels.launch.paper_attention import paper_decode
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode, paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.random_batches import Form, Shape
+from testbed.kernels.verify.reference import Form, Shape
 
 Calls = list[Callable[[], object]]
 LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
@@ -54,23 +58,37 @@ def formed(k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form) -> tuple[La
     return zip(k, v, strict=True), {"window": form.window, "kv_scales": scales}
 
 
-class DecodeInputs:
+class Inputs:
+    """Sequences of given lengths over several layers, in pools of up to `spread` times their blocks."""
+
+    def __init__(self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int, spread: int) -> None:
+        self.shape, self.lens, self.longest = shape, list(lens), max(lens)
+        self.blocks = -(-np.array(lens) // shape.block_size)
+        self.kv_bytes = 4 * sum(lens) * shape.num_kv_heads * shape.head_size
+        used = int(self.blocks.sum())
+        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
+        self.spread = max(1, min(spread, pools.blocks(shape) // (used * self.layers)))
+        self.k_cache, self.v_cache = pools.caches(self.layers, used * self.spread, shape)
+        self.tables = random_tables(np.random.default_rng(seed), self.blocks, used * self.spread)
+        self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
+
+    def sdpa_of(self, queries: Iterable[torch.Tensor], **options: Any) -> Calls:
+        """torch's attention on contiguous memory, by the queries of each layer; equal lengths only."""
+        size = (self.layers, len(self.lens), self.shape.num_kv_heads, self.longest, self.shape.head_size)
+        k, v = (cache.reshape(-1)[: int(np.prod(size))].view(size) for cache in (self.k_cache, self.v_cache))
+        gqa = self.shape.num_heads > self.shape.num_kv_heads
+        attention = partial(torch.nn.functional.scaled_dot_product_attention, enable_gqa=gqa, **options)
+        return [partial(attention, *layer) for layer in zip(queries, k, v, strict=True)]
+
+
+class DecodeInputs(Inputs):
     """One decode batch of given context lengths over several layers, paged and contiguous."""
 
     def __init__(self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int = 0) -> None:
-        rng = np.random.default_rng(seed)
-        self.shape, self.lens, self.longest = shape, list(lens), max(lens)
-        blocks = -(-np.array(lens) // shape.block_size)
-        self.kv_bytes = 2 * sum(lens) * shape.num_kv_heads * shape.head_size * 2
-        used = int(blocks.sum())
-        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
-        num_blocks = used * max(1, min(4, pools.blocks(shape) // (used * self.layers)))
-        self.k_cache, self.v_cache = pools.caches(self.layers, num_blocks, shape)
-        self.tables = random_tables(rng, blocks, num_blocks)
-        capacities = blocks * shape.block_size
-        firsts = (np.cumsum(capacities) - capacities) * (num_blocks // used)
+        super().__init__(pools, shape, lens, seed, spread=4)
+        capacities = self.blocks * shape.block_size
+        firsts = (np.cumsum(capacities) - capacities) * self.spread
         self.extents = torch.from_numpy(np.stack([firsts, capacities], 1).astype(np.int32)).cuda()
-        self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
         size = (self.layers, len(lens), shape.num_heads, shape.head_size)
         self.q = torch.randn(size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
@@ -104,29 +122,16 @@ class DecodeInputs:
 
     def sdpa(self) -> Calls:
         """torch's attention on contiguous memory; equal lengths only."""
-        size = (self.layers, len(self.lens), self.shape.num_kv_heads, self.longest, self.shape.head_size)
-        k, v = (cache.reshape(-1)[: int(np.prod(size))].view(size) for cache in (self.k_cache, self.v_cache))
-        q, gqa = self.q[:, :, :, None], self.shape.num_heads > self.shape.num_kv_heads
-        attention = torch.nn.functional.scaled_dot_product_attention
-        return [partial(attention, *layer, enable_gqa=gqa) for layer in zip(q, k, v, strict=True)]
+        return self.sdpa_of(self.q[:, :, :, None])
 
 
-class PrefillInputs:
+class PrefillInputs(Inputs):
     """One prefill batch of sequences of (new tokens, past tokens) over several layers."""
 
-    def __init__(
-        self, pools: Pools, shape: Shape, news: Sequence[int], pasts: Sequence[int] | None = None, seed: int = 0
-    ) -> None:
-        rng = np.random.default_rng(seed)
-        self.shape, self.news, self.max_new = shape, list(news), max(news)
-        lens = np.array(news) + np.array(pasts if pasts is not None else [0] * len(news))
-        blocks = -(-lens // shape.block_size)
-        num_blocks = int(blocks.sum())
-        self.kv_bytes = 4 * int(lens.sum()) * shape.num_kv_heads * shape.head_size
-        self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // num_blocks)
-        self.k_cache, self.v_cache = pools.caches(self.layers, num_blocks, shape)
-        self.tables = random_tables(rng, blocks, num_blocks)
-        self.context_lens = torch.from_numpy(lens.astype(np.int32)).cuda()
+    def __init__(self, pools: Pools, shape: Shape, news: Sequence[int], pasts: Sequence[int] | None = None) -> None:
+        lens = [new + past for new, past in zip(news, pasts or [0] * len(news), strict=True)]
+        super().__init__(pools, shape, lens, seed=0, spread=1)
+        self.max_new = max(news)
         self.starts = torch.from_numpy(np.concatenate([[0], np.cumsum(news)]).astype(np.int32)).cuda()
         self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
         self.out = torch.empty_like(self.q)
@@ -139,10 +144,72 @@ class PrefillInputs:
 
     def sdpa(self) -> Calls:
         """torch's causal attention on contiguous memory; equal lengths without a past only."""
-        size = (len(self.news), self.max_new, -1, self.shape.head_size)
-        q = self.q.view(size).transpose(1, 2)
-        kv = (self.layers, len(self.news), self.shape.num_kv_heads, self.max_new, self.shape.head_size)
-        k, v = (cache.reshape(-1)[: int(np.prod(kv))].view(kv) for cache in (self.k_cache, self.v_cache))
-        options: dict[str, Any] = {"is_causal": True, "enable_gqa": self.shape.num_heads > self.shape.num_kv_heads}
-        attention = torch.nn.functional.scaled_dot_product_attention
-        return [partial(attention, q, *layer, **options) for layer in zip(k, v, strict=True)]
+        q = self.q.view(len(self.lens), self.max_new, -1, self.shape.head_size).transpose(1, 2)
+        return self.sdpa_of([q] * self.layers, is_causal=True)
+
+
+class Layers:
+    """Random weights of the output projection and of a few layers, larger in total than the L2 cache."""
+
+    def __init__(self, model: ModelSpec, num_gpus: int) -> None:
+        self.model = model
+        hidden, ffn, size = model.hidden_size, model.ffn_size // num_gpus, model.head_size
+        self.num_heads, self.num_kv_heads = model.num_heads // num_gpus, max(1, model.num_kv_heads // num_gpus)
+        self.q_width, self.kv_width = self.num_heads * size, self.num_kv_heads * size
+        self.gated = model.ffn_matrices == 3
+        count = min(model.num_layers, num_rotations(2 * model.layer_params // num_gpus))
+        shapes = {
+            "qkv": (self.q_width + 2 * self.kv_width, hidden),
+            "out": (hidden, self.q_width),
+            "up": ((1 + self.gated) * ffn, hidden),
+            "down": (hidden, ffn),
+        }
+        self.layers = [{name: _weight(shape) for name, shape in shapes.items()} for _ in range(count)]
+        self.head = _weight((model.vocab_size // num_gpus, hidden))
+        self.gain = torch.ones(hidden, dtype=torch.float16, device="cuda")
+
+    def norm(self, x: Tensor) -> Tensor:
+        """RMSNorm for gated models (LLaMA), LayerNorm for the others (OPT)."""
+        width = (x.shape[1],)
+        return F.rms_norm(x, width, self.gain, 1e-5) if self.gated else F.layer_norm(x, width, self.gain, self.gain)
+
+    def project(self, x: Tensor, layer: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Norm, then q, k and v of every token, as views of one product."""
+        qkv = F.linear(self.norm(x), layer["qkv"])
+        size = self.model.head_size
+        q, k, v = torch.split(qkv, [self.q_width, self.kv_width, self.kv_width], dim=1)
+        return q.unflatten(1, (-1, size)), k.unflatten(1, (-1, size)), v.unflatten(1, (-1, size))
+
+    def feed_forward(self, x: Tensor, attended: Tensor, layer: dict[str, Tensor]) -> Tensor:
+        """Output projection, residual, norm, feed-forward, residual."""
+        x = x + F.linear(attended.flatten(1), layer["out"])
+        up = F.linear(self.norm(x), layer["up"])
+        if self.gated:
+            gate, up = up.chunk(2, dim=1)
+            up = F.silu(gate) * up
+        else:
+            up = F.relu(up)
+        return x + F.linear(up, layer["down"])
+
+    def project_out(self, x: Tensor, head: Tensor) -> Tensor:
+        """The final norm and the output projection."""
+        return F.linear(self.norm(x), head)
+
+    def linear(self, x: Tensor, attended: Tensor, layer: dict[str, Tensor]) -> None:
+        """A layer without attention and the cache write."""
+        self.project(x, layer)
+        self.feed_forward(x, attended, layer)
+
+
+def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
+    """The heads on one of num_gpus GPUs under tensor parallelism."""
+    if model.num_heads % num_gpus or (model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads):
+        raise InputError(
+            f"{model.name}: {model.num_heads}/{model.num_kv_heads} heads do not split over {num_gpus} GPUs"
+        )
+    kv_heads = max(1, model.num_kv_heads // num_gpus)
+    return Shape(model.num_heads // num_gpus, kv_heads, model.head_size, block_size, torch.float16)
+
+
+def _weight(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(shape, dtype=torch.float16, device="cuda") * float(shape[1] ** -0.5)

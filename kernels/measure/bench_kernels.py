@@ -1,18 +1,25 @@
-"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model."""
+"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model.
 
+`testbed measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and torch, in one run.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from testbed.command_line import Parser
 from testbed.core.shapes import read_model
 from testbed.kernels.measure import sweeps
-from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.fingerprint import fingerprint, in_words, write_rows
-from testbed.kernels.measure.timing import Timing, time_graph, warm_up
-from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.measure.bench_inputs import PLAIN, DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up, write_rows
+from testbed.kernels.verify.reference import Form, Shape
 from testbed.kernels.verify.verify_attention import verify
 
 MHA, GQA, SMALL, LARGE = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64), Shape(64, 8, 128)
@@ -53,9 +60,8 @@ class Report:
 
     def add(self, what: str, case: str, value: str, goal: str, met: bool | None, *times: Time) -> None:
         """Add and print one result; met is None where there is no goal. Its text has a row with the first time."""
-        prose = dict(
-            zip(PROSE, (what, case, value, goal, "" if met is None else "met" if met else "MISSED"), strict=True)
-        )
+        verdict = "" if met is None else "met" if met else "MISSED"
+        prose = dict(zip(PROSE, (what, case, value, goal, verdict), strict=True))
         print(" | ".join(prose.values()), flush=True)
         self.rows.append(prose | (times[0] if times else {}))
         self.rows += [{"what": what, "case": case, **time} for time in times[1:]]
@@ -63,31 +69,23 @@ class Report:
     def write(self, folder: Path, device: dict[str, object]) -> None:
         """Write CSV and Markdown, with device and date in the header."""
         about = in_words(device)
-        write_rows(
-            folder / "h200.csv", [{name: row.get(name, "") for name in (*PROSE, *COLUMNS)} for row in self.rows], about
-        )
+        table = [{name: row.get(name, "") for name in (*PROSE, *COLUMNS)} for row in self.rows]
+        write_rows(folder / "h200.csv", table, about)
         rows = [PROSE, ("---",) * 5, *([row[name] for name in PROSE] for row in self.rows if "verdict" in row)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
 
-def name_of(shape: Shape) -> str:
-    """The heads of a shape as text."""
-    return f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
-
-
-def timed(kernel: str, timing: Timing, shape: Shape, batch: int, context: int, spread: str = "equal") -> Time:
+def timed(
+    kernel: str, timing: Timing, shape: Shape, batch: int | str = "", context: int | str = "", spread: str = "equal"
+) -> Time:
     """A timing with its shape and its batch."""
-    return with_shape(kernel, timing, shape, spread=spread, batch=batch, context=context)
-
-
-def with_shape(kernel: str, timing: Timing, shape: Shape, **more: object) -> Time:
-    """A timing with its shape."""
     times = {name: round(us, 3) for name, us in asdict(timing).items()}
     sizes = {name: getattr(shape, name) for name in ("num_heads", "num_kv_heads", "head_size")}
     block_size = "" if kernel in ("contiguous", "torch") else shape.block_size
-    return {"kernel": kernel, **times, **sizes, "block_size": block_size, **more}
+    where = {"block_size": block_size, "spread": spread, "batch": batch, "context": context}
+    return {"kernel": kernel, **times, **sizes, **where}
 
 
 def bench_correctness(report: Report, rounds: int) -> bool:
@@ -102,20 +100,16 @@ def bench_correctness(report: Report, rounds: int) -> bool:
     return passed
 
 
-def paging_cost(inputs: DecodeInputs) -> tuple[Timing, Timing, float]:
-    """Paged and contiguous times, and the median relative difference of alternating pairs."""
-    pairs = [(time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us) for _ in range(5)]
-    paged, contiguous = (Timing.of(column) for column in np.transpose(pairs))
-    return paged, contiguous, float(np.median([p / c - 1 for p, c in pairs]))
-
-
 def bench_paging(report: Report, pools: Pools) -> None:
     """Claim 2: the extra time of paging, at the shapes of Fig. 18a and on ragged batches."""
     cases = [(f"{n}x{length}", "equal", n, length) for n, length in FIG_18A]
     cases += [(f"ragged, {n} sequences of mean {m}", "ragged", n, m) for n in (8, 32, 128) for m in (128, 400)]
     for name, spread, n, length in cases:
         lens = [length] * n if spread == "equal" else sweeps.ragged_lens(n, length, 2048)
-        paged, contiguous, cost = paging_cost(DecodeInputs(pools, MHA, lens))
+        inputs = DecodeInputs(pools, MHA, lens)
+        pairs = [(time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us) for _ in range(5)]
+        paged, contiguous = (Timing.of(column) for column in np.transpose(pairs))
+        cost = float(np.median([p / c - 1 for p, c in pairs]))
         text = f"{paged.median_us:.1f} us paged, {contiguous.median_us:.1f} us contiguous: {cost:+.1%}"
         times = (timed(*one, MHA, n, length, spread) for one in (("paged", paged), ("contiguous", contiguous)))
         report.add("paging cost", name, text, "at most 5%", cost <= 0.05, *times)
@@ -147,11 +141,12 @@ def bench_decode(report: Report, pools: Pools) -> None:
         inputs = DecodeInputs(pools, shape, [context] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         rate = inputs.kv_bytes / ours.median_us * 1e6
+        words = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
         share = f", {rate / READ_BANDWIDTH:.0%} of the read bandwidth" if inputs.kv_bytes > 600e6 else ""
         met = ours.median_us <= goal and (not share or rate >= 0.92 * READ_BANDWIDTH)
         text = f"{ours}, {rate / 1e12:.2f} TB/s{share}; torch here {other.median_us:.1f} us"
         times = timed("paged", ours, shape, n, context), timed("torch", other, shape, n, context)
-        report.add("decode", f"{name_of(shape)} {n}x{context}", text, f"{goal} (torch {torch_goal})", met, *times)
+        report.add("decode", f"{words} {n}x{context}", text, f"{goal} (torch {torch_goal})", met, *times)
 
 
 def bench_prefill(report: Report, pools: Pools) -> None:
@@ -162,9 +157,10 @@ def bench_prefill(report: Report, pools: Pools) -> None:
         flops = 2 * n * length * (length + 1) * shape.head_size * shape.num_heads
         text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other.median_us:.1f} us"
         times = timed("paged", ours, shape, n, length), timed("torch", other, shape, n, length)
+        words = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
         goals = f"{goal}, and {CONTIGUOUS:.2f} of torch here"
         met = ours.median_us <= min(goal, CONTIGUOUS * other.median_us)
-        report.add("prefill", f"{name_of(shape)} {n}x{length}", text, goals, met, *times)
+        report.add("prefill", f"{words} {n}x{length}", text, goals, met, *times)
 
 
 def bench_swap(report: Report) -> None:
@@ -176,17 +172,15 @@ def bench_swap(report: Report) -> None:
     token_bytes = planes * heads * size * 2
     for block_size, count in ((16, 1024), *((b, 1024 // b) for b in sweeps.BLOCK_SIZES)):
         shape = Shape(model.num_heads, heads, size, block_size)
-        pool, host = (
-            device.view(planes, -1, heads, block_size, size),
-            pinned.view(-1, planes, heads, block_size, size),
-        )
+        pool = device.view(planes, -1, heads, block_size, size)
+        host = pinned.view(-1, planes, heads, block_size, size)
         for method, direction, _, _, *us in sweeps.swap(pool, host, [count]):
             timing = Timing(*map(float, us))
             rate = count * block_size * token_bytes / timing.median_us / 1e3
             goals = method == "fused" and count == 1024 and block_size == 16
             case = f"{method}, {direction}, {count} blocks of {block_size} tokens"
             goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if goals else ("", None)
-            time = with_shape(str(method), timing, shape, direction=direction, num_blocks=count)
+            time = timed(str(method), timing, shape, spread="") | {"direction": direction, "num_blocks": count}
             report.add("swap", case, f"{timing.median_us / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
 
 
@@ -205,3 +199,52 @@ def bench(out: Path, rounds: int) -> None:
     torch.cuda.empty_cache()
     bench_swap(report)
     report.write(out, device)
+
+
+FP8, WINDOW = Form(True), 1024
+Case = tuple[str, Shape, int, int, Form, tuple[int, Form], float | None]
+# (kind, shape, sequences, tokens, form, tokens and form of the base, goal of the ratio)
+CASES: list[Case] = [
+    *(("decode", GQA, n, length, FP8, (length, PLAIN), 0.60 if n == 32 and length > 1024 else None)
+      for n, length in ((32, 1024), (32, 4096), (32, 16384), (8, 8192), (1, 16384))),
+    ("decode", MHA, 32, 1024, FP8, (1024, PLAIN), None),
+    ("decode", SMALL, 32, 1024, FP8, (1024, PLAIN), None),
+    *(("decode", GQA, 32, length, Form(False, WINDOW), (WINDOW, PLAIN), 1.10) for length in (1024, 4096, 16384)),
+    ("decode", GQA, 32, 4096, Form(True, WINDOW), (WINDOW, FP8), 1.10),
+    *(("prefill", GQA, n, length, FP8, (length, PLAIN), None) for n, length in ((1, 4096), (4, 1024))),
+    *(("prefill", GQA, 1, length, Form(fp8, WINDOW), (length, Form(fp8)), None)
+      for length in (4096, 16384) for fp8 in (False, True)),
+]  # fmt: skip
+
+
+def rows(options: Namespace) -> Iterator[Sequence[Any]]:
+    """Check all kernels, then time the cases; base and torch's attention on as many tokens right before each."""
+    if options.rounds and not verify(options.rounds, partial(print, file=sys.stderr)):
+        raise SystemExit("a kernel disagrees with its reference: nothing was timed")
+    pools = Pools(12 << 30)
+    for kind, shape, batch, tokens, form, (base_tokens, base_form), goal in CASES:
+        make: Callable[..., DecodeInputs | PrefillInputs] = DecodeInputs if kind == "decode" else PrefillInputs
+        base_inputs = make(pools, shape, [base_tokens] * batch)
+        theirs, base = time_graph(base_inputs.sdpa()), time_graph(base_inputs.paged(base_form))
+        del base_inputs
+        own = time_graph(make(pools, shape, [tokens] * batch).paged(form))
+        torch.cuda.empty_cache()
+        ratio = own.median_us / base.median_us
+        types = ["e4m3" if x.fp8 else "fp16" for x in (form, base_form)]
+        heads = f"{shape.num_heads}/{shape.num_kv_heads}"
+        yield (kind, heads, shape.head_size, batch, tokens, types[0], form.window or "", own.median_us, own.low_us,
+               own.high_us, f"{types[1]} {batch}x{base_tokens}", base.median_us, theirs.median_us, ratio, goal or "",
+               "" if goal is None else ratio <= goal)  # fmt: skip
+
+
+def add_arguments(parser: Parser) -> None:
+    """Rounds of checks."""
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none")
+
+
+ABOUT = """Attention with caches of e4m3 and with sliding windows, next to fp16 caches and torch, in one run.
+
+A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that ratio.
+"""
+FORMS = "kind,heads,head_size,batch,tokens,cache,window,median_us,low_us,high_us,base,base_us,torch_us,ratio,goal,met"
+MEASUREMENT = Measurement(ABOUT, FORMS, rows, add_arguments)

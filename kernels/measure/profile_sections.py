@@ -23,11 +23,9 @@ from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import plan_decode
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.all_reduce import all_reduce
-from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
-from testbed.kernels.measure.fingerprint import file_name, fingerprint
-from testbed.kernels.measure.layers import Layers, shard_shape
-from testbed.kernels.measure.timing import time_graph, warm_up
-from testbed.kernels.verify.verify_attention import variants, verify
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Layers, Pools, shard_shape
+from testbed.kernels.measure.timing import file_name, fingerprint, time_graph, warm_up
+from testbed.kernels.verify.verify_attention import variants
 
 POOL_BYTES = 24 << 30
 PROMPT_BYTES = 4 << 30
@@ -107,12 +105,6 @@ def move_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
             "all layers, K and V, host part included", ("method", "direction", "block_size", "num_blocks"), swaps
         ),
     }
-
-
-def require_verified(rounds: int) -> None:
-    """Exit if a kernel disagrees with its reference."""
-    if not verify(rounds):
-        raise SystemExit("a kernel disagrees with its reference: nothing was measured")
 
 
 def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = None) -> dict[str, Any]:

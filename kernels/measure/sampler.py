@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.kernels.measure.table import Measurement
-from testbed.kernels.measure.timing import Timing
+from testbed.kernels.measure.timing import Measurement, Timing
 
 VOCAB_SIZE = 50_272  # OPT's
 NUM_GROUPS = (8, 32, 64)

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.kernels.launch.cache_ops import copy_blocks, write_cache
-from testbed.kernels.launch.swap import swap_fused, swap_per_block
-from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.layers import Layers
+from testbed.kernels.launch.cache_ops import copy_blocks, swap_fused, swap_per_block, write_cache
+from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Layers, Pools, PrefillInputs
 from testbed.kernels.measure.timing import Timing, num_rotations, time_graph, time_stream
-from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.verify.reference import Shape
 
 Point = list[float | int | str]
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896,

@@ -1,12 +1,23 @@
-"""Time per call of GPU work: CUDA graphs between events, inputs rotated past the L2 cache, median with spread."""
+"""Time per call of GPU work: CUDA graphs between events, inputs rotated past the L2 cache, median with spread.
 
+And what every `testbed measure NAME` is: columns, a row for each point, and the device that tables and profiles record.
+"""
+
+import csv
+import datetime
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from testbed.command_line import Parser
+from testbed.kernels.launch.compile import require_gpu
 
 L2_ROTATION_BYTES = 256 << 20  # several times the largest L2 cache
 
@@ -92,3 +103,73 @@ def _elapsed_us(call: Callable[[], object]) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e3
+
+
+def fingerprint() -> dict[str, Any]:
+    """Device, driver, library versions and date, as recorded in profiles and tables."""
+    cupy = require_gpu()
+    properties, runtime = torch.cuda.get_device_properties(0), cupy.cuda.runtime
+    return {
+        "source": "measured",
+        "device": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": properties.L2_cache_size,
+        "driver_cuda": _version(runtime.driverGetVersion()),
+        "runtime_cuda": _version(runtime.runtimeGetVersion()),
+        "nvrtc": "{}.{}".format(*cupy.cuda.nvrtc.getVersion()),
+        "torch": torch.__version__,
+        "cupy": cupy.__version__,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def in_words(about: Mapping[str, object]) -> str:
+    """All of a fingerprint in one line."""
+    return ", ".join(f"{key} {value}" for key, value in about.items())
+
+
+def in_short(about: Mapping[str, object]) -> str:
+    """Device, torch, CUDA and date of a fingerprint."""
+    return f"{about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}"
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, object]], about: str) -> None:
+    """Write a CSV of rows with the same columns; its first line has the device and date of the measurement."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {about}\n")
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def file_name(profile: dict[str, Any]) -> str:
+    """The file name of a shipped profile, such as h200-opt-13b-tp1.json."""
+    device = profile["fingerprint"]["device"].removeprefix("NVIDIA ").lower().replace(" ", "-")
+    return f"{device}-{profile['model']['name']}-tp{profile['num_gpus']}.json"
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+class Measurement(NamedTuple):
+    """One measurement; `rows` checks the arguments before it measures the first."""
+
+    about: str | None
+    columns: str
+    rows: Callable[[Namespace], Iterable[Sequence[Any]]]
+    add_arguments: Callable[[Parser], object] = lambda parser: None
+
+
+def print_rows(name: str, measurement: Measurement, argv: list[str]) -> None:
+    """Print the device, the columns and every row as a CSV; floats have three decimals."""
+    parser = Parser(f"measure {name}", measurement.about)
+    measurement.add_arguments(parser)
+    rows = measurement.rows(parser.parse_args(argv))
+    warm_up()
+    print(f"# testbed measure {name}, {in_words(fingerprint())}")
+    print(measurement.columns)
+    for row in rows:
+        print(*(round(cell, 3) if isinstance(cell, float) else cell for cell in row), sep=",", flush=True)

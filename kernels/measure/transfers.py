@@ -23,15 +23,12 @@ from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, SECTION
 from testbed.cost.sections import dump
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks, issue
 from testbed.kernels.launch.launch import Launch
-from testbed.kernels.launch.swap import issue
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
-from testbed.kernels.measure.fingerprint import fingerprint
 from testbed.kernels.measure.sweeps import Point, point
-from testbed.kernels.measure.table import Measurement
-from testbed.kernels.measure.timing import Timing, capture, time_stream
-from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.measure.timing import Measurement, Timing, capture, fingerprint, time_stream
+from testbed.kernels.verify.reference import Shape
 
 KIB, MIB = 1 << 10, 1 << 20
 EXTENT_BYTES = (*(KIB << e for e in (1, 3, 4, 5, 6, 7, 8, 9, 10)), *(MIB << e for e in (2, 4, 6)))

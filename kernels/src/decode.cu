@@ -29,10 +29,10 @@
 #define HEADS (GROUP < 8 ? GROUP : 8)
 #define HEAD_TILES ((GROUP + 7) / 8)
 #define ROW_BYTES (HEAD_SIZE * (FP8 ? 1 : 2))
-#define K_FULL (HEAD_SIZE / 32)       // steps of 32 dims: 16 bytes per lane
-#define K_REST (HEAD_SIZE % 32)       // 0 or 16 dims: 8 bytes per lane
-#define V_FULL (HEAD_SIZE / 64)       // steps of 64 dims: 16 bytes per lane
-#define V_REST (HEAD_SIZE % 64)       // 0, 16 or 32 dims: 4 or 8 bytes per lane
+#define K_FULL (ROW_BYTES / 64)       // steps of 16 bytes per lane
+#define K_REST (ROW_BYTES % 64)       // 0 or 32: 8 bytes per lane
+#define V_FULL (ROW_BYTES / 128)      // steps of 16 bytes per lane
+#define V_REST (ROW_BYTES % 128)      // 0, 32 or 64: 4 or 8 bytes per lane
 #define ACCUMULATORS (HEAD_SIZE / 16)
 #if PAGED
 #define ONE_BLOCK_PER_TILE (BLOCK_SIZE % TILE == 0)

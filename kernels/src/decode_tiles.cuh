@@ -1,4 +1,4 @@
-// Of decode.cu: where a tile's keys and values lie; for 16-bit caches, how they get into A fragments, and the two products.
+// Of decode.cu: where a tile's keys and values lie, and how they get into registers; for 16-bit caches, the two products.
 #pragma once
 
 // Where one sequence's rows (HEAD_SIZE values each) of one kv head lie.
@@ -41,15 +41,14 @@ DEVICE unsigned row_of_slot(unsigned row, int slot, int first, int last) {
   return ONE_BLOCK_PER_TILE ? row + slot : __shfl_sync(FULL_MASK, row, slot);
 }
 
-#if !FP8
 struct KeyTile {
-  uint4 full[K_FULL][2];  // token g or g + 8 of the tile, dims 32 i + 8 t .. + 7
-  uint2 rest[2];          // dims 32 K_FULL + 4 t .. + 3
+  uint4 full[K_FULL][2];  // token g or g + 8 of the tile, bytes 64 i + 16 t .. + 15
+  uint2 rest[2];          // bytes 64 K_FULL + 8 t .. + 7
 };
 
 struct ValueTile {
-  uint4 full[V_FULL][4];  // token 2t, 2t + 1, 2t + 8, 2t + 9, dims 64 i + 8 g .. + 7
-  uint2 rest[4];          // dims 64 V_FULL + 4 g .. + 3 (V_REST = 32) or + 2 g, + 1 (16)
+  uint4 full[V_FULL ? V_FULL : 1][4];  // token 2t, 2t + 1, 2t + 8, 2t + 9, bytes 128 i + 16 g .. + 15
+  uint2 rest[4];                       // bytes 128 V_FULL + 8 g .. + 7 (V_REST = 64) or + 4 g .. + 3 (32)
 };
 
 DEVICE void load_keys(KeyTile& k, address_t cache, unsigned row, int first, int last, int lane) {
@@ -69,11 +68,12 @@ DEVICE void load_values(ValueTile& v, address_t cache, unsigned row, int first, 
     address_t p = cache + (address_t)row_of_slot(row, slot, first, last) * ROW_BYTES;
 #pragma unroll
     for (int i = 0; i < V_FULL; i++) v.full[i][u] = stream16(p + i * 128 + lane / 4 * 16);
-    if (V_REST == 32) v.rest[u] = stream8(p + V_FULL * 128 + lane / 4 * 8);
-    if (V_REST == 16) v.rest[u].x = stream4(p + V_FULL * 128 + lane / 4 * 4);
+    if (V_REST == 64) v.rest[u] = stream8(p + V_FULL * 128 + lane / 4 * 8);
+    if (V_REST == 32) v.rest[u].x = stream4(p + V_FULL * 128 + lane / 4 * 4);
   }
 }
 
+#if !FP8
 // s[token, head] of a tile: a lane has tokens g and g + 8 of heads 2t and 2t + 1.
 DEVICE void score(float (&s)[4], const KeyTile& k, unsigned query, int lane) {
   float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
@@ -111,13 +111,13 @@ DEVICE void weigh(float (&o)[ACCUMULATORS][4], const ValueTile& v, const unsigne
     add_values(o[4 * i + 3], v.full[i][0].w, v.full[i][1].w, v.full[i][2].w, v.full[i][3].w, p);
   }
   if (V_REST) add_values(o[4 * V_FULL], v.rest[0].x, v.rest[1].x, v.rest[2].x, v.rest[3].x, p);
-  if (V_REST == 32)
+  if (V_REST == 64)
     add_values(o[ACCUMULATORS - 1], v.rest[0].y, v.rest[1].y, v.rest[2].y, v.rest[3].y, p);
 }
 
 // First of the two adjacent dims in accumulator i of lanes with this g.
 DEVICE int dim_of_accumulator(int i, int g) {
   if (i < 4 * V_FULL) return i / 4 * 64 + g * 8 + i % 4 * 2;
-  return V_FULL * 64 + (V_REST == 32 ? g * 4 + (i - 4 * V_FULL) * 2 : g * 2);
+  return V_FULL * 64 + (V_REST == 64 ? g * 4 + (i - 4 * V_FULL) * 2 : g * 2);
 }
 #endif

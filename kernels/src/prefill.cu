@@ -77,6 +77,7 @@ DEVICE void widen_tile(word16* kv, const char* bytes) {
 }
 #endif
 
+#include "softmax.cuh"
 #include "prefill_mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
@@ -149,7 +150,14 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     if (key + K_ROWS - 1 > position || (WINDOWED && key <= position + M_TILES * 16 - 1 - window))
       mask(s, position, key, window, lane);
 #pragma unroll
-    for (int m = 0; m < M_TILES; m++) soften(s[m], state.top[m], state.sum[m], state.o[m], scale_log2);
+    for (int m = 0; m < M_TILES; m++) {
+      float shrink[2];
+      soften<K_ROWS>((float(&)[K_ROWS / 2])s[m], state.top[m], state.sum[m], shrink, scale_log2);
+#pragma unroll
+      for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int d = 0; d < HEAD_SIZE / 8; d++) state.o[m][d][2 * r] *= shrink[r], state.o[m][d][2 * r + 1] *= shrink[r];
+    }
     weigh(state, s, k + STAGE * 2, lane);
   }
   long long out_stride = (long long)num_heads * HEAD_SIZE;

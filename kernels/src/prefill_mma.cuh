@@ -47,28 +47,6 @@ struct State {
   float top[M_TILES][2], sum[M_TILES][2], o[M_TILES][HEAD_SIZE / 8][4];
 };
 
-// Online softmax of one m-tile: scores become weights, the state is rescaled.
-DEVICE void soften(float (&s)[K_ROWS / 8][4], float (&top)[2], float (&sum)[2], float (&o)[HEAD_SIZE / 8][4],
-                   float scale_log2) {
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    float high = top[r];
-#pragma unroll
-    for (int n = 0; n < K_ROWS / 8; n++) high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
-    float shrink = fast_exp2((top[r] - high) * scale_log2), total = 0;
-    top[r] = high;
-#pragma unroll
-    for (int n = 0; n < K_ROWS / 8; n++)
-#pragma unroll
-      for (int i = 2 * r; i < 2 * r + 2; i++) total += s[n][i] = fast_exp2(s[n][i] * scale_log2 - high * scale_log2);
-    sum[r] = sum[r] * shrink + total;
-#pragma unroll
-    for (int d = 0; d < HEAD_SIZE / 8; d++) o[d][2 * r] *= shrink, o[d][2 * r + 1] *= shrink;
-  }
-}
-
 DEVICE void weigh(State& state, const float (&s)[M_TILES][K_ROWS / 8][4], unsigned v, int lane) {
   unsigned v_lane = v + (lane % 16 * PITCH + lane / 16 * 8) * 2;
 #pragma unroll

@@ -18,6 +18,7 @@
 #include "common.cuh"
 #include "wgmma.cuh"
 #include "pipeline.cuh"
+#include "softmax.cuh"
 
 #define NUM_THREADS 256
 
@@ -34,26 +35,6 @@ DEVICE void load_tile(unsigned tile, const word16* cache, unsigned row) {
     int r = (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
     long long from = (long long)__shfl_sync(FULL_MASK, row, r) * HEAD_SIZE + vector * 8;
     copy_async(tile + place(warp * 16 + r, vector), cache + from);
-  }
-}
-
-// Online softmax of 64 rows: scores become weights; the factors by which the output must shrink are returned.
-DEVICE void soften(float (&s)[64], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    float high = top[r];
-#pragma unroll
-    for (int n = 0; n < 16; n++) high = fmaxf(high, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
-    shrink[r] = fast_exp2((top[r] - high) * scale_log2);
-    top[r] = high;
-    float total = 0, offset = high * scale_log2;
-#pragma unroll
-    for (int n = 0; n < 16; n++)
-#pragma unroll
-      for (int i = 4 * n + 2 * r; i < 4 * n + 2 * r + 2; i++) total += s[i] = fast_exp2(s[i] * scale_log2 - offset);
-    sum[r] = sum[r] * shrink[r] + total;
   }
 }
 
@@ -124,7 +105,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     }
     pin(s);
     if (tile * K_ROWS + K_ROWS - 1 > first_position) mask<K_ROWS>(s, positions, tile * K_ROWS, 0, lane);
-    soften(s, top, sum, shrink, scale_log2);
+    soften<K_ROWS>(s, top, sum, shrink, scale_log2);
     wait_wgmma<0>();
     pin(o);
 #pragma unroll

@@ -5,6 +5,7 @@ tensor cores, so errors near 2^-11 and 2^-8 of the largest value are expected; 2
 and 2.5. Caches of e4m3 are compared with the values that they contain, so that the same tolerances hold.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +14,13 @@ from itertools import product
 import numpy as np
 import torch
 
-from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguous_decode, paged_decode
+from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguous_decode, paged_decode, paper_decode
 from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
-from testbed.kernels.launch.paper_attention import paper_decode
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_attention import constants, has_wgmma, paged_prefill
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.random_batches import Batch, Form, Shape, random_batch, to_extents
+from testbed.kernels.verify.reference import Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -111,9 +111,10 @@ def check_decode(case: Case, form: Form) -> dict[str, float]:
     want = reference.paged_decode(batch.q, *batch.values, batch.block_tables, lens, form.window)
     k_pool, v_pool, extents = to_extents(batch)
     read = batch.without_unread(form.window, [1] * len(lens))
+    inputs = read.q, read.k_cache, read.v_cache, read.block_tables, read.context_lens
     options = {"max_context_len": max(lens), "plan": plan, "kv_scales": batch.kv_scales, "window": form.window}
     runs: dict[str, Run] = {
-        f"paged_decode{form}": lambda out: paged_decode(out, *_tensors(read), **options),
+        f"paged_decode{form}": lambda out: paged_decode(out, *inputs, **options),
         f"contiguous_decode{form}": lambda out: contiguous_decode(
             out, batch.q, k_pool, v_pool, extents, batch.context_lens, **options
         ),
@@ -177,26 +178,18 @@ def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
     all_cases = list(cases(rounds))
     forms = [(case, form) for case in all_cases for form in case.forms]
     precompile([variant for case, form in forms for variant in variants(case.shape, case.plan, form)], arch)
-    worst: dict[tuple[str, torch.dtype], float] = {}
-    count: dict[tuple[str, torch.dtype], int] = {}
+    found = defaultdict[tuple[str, torch.dtype], list[float]](list)
     for case in all_cases:
         for name, error in check_forms(case).items():
-            key = (name, case.shape.dtype)
             if error > TOLERANCE[case.shape.dtype]:
                 report(f"  {name}: error {error:.2e} on {case}")
-            worst[key], count[key] = max(worst.get(key, 0.0), error), count.get(key, 0) + 1
-    passed = all(error <= TOLERANCE[dtype] for (_, dtype), error in worst.items())
-    for (name, dtype), error in sorted(worst.items(), key=str):
-        text = str(dtype).removeprefix("torch.")
-        report(
-            f"right: {name} {text}: worst error {error:.2e} of {TOLERANCE[dtype]:.0e} on {count[name, dtype]} batches"
-        )
+            found[name, case.shape.dtype].append(error)
+    passed = all(max(all_errors) <= TOLERANCE[dtype] for (_, dtype), all_errors in found.items())
+    for (name, dtype), all_errors in sorted(found.items(), key=lambda item: str(item[0])):
+        text = f"{name} {str(dtype).removeprefix('torch.')}: worst error {max(all_errors):.2e}"
+        report(f"right: {text} of {TOLERANCE[dtype]:.0e} on {len(all_errors)} batches")
     for name, check in MOVE_CHECKS.items():
         exact = all(check(np.random.default_rng(seed)) for seed in range(20))
         report(f"right: {name}: {'bit for bit' if exact else 'WRONG'} on 20 random cases")
         passed &= exact
     return passed
-
-
-def _tensors(batch: Batch) -> tuple[torch.Tensor, ...]:
-    return batch.q, batch.k_cache, batch.v_cache, batch.block_tables, batch.context_lens

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.launch.cache_ops import copy_blocks, write_cache
-from testbed.kernels.launch.swap import swap_fused, swap_per_block
+from testbed.kernels.launch.cache_ops import copy_blocks, swap_fused, swap_per_block, write_cache
 from testbed.kernels.verify import reference
 from testbed.kernels.verify.reference import NAN_E4M3
 

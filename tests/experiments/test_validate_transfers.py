@@ -36,7 +36,7 @@ def test_both_tables_are_printed(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "held back" in printed
     assert f"{RUNS[0].name}  in" in printed
-    refuses("--gpu l4: names no measured transfers", main, ["--gpu", "l4"])
+    refuses("--gpu l4: names no measured transfers", validate_transfers, ["--gpu", "l4"])
 
 
 @pytest.fixture(scope="module")

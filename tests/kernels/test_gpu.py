@@ -11,7 +11,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from testbed.kernels.ladder import measure as ladder  # noqa: E402
 from testbed.kernels.launch.attention import paged_decode  # noqa: E402
-from testbed.kernels.verify.random_batches import Shape, random_batch  # noqa: E402
+from testbed.kernels.verify.reference import Shape, random_batch  # noqa: E402
 from testbed.kernels.verify.verify_attention import SMALL_CASES, TOLERANCE, Case, cases, check_forms  # noqa: E402
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 

@@ -10,10 +10,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
 from testbed.kernels.measure import bench_kernels
-from testbed.kernels.measure.bench_kernels import COLUMNS, PROSE, Report
-from testbed.kernels.measure.cache_forms import CASES
+from testbed.kernels.measure.bench_kernels import CASES, COLUMNS, PROSE, Report
 from testbed.kernels.measure.timing import Timing
-from testbed.kernels.verify.random_batches import Shape
+from testbed.kernels.verify.reference import Shape
 
 KEPT = Path(testbed.kernels.__file__).parent / "results" / "h200.csv"
 TIMED = ("paging cost", "the paper's design", "by block size", "decode", "prefill", "swap")

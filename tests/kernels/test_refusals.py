@@ -10,12 +10,18 @@ import pytest
 from refusals import refuses
 
 from testbed.kernels.launch import compile
-from testbed.kernels.launch.attention import contiguous_decode, paged_decode
-from testbed.kernels.launch.cache_ops import copy_blocks, gather_blocks, scatter_blocks, write_cache
+from testbed.kernels.launch.attention import contiguous_decode, paged_decode, paper_decode
+from testbed.kernels.launch.cache_ops import (
+    copies_of_runs,
+    copy_blocks,
+    gather_blocks,
+    runs,
+    scatter_blocks,
+    swap_fused,
+    write_cache,
+)
 from testbed.kernels.launch.compile import KernelsUnavailable
-from testbed.kernels.launch.paper_attention import paper_decode
 from testbed.kernels.launch.prefill_attention import paged_prefill
-from testbed.kernels.launch.swap import copies_of_runs, runs, swap_fused
 
 
 @dataclass

@@ -16,9 +16,9 @@ from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
 from testbed.kernels.commands import MEASUREMENTS, measure  # noqa: E402
-from testbed.kernels.ladder.batch import LadderBatch  # noqa: E402
+from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
-from testbed.kernels.measure.layers import shard_shape  # noqa: E402
+from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
 from testbed.kernels.measure.sweeps import ragged_lens  # noqa: E402
 
 

@@ -1,11 +1,16 @@
-"""The paired runs around the sustainable load, and their configs: resolved configs of `testbed run`."""
+"""The paired runs around the sustainable load, their configs (resolved configs of `testbed run`), and their figures."""
 
-from collections.abc import Callable
+import csv
+import statistics
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from testbed.build import Setup
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
+from testbed.sim.recorder import Recorder
 
 Node = dict[str, Any]
 LOADS = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 4.0)  # times the sustainable load
@@ -132,3 +137,52 @@ def device() -> Stage:
     sizes = (*range(1, 513), *range(520, 2561, 40))  # products by kernels that are loaded when first used
     batches = (*((n, 1) for n in (1, 8, 32, 64, 128)), (8, 4), (32, 4))
     return Stage(read_model("llama-3-8b"), 8.0, engine, measured, warm=sizes, batches=batches)
+
+
+KEYS = ("series", "load", "seed")
+FIGURES = (
+    "arrived", "finished", "mean_batch", "hit_rate", "preemptions", "recomputed_tokens", "ttft_mean_s", "ttft_p50_s",
+    "tpot_mean_s", "output_tokens_per_s",
+)  # fmt: skip
+WORK = ("iterations", "duration_s", "decodes_gpu_s", "prompts_gpu_s", "swaps_gpu_s", "software_s")  # of the GPU's side
+FIELDS = ("num_requests", "num_seqs", "iterations", "duration_us", "gpu_us", "host_us", "software_us")
+
+
+def figures(setup: Setup, recorder: Recorder, summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """FIGURES by name; the mean batch is over time, hit_rate the share of the prompts' tokens found in the cache."""
+    counters = setup.scheduler.policy.counters()
+    tokens, hits = counters.get("tokens", 0), counters.get("hit_tokens", 0)
+    recorder.settle()
+    spans = recorder.spans.columns()
+    prefilled = int((spans["prefill_tokens"] * spans["iterations"]).sum())
+    return {
+        "arrived": summary["requests"]["arrived"],
+        "finished": summary["requests"]["finished"],
+        "mean_batch": summary["batch"]["mean_over_time"],
+        "hit_rate": hits / tokens if tokens else None,
+        "preemptions": sum(summary["preemptions"].values()),
+        "recomputed_tokens": prefilled + hits - _first_prompts(setup, recorder),
+        "ttft_mean_s": summary["ttft_s"]["mean"],
+        "ttft_p50_s": summary["ttft_s"]["p50"],
+        "tpot_mean_s": summary["tpot_s"]["mean"],
+        "output_tokens_per_s": summary["throughput"]["output_tokens_per_s"],
+    }
+
+
+def _first_prompts(setup: Setup, recorder: Recorder) -> int:
+    """Tokens of the prompts whose first prefill is complete; whole prompts are computed in one iteration."""
+    columns, state = recorder.requests.columns(), setup.scheduler.state
+    ended = int(columns["prompt_len"][columns["first_token_ps"] >= 0].sum())
+    groups = (*state.running.values(), *state.swapped, *state.waiting)
+    return ended + sum(group.request.prompt_len for group in groups if group.num_generated)
+
+
+def read_software(path: Path, num_seqs: int = 1) -> tuple[float, float]:
+    """Seconds per iteration and per running request: the line nearest to the points of requests of num_seqs."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["num_seqs"]) == num_seqs]
+    points = [(int(row["num_requests"]), float(row["software_us"]) / 1e6) for row in rows]
+    mean_x, mean_y = (statistics.fmean(values) for values in zip(*points, strict=True))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = max(0.0, sum((x - mean_x) * (y - mean_y) for x, y in points) / spread) if spread else 0.0
+    return max(0.0, mean_y - slope * mean_x), slope

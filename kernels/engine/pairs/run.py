@@ -1,10 +1,12 @@
 """The GPU's side of the pairs, in one process: a line of figures for every run, and its raw rows in one archive."""
 
 import csv
+import statistics
 import sys
 import tarfile
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,18 @@ import torch
 
 from testbed.build import Setup, build
 from testbed.config import RunConfig
-from testbed.kernels.engine.bench import undisturbed
-from testbed.kernels.engine.clock import Clock
+from testbed.core.request import Request
+from testbed.kernels.engine.calibrate import served_decodes, undisturbed
 from testbed.kernels.engine.gpu_engine import Engine
-from testbed.kernels.engine.pairs.figures import FIGURES, KEYS, WORK, figures
-from testbed.kernels.engine.pairs.plan import MACHINE, Pair, Stage
-from testbed.kernels.engine.pairs.software import measure_software
-from testbed.kernels.engine.records import Iteration
-from testbed.kernels.engine.run_folder import write_json, write_run
+from testbed.kernels.engine.pairs.plan import FIELDS, FIGURES, KEYS, MACHINE, WORK, Pair, Stage, figures
+from testbed.kernels.engine.ragged import TokenBuffers
+from testbed.kernels.engine.records import Clock, Iteration, write_csv, write_json, write_run
 from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.serve import fingerprint_of, make_engine
 from testbed.kernels.engine.slot_checker import NoSlotChecker
-from testbed.kernels.engine.token_buffers import TokenBuffers
 
+CONTEXT, NUM_STEPS = 256, 48  # tokens and steps of the sequences that software times are measured on
 ARCHIVE, MEASURED, SOFTWARE = "runs.tar", "measured.csv", "software.csv"
 
 
@@ -107,3 +107,19 @@ def work(iterations: list[Iteration]) -> list[Any]:
     duration_s = sum(one.duration_s for one in iterations)
     times = (duration_s, kinds["decodes"], kinds["prompts"], kinds["swaps"], duration_s - sum(kinds.values()))
     return [len(iterations), *(f"{x:.5f}" for x in times)]
+
+
+def measure_software(engine: Callable[[], Engine], path: Path, stage: Stage) -> None:
+    """Write the software times: an iteration's time beyond the GPU's work, by the number of running requests.
+
+    A row has the median decode iteration of a batch of equal sequences, served by a fresh engine before any pair runs.
+    """
+    rows = []
+    for num_requests, num_seqs in stage.batches:
+        requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
+        plain = served_decodes(engine(), requests)
+        times = [(one.duration_s, one.gpu_s, one.host_s, one.duration_s - one.gpu_s) for one in plain]
+        medians = [round(1e6 * statistics.median(column), 1) for column in zip(*times, strict=True)]
+        rows.append([num_requests, num_seqs, len(plain), *medians])
+        print("software", *rows[-1], flush=True)
+    write_csv(path, FIELDS, rows)

@@ -14,7 +14,7 @@ from torch import Tensor
 from testbed.kernels.engine.architecture import of_folder
 from testbed.kernels.engine.verify.scenarios import SCENARIOS, Recording, record
 from testbed.kernels.engine.weights import load_weights
-from testbed.kernels.measure.fingerprint import fingerprint, in_short, write_rows
+from testbed.kernels.measure.timing import fingerprint, in_short, write_rows
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers
 SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ties

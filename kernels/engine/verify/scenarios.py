@@ -16,10 +16,9 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import Copy
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.assemble import Options, assemble
-from testbed.kernels.engine.clock import StepClock
-from testbed.kernels.engine.records import Records
+from testbed.kernels.engine.records import Records, StepClock
 from testbed.kernels.engine.sampler import Wanted
+from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped

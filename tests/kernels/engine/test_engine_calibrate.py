@@ -12,11 +12,11 @@ from ticks import OneMillisecond  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.model import Work  # noqa: E402
 from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
-from testbed.kernels.engine import bench, calibrate  # noqa: E402
-from testbed.kernels.engine.assemble import Options  # noqa: E402
+from testbed.kernels.engine import calibrate  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
+from testbed.kernels.engine.serve import Options  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousOracle  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 
@@ -76,27 +76,27 @@ def test_decode_iteration_adds_graph_launch_time():
 
 def tiny_bench(family):
     arch = tiny.architecture(family)
-    return bench.Bench(arch, tiny.weights(arch), Options(clock=tiny.StepClock(1e-3)))
+    return calibrate.Bench(arch, tiny.weights(arch), Options(clock=tiny.StepClock(1e-3)))
 
 
 @pytest.mark.parametrize("kind", [Paged, ContiguousOracle])
 def test_decode_benchmark_contains_only_full_batches(monkeypatch, kind):
-    monkeypatch.setattr(bench, "CONTEXT", 20)
-    monkeypatch.setattr(bench, "STEPS", 12)
-    monkeypatch.setattr(bench, "LONGEST", 100)
-    found = bench.decodes_alone(tiny_bench("llama"), kind, 3)
-    assert len(found) == 12 - 1 - bench.SETTLING
+    monkeypatch.setattr(calibrate, "CONTEXT", 20)
+    monkeypatch.setattr(calibrate, "STEPS", 12)
+    monkeypatch.setattr(calibrate, "LONGEST", 100)
+    found = calibrate.decodes_alone(tiny_bench("llama"), kind, 3)
+    assert len(found) == 12 - 1 - calibrate.SETTLING
     assert {(one.work.decode_seqs, one.work.prefill) for one in found} == {(3, ())}
-    refuses("measured iterations: there are none", bench.beyond, [], OneMillisecond())
+    refuses("measured iterations: there are none", calibrate.beyond, [], OneMillisecond())
 
 
 def test_prefill_benchmark_adds_single_prompts_to_decodes(monkeypatch):
-    monkeypatch.setattr(bench, "CONTEXT", 20)
-    monkeypatch.setattr(bench, "DECODES", 2)
-    found = bench.prompts_with_decodes(tiny_bench("opt"), [3, 7], OneMillisecond())
-    assert {length: len(ones) for length, ones in found.items()} == {3: bench.VISITS, 7: bench.VISITS}
+    monkeypatch.setattr(calibrate, "CONTEXT", 20)
+    monkeypatch.setattr(calibrate, "DECODES", 2)
+    found = calibrate.prompts_with_decodes(tiny_bench("opt"), [3, 7], OneMillisecond())
+    assert {length: len(ones) for length, ones in found.items()} == {3: calibrate.VISITS, 7: calibrate.VISITS}
 
 
 def test_excess_over_the_model_is_gpu_time():
     ones = [Iteration(0.0, 1.0, 0.5, 0.5, seconds, Work(1, 1, 1)) for seconds in (1.2e-3, 1.3e-3, 0.9e-3)]
-    assert bench.beyond(ones, OneMillisecond()).median_us == pytest.approx(200)
+    assert calibrate.beyond(ones, OneMillisecond()).median_us == pytest.approx(200)

@@ -21,7 +21,7 @@ from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
-from testbed.kernels.engine.run_folder import MEASURED  # noqa: E402
+from testbed.kernels.engine.records import MEASURED  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.weights import load_weights  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
@@ -56,7 +56,7 @@ def folder(path, config):
     def get(name, shape):
         return tensors.setdefault(name, torch.randn(shape))
 
-    built = (module._opt if arch.is_opt else module._gated)(arch, get)
+    built = module._built(arch, get)
     (path / "config.json").write_text(json.dumps(config))
     safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
     safetensors.save_file(tensors, path / "model.safetensors")

@@ -17,10 +17,9 @@ from testbed.config import RunConfig  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.experiments.commands.validations import PROFILE, RESULTS  # noqa: E402
 from testbed.experiments.validation import pairs as validation  # noqa: E402
-from testbed.kernels.engine.clock import StepClock  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
-from testbed.kernels.engine.pairs.software import FIELDS, read_software  # noqa: E402
-from testbed.kernels.engine.run_folder import write_csv  # noqa: E402
+from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
+from testbed.kernels.engine.records import StepClock, write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import tiny_models as tiny  # noqa: E402
 from faulty_policies import SHAPE  # noqa: E402
 
-from testbed.kernels.engine.assemble import Options, assemble  # noqa: E402
-from testbed.kernels.engine.clock import StepClock  # noqa: E402
-from testbed.kernels.engine.run_folder import write_run  # noqa: E402
+from testbed.kernels.engine.records import StepClock, write_run  # noqa: E402
+from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[3] / "experiments" / "examples"
