@@ -135,7 +135,7 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
     ],
 )
 def test_what_cannot_be_drawn_is_refused(words, reported):
-    refuses(reported, plot.main, words)
+    refuses(reported, plot, words)
 
 
 def test_means_over_time_are_those_of_the_intervals_drawn_at_their_middle():

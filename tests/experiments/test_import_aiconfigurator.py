@@ -129,7 +129,7 @@ def test_folder_of_tables_becomes_a_profile(tmp_path, capsys):
         "attention/vllm/0.14.0/generation_attention": decodes(),
     })  # fmt: skip
     arguments = [str(folder), "--out", str(tmp_path / "p.json")]
-    refuses("of no one model; name one by --model", import_profile.main, arguments)
+    refuses("of no one model; name one by --model", import_profile, arguments)
     import_profile([*arguments, "--model", str(write_model(tmp_path))])
     profile = read_profile(tmp_path / "p.json")
     assert profile["gpu"]["memory_bandwidth"] == 2e12
@@ -213,7 +213,7 @@ def test_the_older_profiler_is_read(tmp_path):
     write_csv(here / "attention.csv", f"{medians},batch_size,prefill_chunk_size,kv_cache_size,is_prefill", table)
     out = tmp_path / "p.json"
     arguments = [str(here), "--out", str(out)]
-    refuses("name a folder tpN, and --model and --gpu", import_profile.main, arguments)
+    refuses("name a folder tpN, and --model and --gpu", import_profile, arguments)
     import_profile([*arguments, "--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))])
     sections = json.loads(out.read_text())["sections"]
     assert sections["linear"]["points"] == [[1, 11.0], [64, 704.0]]  # attention apart

@@ -45,10 +45,10 @@ def test_imported_artifact_pairs_keep_their_order(tmp_path, capsys):
 )
 def test_pickle_of_another_form_is_refused(tmp_path, content):
     (tmp_path / "a.pkl").write_bytes(content)
-    refuses(r"a\.pkl", import_lengths.main, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    refuses(r"a\.pkl", import_lengths, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
 
 
 def test_import_executes_no_code_of_a_pickle(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([Harmful(str(tmp_path / "harm"))]))
-    refuses("mkdir", import_lengths.main, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    refuses("mkdir", import_lengths, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
     assert not (tmp_path / "harm").exists()

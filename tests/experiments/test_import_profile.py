@@ -82,19 +82,19 @@ def test_tensor_parallel_degree_selects_the_shard(tmp_path):
     for degree in (1, 2):
         write_llmservingsim(tmp_path, degree)
     arguments = [str(tmp_path), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))]
-    refuses(r"has the degrees 1, 2 \(choose one with --tensor-parallel\)", import_profile.main, arguments)
+    refuses(r"has the degrees 1, 2 \(choose one with --tensor-parallel\)", import_profile, arguments)
     import_profile([*arguments, "--tensor-parallel", "2"])
     assert read_profile(tmp_path / "p.json")["num_gpus"] == 2
 
 
 def test_folder_without_a_profile_is_refused(tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
-    refuses("no such folder", import_profile.main, [str(tmp_path / "nowhere"), *out])
-    refuses(r"not a profile of .*LLMServingSim, AIConfigurator", import_profile.main, [str(tmp_path), *out])
+    refuses("no such folder", import_profile, [str(tmp_path / "nowhere"), *out])
+    refuses(r"not a profile of .*LLMServingSim, AIConfigurator", import_profile, [str(tmp_path), *out])
     here = write_llmservingsim(tmp_path)
-    refuses(r"no meta\.yaml says which model this is; say it by --model", import_profile.main, [str(here), *out])
+    refuses(r"no meta\.yaml says which model this is; say it by --model", import_profile, [str(here), *out])
     write_csv(here / "dense.csv", "layer,tokens,time_us", [["qkv_proj", 1, 2.0]])
-    refuses("no times of layernorm", import_profile.main, [str(here), *out, "--model", str(write_model(tmp_path))])
+    refuses("no times of layernorm", import_profile, [str(here), *out, "--model", str(write_model(tmp_path))])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_bad_profile_is_refused_by_name(imported, change, message):
 
 def test_a_profile_of_this_project_is_not_imported_under_another_name(tmp_path):
     shipped = str(PROFILES / "h200-qwen2.5-0.5b-tp1.json")
-    refuses("needs no import", import_profile.main, [shipped, "--out", str(tmp_path / "p.json"), "--model=opt-13b"])
+    refuses("needs no import", import_profile, [shipped, "--out", str(tmp_path / "p.json"), "--model=opt-13b"])
     assert not (tmp_path / "p.json").exists()
 
 
@@ -142,7 +142,7 @@ def test_a_folder_keeps_the_model_and_the_device_that_it_names(tmp_path):
     (tmp_path / "meta.yaml").write_text("gpu: NVIDIA H200\nmodel: meta-llama/Llama-3.1-8B\n")
     with pytest.raises(InputError, match=r"is of llama-3\.1-8b, whose shape is not that of --model toy"):
         import_profile([str(here), *out, "--model", str(write_model(tmp_path))])
-    refuses("was measured on NVIDIA H200, which is not --gpu l4", import_profile.main, [str(here), *out, "--gpu", "l4"])
+    refuses("was measured on NVIDIA H200, which is not --gpu l4", import_profile, [str(here), *out, "--gpu", "l4"])
     import_profile([str(here), *out, "--gpu", "h200"])
     assert read_profile(tmp_path / "p.json")["model"]["name"] == "llama-3.1-8b"
 

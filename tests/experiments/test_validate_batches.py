@@ -72,9 +72,9 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, ca
     small, large = pd.read_csv(tmp_path / "all.csv").to_dict("records")
     assert (small["latency_ms"], large["latency_ms"]) == (1700, 1400)
     assert 1.2 < small["predicted_ms"] / large["predicted_ms"] < 2.039 / 1.555
-    refuses("no column 'model'", validate_batches.main, [str(path)])
+    refuses("no column 'model'", validate_batches, [str(path)])
     for word, reported in (("model", "not COLUMN=VALUE"), ("batch_size=8", "not COLUMN"), ("tensor_parallel=a", "'a'")):
-        refuses(reported, validate_batches.main, [str(path), "model=opt-13b", word])
+        refuses(reported, validate_batches, [str(path), "model=opt-13b", word])
     with pytest.raises(InputError, match="no batch of a card whose name has 'H100'"):
         validate_batches([str(path), "model=opt-13b", "--device", "H100"])
 
@@ -113,7 +113,7 @@ def test_models_are_read_and_unmeasured_batches_predicted(kernels, tmp_path, cap
     batches = [Batch("small", 1, size, *lens) for size in (1, 8) for lens in ((16, 4), (24, 40))]
     table(batches, latency_ms=1.0).drop(columns=["beam_width", "device"]).to_csv(tmp_path / "latency.csv", index=False)
     arguments = [str(tmp_path / "latency.csv"), "--kernels", str(kernels)]
-    refuses("no shape of model 'small'", validate_batches.main, arguments)
+    refuses("no shape of model 'small'", validate_batches, arguments)
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
     validate_batches([*arguments, "--csv", str(tmp_path / "all.csv")])
     assert "within 20%" in capsys.readouterr().out
