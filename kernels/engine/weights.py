@@ -58,55 +58,43 @@ class Weights:
     kv_scales: Tensor | None = None
 
 
-class SafetensorsFolder:
-    """All tensors of a folder's *.safetensors files by name; each is read from its file on request."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from safetensors import safe_open
-        except ModuleNotFoundError:
-            raise InputError(f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])") from None
-        files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
-        self.folder = folder
-        self._files: dict[str, Any] = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
-        if not self._files:
-            raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def read(self, name: str) -> Tensor:
-        """The tensor of that name, on the host, in the file's type."""
-        if name not in self._files:
-            raise InputError(f"{self.folder}: the tensor {name} is in no *.safetensors file")
-        tensor: Tensor = self._files[name].get_tensor(name)
-        if tensor.dtype not in DTYPES:
-            raise InputError(f"{self.folder}: {name} of type {tensor.dtype}: is none of {DTYPES}")
-        return tensor
+def safetensors_of(folder: Path) -> dict[str, Any]:
+    """The open file of each tensor in a folder's *.safetensors files, by the tensor's name."""
+    try:
+        from safetensors import safe_open
+    except ModuleNotFoundError:
+        raise InputError(f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])") from None
+    files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
+    found = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
+    if not found:
+        raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
+    return found
 
 
 def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dtype) -> Weights:
     """The weights in a Hugging Face folder."""
-    files = SafetensorsFolder(folder)
+    files = safetensors_of(folder)
     bare = arch.is_opt and "model.decoder.embed_tokens.weight" not in files
 
+    def read(name: str) -> Tensor:
+        if name not in files:
+            raise InputError(f"{folder}: the tensor {name} is in no *.safetensors file")
+        tensor: Tensor = files[name].get_tensor(name)
+        if tensor.dtype not in DTYPES:
+            raise InputError(f"{folder}: {name} of type {tensor.dtype}: is none of {DTYPES}")
+        return tensor
+
     def get(name: str, shape: tuple[int, ...]) -> Tensor:
-        tensor = files.read(name.removeprefix("model.") if bare else name)
+        tensor = read(name.removeprefix("model.") if bare else name)
         if tuple(tensor.shape) != shape:
             raise InputError(f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires {list(shape)}")
         return tensor.to(device=device, dtype=dtype)
 
-    return replace(_built(arch, get), kv_scales=_kv_scales(arch, files))
-
-
-def _kv_scales(arch: Architecture, files: SafetensorsFolder) -> Tensor | None:
-    layers = [[f"model.layers.{i}.self_attn.{x}_scale" for x in "kv"] for i in range(arch.spec.num_layers)]
-    if not any(name in files for layer in layers for name in layer):
-        return None
-    shape = (arch.spec.num_kv_heads,)
-    return torch.stack(
-        [torch.stack([files.read(x).float().flatten().expand(shape) for x in layer]) for layer in layers]
-    )
+    names = [f"model.layers.{i}.self_attn.{x}_scale" for i in range(arch.spec.num_layers) for x in "kv"]
+    scales, shape = None, (arch.spec.num_layers, 2, arch.spec.num_kv_heads)
+    if any(name in files for name in names):
+        scales = torch.stack([read(name).float().flatten().expand(shape[2:]) for name in names]).view(shape)
+    return replace(_built(arch, get), kv_scales=scales)
 
 
 def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtype) -> Weights:

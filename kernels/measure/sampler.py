@@ -24,13 +24,8 @@ REPEATS = 61
 class Kind(NamedTuple):
     """How each group samples: `width` sequences, drawn at random or kept by beam search."""
 
-    name: str
+    name: str  # parallel, or beam, whose candidates of all sequences compete
     width: int
-
-    @property
-    def is_beam(self) -> bool:
-        """Whether candidates of all its sequences compete."""
-        return self.name == "beam"
 
 
 KINDS = (Kind("parallel", 1), *(Kind(name, width) for name in ("parallel", "beam") for width in (2, 4, 6)))
@@ -42,7 +37,7 @@ def sample(kind: Kind, num_groups: int, probs: torch.Tensor, logprobs: torch.Ten
     for first in range(0, num_groups * kind.width, kind.width):
         rows = slice(first, first + kind.width)
         prob, logprob = probs[rows], logprobs[rows]
-        parents, tokens = best_of(logprob, [-1.0] * kind.width) if kind.is_beam else drawn(prob)
+        parents, tokens = best_of(logprob, [-1.0] * kind.width) if kind.name == "beam" else drawn(prob)
         for seq in range(kind.width):
             logprob[seq]  # the read for the most probable tokens, of which none is requested
         for parent, token in zip(parents, tokens, strict=True):

@@ -17,7 +17,6 @@
 #define HEADS 1  // a row is a token
 #include "common.cuh"
 #include "wgmma.cuh"
-#include "pipeline.cuh"
 #include "softmax.cuh"
 
 #define NUM_THREADS 256
