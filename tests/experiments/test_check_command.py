@@ -89,4 +89,5 @@ def test_pool_sizes_are_set_by_options(check):
 
 
 def test_policies_of_several_groups_are_checked_by_name(check):
-    assert check("testbed.memory.groups.grouped_caching:GroupedCaching", "--examples", "1")[0] == 0
+    small = ("--examples", "1", "--slots", "200", "--max-len", "64")
+    assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *small)[0] == 0

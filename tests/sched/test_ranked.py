@@ -10,8 +10,7 @@ from manual_driver import LIMITS, scheduler_of
 from refusals import refuses
 from same_runs import check_both_ways
 from strategies import MAX_LEN, policies, workloads
-from ticks import MS, FastMillisecond
-from tiny import analytic
+from tiny import MS, FastMillisecond, analytic
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request

@@ -7,8 +7,7 @@ from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
 from refusals import refuses
 from same_runs import check_both_ways
 from strategies import MAX_LEN, mixed_workloads, policies, workloads
-from ticks import MS, FastMillisecond
-from tiny import analytic
+from tiny import MS, FastMillisecond, analytic
 
 from testbed.core.request import Request
 from testbed.core.slots import Refusal

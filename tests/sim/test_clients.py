@@ -5,7 +5,7 @@ import pytest
 from manual_driver import scheduler_of
 from refusals import refuses
 from test_simulation import SaysItLate
-from ticks import MS, FastMillisecond, OneMillisecond
+from tiny import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.request import PS, Request, Rows, Turns
 from testbed.memory.paged.paged import Paged

@@ -7,7 +7,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
-from ticks import OneMillisecond  # noqa: E402
+from tiny import OneMillisecond  # noqa: E402
 
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.model import Work  # noqa: E402

@@ -14,7 +14,7 @@ pytest.importorskip("simpy", reason="SimPy is not installed")
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
 from same_runs import assert_same_rows  # noqa: E402
-from ticks import OneSecond  # noqa: E402
+from tiny import OneSecond  # noqa: E402
 
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
