@@ -106,9 +106,8 @@ FIG12 = ("fig12", "opt-66b sharegpt", "vllm vs orca-max", "sustained_rate_ratio"
 def test_alternatives_name_judged_rows_and_valid_options(other):
     assert other.row_keys()
     assert bool(other.not_run) != bool(other.run or other.figure)
-    composed(
-        "run", ("+protocol=sosp23", "+system=vllm", *(["trace=chat"] if "fig17" in other.rows else []), *other.run)
-    )
+    chat = ["trace=chat"] if "fig17" in other.rows else []
+    composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
     if other.figure:
         study = next(load(name) for name in available() if set(load(name).covers) & set(other.rows))
         assert load(study.name, other.figure) != study
@@ -134,9 +133,8 @@ def test_every_recovery_alternative_has_a_cost(tmp_path):
 
 
 def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
-    other = robustness.Alternative(
-        "shown as it is", {"fig19a": ["block sizes 1..256"]}, figure=("figure.drawn_share=1.0",)
-    )
+    rows = {"fig19a": ["block sizes 1..256"]}
+    other = robustness.Alternative("shown as it is", rows, figure=("figure.drawn_share=1.0",))
     left = robustness.Alternative("left", {"fig18b": ["opt-13b alpaca"]}, not_run="nobody measured it")
     monkeypatch.setattr(robustness, "alternatives", lambda: [other, left])
     table = run_alternatives(["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)).set_index("system")
@@ -173,11 +171,9 @@ def test_bisection_finds_the_sustained_rate(knee):
     assert found == pytest.approx(knee, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("knee", "expected"), [(2.5, (2.0, 3.0)), (0.5, (0.8, 1.0)), (9.0, (4.0, 5.0)), (1.0, (0.8, 1.0))]
-)
-def test_bracket_is_the_pair_of_rates_around_the_knee(knee, expected):
-    assert bracket(GRID, lambda rate: rate < knee) == pytest.approx(expected)
+@pytest.mark.parametrize(("knee", "pair"), [(2.5, (2, 3)), (0.5, (0.8, 1)), (9, (4, 5)), (1, (0.8, 1))])
+def test_bracket_is_the_pair_of_rates_around_the_knee(knee, pair):
+    assert bracket(GRID, lambda rate: rate < knee) == pytest.approx(pair)
 
 
 @pytest.mark.parametrize("rate", [0.5, 4.0])

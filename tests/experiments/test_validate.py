@@ -182,9 +182,8 @@ def test_it_is_predicted_from_the_others_by_every_way(shipped):
 def test_the_same_times_on_a_gpu_of_the_same_data_sheet_have_no_error(shipped):
     one = shipped["llama-3-8b"]
     fingerprint = {**one.profile["fingerprint"], "device": "twin"}
-    twin = Known(
-        {**one.profile, "fingerprint": fingerprint}, replace(one.gpu, name="twin", device="twin", transfers=None)
-    )
+    gpu = replace(one.gpu, name="twin", device="twin", transfers=None)
+    twin = Known({**one.profile, "fingerprint": fingerprint}, gpu)
     (row,) = [row for row in left_out.tested([one, twin], [twin]) if row["way"] == "other GPU"]
     assert (row["source_model"], row["source_gpu"]) == ("llama-3-8b", "h200")
     assert list(row.values())[9:] == pytest.approx([0.0] * 7, abs=0.1)

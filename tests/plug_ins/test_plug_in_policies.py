@@ -173,9 +173,8 @@ def test_shortest_remaining_first_lowers_the_mean_latency():
 def test_cheapest_victim_needs_less_time_than_the_last():
     requests = workload(3, 60, gap_ps=10**8)
     cost = analytic(server(fp16_flops=1e9, host_bandwidth=1e6), overhead_s=1e-4, copy_s=1e-5)
-    last, cheapest = (
-        run(requests, POLICIES["counting"](POOL), preemption=p, cost=cost) for p in (Swap, PREEMPTIONS[-1])
-    )
+    rules = Swap, PREEMPTIONS[-1]
+    last, cheapest = (run(requests, POLICIES["counting"](POOL), preemption=rule, cost=cost) for rule in rules)
     assert cheapest.totals.recomputes + cheapest.totals.swaps > 0
     assert cheapest.totals.busy_ps < last.totals.busy_ps
 

@@ -30,9 +30,8 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
 ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
-WINDOWED = AnalyticCost(
-    replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1), server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5)
-)
+WINDOWED_MODEL = replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1)
+WINDOWED = AnalyticCost(WINDOWED_MODEL, server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5))
 PROFILE = read_profile("h200-opt-13b-tp1")
 MEASURED = ProfileCost(ModelSpec(**PROFILE["model"]), None, PROFILE)
 PREFIX = 21

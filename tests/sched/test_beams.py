@@ -126,9 +126,8 @@ def served(run):
     while run.state.running or run.state.waiting:
         plan = run.scheduler.plan()
         for copy in copies_of(plan):
-            assert {copy.dst, copy.dst + copy.length - 1, copy.src} <= held(run), (
-                f"{copy} into slots that were returned"
-            )
+            ends = {copy.dst, copy.dst + copy.length - 1, copy.src}
+            assert ends <= held(run), f"{copy} into slots that were returned"
             copies.append(copy)
         run.carry_out(plan)
     return copies

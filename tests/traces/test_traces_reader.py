@@ -81,9 +81,7 @@ def test_column_names_can_be_configured(tmp_path):
     assert pairs(CsvLengths(path, input_column="p", output_column="o").rows(None, 0)) == [(1, 2)]
 
 
-@pytest.mark.parametrize(
-    "trace", [Fitted("sharegpt"), Fitted("alpaca", registered_prefix=80)], ids=lambda trace: trace.model
-)
+@pytest.mark.parametrize("trace", [Fitted("sharegpt"), Fitted("alpaca", registered_prefix=80)], ids=lambda t: t.model)
 def test_draws_repeat_by_seed_and_respect_max_len(trace):
     rows = trace.rows(2000, seed=5, max_len=300)
     assert len(rows) == 2000
