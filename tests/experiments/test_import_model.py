@@ -25,6 +25,9 @@ OPT = {
 }  # fmt: skip
 
 
+CHUNKED = LLAMA | {"sliding_window": 4096, "attention_chunk_size": 8192}
+
+
 def config(tmp_path, values, name="config.json"):
     path = tmp_path / name
     path.write_text(json.dumps(values))
@@ -126,10 +129,7 @@ def test_run_accepts_an_imported_model(testbed, tmp_path):
             MISTRAL | {"num_local_experts": 8},
             "num_local_experts=8: changes the memory of a model, and is not supported",
         ),
-        (
-            LLAMA | {"sliding_window": 4096, "attention_chunk_size": 8192},
-            "attention_chunk_size=8192: changes the memory",
-        ),
+        (CHUNKED, "attention_chunk_size=8192: changes the memory"),
         (GEMMA_2 | {"layer_types": ["chunked_attention"] * 46}, "layer_types: must list 46 of full_attention, sliding"),
         (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step: dense layers between those of experts"),
         (LLAMA | {"quantization_config": {"quant_method": "hqq"}}, "quant_method='hqq': is none of fp8, mxfp4, gptq"),
