@@ -83,10 +83,9 @@ WRONG_DECODE = [
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG_DECODE)
 def test_decode_refuses_wrong_arguments_by_name(name: str, value: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message) as error:
-        paged_decode(**decode_arguments(**{name: value}))
+    reported = refuses(message, paged_decode, **decode_arguments(**{name: value}), error=(ValueError, TypeError))
     expected = {"q" if "heads" in message else name, "out", "v_cache"}
-    assert str(error.value).split(":")[0].split("[")[0] in expected
+    assert reported.split(":")[0].split("[")[0] in expected
 
 
 def caches(*shape: int, **kind: Any) -> dict[str, Any]:
@@ -152,8 +151,7 @@ def test_attention_refuses_what_it_does_not_support(kernel: Any, arguments: Any,
 def test_cache_write_refuses_wrong_arguments_by_name(changed: dict[int, Any], options: Any, message: str) -> None:
     cache, new = FakeArray((5, 2, 16, 64)), FakeArray((7, 2, 64))
     arguments = dict(enumerate((cache, cache, new, new, FakeArray((7,), "int64")))) | changed
-    with pytest.raises((ValueError, TypeError), match=message):
-        write_cache(*arguments.values(), **options)
+    refuses(message, write_cache, *arguments.values(), **options, error=(ValueError, TypeError))
 
 
 def test_block_copies_refuse_wrong_arguments_by_name() -> None:
@@ -161,10 +159,9 @@ def test_block_copies_refuse_wrong_arguments_by_name() -> None:
     refuses("pairs: expected shape", copy_blocks, pool, ids, error=ValueError)
     refuses("pool: expected shape", copy_blocks, FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"), error=ValueError)
     refuses("staging: has 2 blocks", gather_blocks, FakeArray((2, 4, 2, 16, 64)), pool, ids, error=ValueError)
-    with pytest.raises(TypeError, match="ids: expected int32"):
-        scatter_blocks(pool, FakeArray((3, 4, 2, 16, 64)), FakeArray((3,), "int64"))
-    with pytest.raises(ValueError, match="host_pool"):
-        swap_fused(pool, FakeArray((9, 4, 2, 16, 64)), ids, [(0, 0)], FakeArray((3, 4, 2, 16, 64)), True)
+    staging, host = FakeArray((3, 4, 2, 16, 64)), FakeArray((9, 4, 2, 16, 64))
+    refuses("ids: expected int32", scatter_blocks, pool, staging, FakeArray((3,), "int64"), error=TypeError)
+    refuses("host_pool", swap_fused, pool, host, ids, [(0, 0)], staging, True, error=ValueError)
 
 
 def test_missing_cupy_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
