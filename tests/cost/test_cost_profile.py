@@ -82,9 +82,8 @@ def test_parallel_layer_time_is_added_for_several_gpus():
     configured = {2: 1e-6, 4: 5e-6}
     for work in (Work(8, 800, 100), Work(prefill=((900, 0),))):
         assert added_us(work, parallel_layer_s=configured) == OPT_66B.num_layers * 5
-        assert time_of(work, server=None, parallel_layer_s=configured) == time_of(
-            work, server=None
-        )  # a shard by itself
+        shard = time_of(work, server=None)
+        assert time_of(work, server=None, parallel_layer_s=configured) == shard
     assert added_us(Work(), parallel_layer_s=configured) == 0
     refuses(r"has no cost for 4 GPUs \(it has 2, 8; add one\)", time_of, Work(), parallel_layer_s={2: 1e-6, 8: 1e-6})
 

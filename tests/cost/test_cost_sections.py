@@ -57,12 +57,8 @@ def measured(axes, points):
 
 MIXED_SECTION = measured("prefill_tokens past_tokens num_seqs mean_context", MIXED)
 PLAIN = cost_of(EXAMPLE)
-FULL = cost_of(
-    profile_with(
-        unequal_lengths=UNEQUAL, overhead=measured("what", [["iteration", 7.0], ["request", 2.0], ["token", 0.5]])
-    ),
-    attention_scale=1.3,
-)
+OVERHEAD = measured("what", [["iteration", 7.0], ["request", 2.0], ["token", 0.5]])
+FULL = cost_of(profile_with(unequal_lengths=UNEQUAL, overhead=OVERHEAD), attention_scale=1.3)
 
 
 SHIPPED = read_profile("h200-opt-13b-tp1")
@@ -126,9 +122,8 @@ def test_unmeasured_swaps_use_the_data_sheet():
     both = (Moved("device", "host", 16, 3), Moved("host", "device", 16, 1))
     assert cost.iteration(Work(moves=both)) == 64 * model.kv_bytes_per_token * 1000
     assert "not measured" in cost.fingerprint["swap"]
-    measured_ones = profile_with(
-        swap=measured("method direction block_size num_blocks", [["fused", way, 16, 1, 7.0] for way in ("out", "in")])
-    )
+    rows = [["fused", way, 16, 1, 7.0] for way in ("out", "in")]
+    measured_ones = profile_with(swap=measured("method direction block_size num_blocks", rows))
     there = ProfileCost(model, ServerSpec("toy", gpu, 1), measured_ones)
     assert "swap" not in there.fingerprint
     assert there.iteration(Work(moves=both[1:])) == 7 * 10**6
@@ -136,8 +131,8 @@ def test_unmeasured_swaps_use_the_data_sheet():
 
 def test_configured_software_time_overrides_the_profile():
     work = Work(4, 400, 100, 0, (), 3)
-    bare, full = cost_of(profile_with(unequal_lengths=UNEQUAL)), profile_with(unequal_lengths=UNEQUAL)
-    full["sections"]["overhead"] = measured("what", [["iteration", 7.0], ["request", 2.0], ["token", 0.5]])
+    full = profile_with(unequal_lengths=UNEQUAL, overhead=OVERHEAD)
+    bare = cost_of(profile_with(unequal_lengths=UNEQUAL))
     extra = cost_of(full).iteration(work) - bare.iteration(work)
     assert extra == (7.0 + 3 * 2.0 + 4 * 0.5) * 1e6
     configured = cost_of(full, overhead_s=0.0, overhead_per_request_s=1e-6, overhead_per_token_s=0.0)
@@ -196,8 +191,7 @@ def test_span_cost_equals_its_steps_exactly(cost, num_seqs, longest, shorter, sh
     last = 2000 if span.steps == UNBOUNDED else span.steps - 1
     for step in {0, 1, last // 3, last // 2, last}:
         if step < span.steps:
-            time_ps = cost.iteration(
-                work._replace(decode_context=context + step * num_seqs, decode_max_context=longest + step)
-            )
+            later = work._replace(decode_context=context + step * num_seqs, decode_max_context=longest + step)
+            time_ps = cost.iteration(later)
             assert isinstance(time_ps, int)
             assert span.first_ps + step * span.growth_ps == time_ps

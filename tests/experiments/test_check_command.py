@@ -56,13 +56,11 @@ def test_example_policy_is_short_keeps_the_contract_and_leaves_no_files(check, t
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"), [("Leaky", ["clause 4", "release"]), ("Silent", ["clause 10", "admit(", "None"])]
-)
+@pytest.mark.parametrize(("name", "parts"), [("Leaky", "clause 4, release"), ("Silent", "clause 10, admit(, None")])
 def test_failure_is_shown_with_its_clause_and_calls(check, name, parts):
     code, output, error = check(f"faulty:{name}", "block_size=8")
     assert (code, error) == (1, "")
-    assert all(part in output for part in parts), output
+    assert all(part in output for part in parts.split(", ")), output
     assert output.count("breaks the contract") == 1
     assert "Traceback" not in output
 
@@ -89,4 +87,5 @@ def test_pool_sizes_are_set_by_options(check):
 
 
 def test_policies_of_several_groups_are_checked_by_name(check):
-    assert check("testbed.memory.groups.grouped_caching:GroupedCaching", "--examples", "1")[0] == 0
+    small = ("--examples", "1", "--slots", "200", "--max-len", "64")
+    assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *small)[0] == 0

@@ -128,7 +128,6 @@ def test_documented_commands_run_as_written_in_a_clean_clone(tmp_path, page, lin
         assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"
 
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COOKBOOK = (ROOT / "experiments" / "site" / "pages" / "cookbook.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)

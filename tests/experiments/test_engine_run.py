@@ -2,7 +2,6 @@
 
 import builtins
 import json
-from pathlib import Path
 
 import pytest
 
@@ -40,11 +39,8 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
     trace = f"trace=csv trace.path={tmp_path / 't.csv'} arrivals=replay eviction@policy.eviction=belady".split()
     overrides = [
         *SMALL,
-        "+system=vllm-v1",
-        "server.num_blocks=300",
-        "~server.kv_memory_gib",
+        *["+system=vllm-v1", "server.num_blocks=300", "~server.kv_memory_gib", "swap_space_gib=0"],
         *trace,
-        "swap_space_gib=0",
     ]
     heads, pools = [], []
     for name, more in (("simulated", ()), ("real", ON_CPU)):
@@ -65,14 +61,13 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
         ("beams=recorded beams.path=beams.csv workload.beam=true workload.num_seqs=2", "follow the model's scores"),
     ],
 )
-def test_what_the_engine_does_not_serve_is_refused(tmp_path, monkeypatch, capsys, options, words):
-    monkeypatch.chdir(tmp_path)
-    Path("beams.csv").write_text("request,step,parent,child\n0,2,0,1\n")
-    assert dispatch(["run", *SMALL, *ON_CPU, *options.split(), "arrivals.duration_s=1", "hydra.run.dir=x"]) == 2
-    assert words in capsys.readouterr().err
+def test_what_the_engine_does_not_serve_is_refused(testbed, tmp_path, options, words):
+    (tmp_path / "beams.csv").write_text("request,step,parent,child\n0,2,0,1\n")
+    code, _, error = testbed("run", *SMALL, *ON_CPU, *options.split(), "arrivals.duration_s=1")
+    assert (code, words in error) == (2, True)
 
 
-def test_run_without_torch_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+def test_run_without_torch_is_refused_in_one_line(testbed, monkeypatch):
     real = builtins.__import__
 
     def without(name, *more):
@@ -81,8 +76,7 @@ def test_run_without_torch_is_refused_in_one_line(tmp_path, monkeypatch, capsys)
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert dispatch(["run", "engine=gpu", f"hydra.run.dir={tmp_path / 'x'}"]) != 0
-    assert "engine=gpu: needs the package torch (install torch and CuPy" in capsys.readouterr().err
+    assert "engine=gpu: needs the package torch (install torch and CuPy" in testbed.refused("run", "engine=gpu")
 
 
 def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,9 @@
-"""import-model: Hugging Face configs, against the shapes that ship and what their authors publish."""
+"""import-model: configs of Hugging Face against the shapes that ship; import-lengths: pickles of artifacts."""
 
+import hashlib
 import json
+import os
+import pickle
 from dataclasses import asdict
 
 import hf_configs
@@ -11,14 +14,18 @@ from refusals import refuses
 
 from testbed.core.hf_config import model_of
 from testbed.core.specs import ModelSpec
-from testbed.experiments.commands.imports import import_model
+from testbed.experiments.commands.imports import import_lengths, import_model
 from testbed.experiments.importers.known_shapes import model_named
+from testbed.traces.csv_lengths import CsvLengths
 
 OPT = {
     "model_type": "opt", "_name_or_path": "facebook/opt-13b", "hidden_size": 5120, "num_hidden_layers": 40,
     "num_attention_heads": 40, "ffn_dim": 20480, "vocab_size": 50272, "max_position_embeddings": 2048,
     "word_embed_proj_dim": 5120, "torch_dtype": "float16",
 }  # fmt: skip
+
+
+CHUNKED = LLAMA | {"sliding_window": 4096, "attention_chunk_size": 8192}
 
 
 def config(tmp_path, values, name="config.json"):
@@ -122,10 +129,7 @@ def test_run_accepts_an_imported_model(testbed, tmp_path):
             MISTRAL | {"num_local_experts": 8},
             "num_local_experts=8: changes the memory of a model, and is not supported",
         ),
-        (
-            LLAMA | {"sliding_window": 4096, "attention_chunk_size": 8192},
-            "attention_chunk_size=8192: changes the memory",
-        ),
+        (CHUNKED, "attention_chunk_size=8192: changes the memory"),
         (GEMMA_2 | {"layer_types": ["chunked_attention"] * 46}, "layer_types: must list 46 of full_attention, sliding"),
         (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step: dense layers between those of experts"),
         (LLAMA | {"quantization_config": {"quant_method": "hqq"}}, "quant_method='hqq': is none of fp8, mxfp4, gptq"),
@@ -146,3 +150,46 @@ def test_a_file_that_python_cannot_read_is_named(tmp_path, text):
 def test_unknown_model_name_lists_the_known_ones():
     refuses("opt-13b", model_named, "gpt-5")
     assert model_named("meta-llama/Llama-3.1-8B").max_len == 131_072
+
+
+class Harmful:
+    """Runs a command where a careless reader would."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_imported_artifact_pairs_keep_their_order(tmp_path, capsys):
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps([(7, 9), [3, 2], ([11, 12, 13, 14, 15], [16])]))  # lengths, token ids
+    import_lengths([str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    rows = CsvLengths(str(tmp_path / "a.csv")).read()
+    reported = capsys.readouterr().out
+    assert "3 requests, means of 5.00 and 4.00 tokens" in reported
+    assert hashlib.sha256(b"7,9\n3,2\n5,1\n").hexdigest() + ": not rows that this project knows" in reported
+    assert (rows.prompt_len.tolist(), rows.output_len.tolist()) == ([7, 3, 5], [9, 2, 1])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no pickle",
+        pickle.dumps({}),
+        pickle.dumps([]),
+        pickle.dumps([(1, 2, 3)]),
+        pickle.dumps([("a", 1)]),
+        pickle.dumps([([True], 1)]),
+    ],
+)
+def test_pickle_of_another_form_is_refused(tmp_path, content):
+    (tmp_path / "a.pkl").write_bytes(content)
+    refuses(r"a\.pkl", import_lengths, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+
+
+def test_import_executes_no_code_of_a_pickle(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps([Harmful(str(tmp_path / "harm"))]))
+    refuses("mkdir", import_lengths, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    assert not (tmp_path / "harm").exists()

@@ -92,9 +92,8 @@ def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
     reported = testbed.done("validate", *line)
     assert "meta.json: 77 KV blocks" in reported
     assert "so 76 hold tokens" in reported
-    assert "meta.json says block_size 16, simulated with 32" in testbed.refused(
-        "validate", *line, "policy.block_size=32"
-    )
+    error = testbed.refused("validate", *line, "policy.block_size=32")
+    assert "meta.json says block_size 16, simulated with 32" in error
 
 
 def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
@@ -141,9 +140,8 @@ def test_what_ifs_are_compared_with_the_simulation(testbed, tmp_path, profile):
     effects = [row for row in rows if row["compared"] == "with the simulation"]
     ours = {row["metric"]: row["simulated"] for row in rows if row["compared"] == "with the log"}
     assert all(row["real"] == ours[row["metric"]] for row in effects)
-    changes = {
-        row["log"].split(", ")[1]: float(row["error_percent"]) for row in effects if row["metric"] == "tpot_s_mean"
-    }
+    tpots = [row for row in effects if row["metric"] == "tpot_s_mean"]
+    changes = {row["log"].split(", ")[1]: float(row["error_percent"]) for row in tpots}
     assert changes["cost.choices.overhead_s=1e-3"] > 50
     assert changes["seed=0"] == 0
     assert "what this validation supports" in reported

@@ -5,8 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from ticks import OneMillisecond
-from tiny import analytic, server
+from tiny import OneMillisecond, analytic, server
 from tiny_run import tiny_run
 
 from testbed.core.layers import KvGroup

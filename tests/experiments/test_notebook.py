@@ -38,7 +38,7 @@ def test_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     names = {"__name__": "__main__"}
-    values = [shown(source.replace("duration_s=300", "duration_s=100"), names) for source in cells("code")]
+    values = [shown(source.replace("duration_s=300", "duration_s=60"), names) for source in cells("code")]
     assert "paged" in repr(values[0]).lower()
     assert values[2]._repr_png_().startswith(b"\x89PNG")
     assert values[3]["careful"] < values[3]["paged"]

@@ -1,11 +1,22 @@
-"""`testbed reproduce`: tables, figures and the scorecard, from the embedded length models."""
+"""`testbed reproduce`: tables, figures, scorecard, alternatives to choices, and how sustained rates are found."""
 
 import json
+from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
+from tiny_run import without_id
 
-from testbed.experiments.paper.scorecard import PICKLE, remarks
+from testbed.api import bracket, sustained_rate
+from testbed.experiments.commands.reproduce import available
+from testbed.experiments.paper import reproduction
+from testbed.experiments.paper.reproduction import load, perform, run_alternatives
+from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
+from testbed.experiments.paper.studies.curves import interval
+from testbed.experiments.paper.studies.study import Finding
+from testbed.experiments.runs.compose import composed
+from testbed.experiments.runs.run_store import RunStore
 
 
 @pytest.fixture
@@ -86,3 +97,104 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
     assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == ["fig13a vllm: batch: why"]
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
     assert list(remarks(card_of(), [], ["tiers"])) == []  # judges no published number
+
+
+FIG12 = ("fig12", "opt-66b sharegpt", "vllm vs orca-max", "sustained_rate_ratio")
+
+
+@pytest.mark.parametrize("other", reproduction.alternatives(), ids=lambda other: other.name)
+def test_alternatives_name_judged_rows_and_valid_options(other):
+    assert other.row_keys()
+    assert bool(other.not_run) != bool(other.run or other.figure)
+    chat = ["trace=chat"] if "fig17" in other.rows else []
+    composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
+    if other.figure:
+        study = next(load(name) for name in available() if set(load(name).covers) & set(other.rows))
+        assert load(study.name, other.figure) != study
+
+
+def test_only_the_curves_of_a_row_are_run():
+    study = load("fig12").only([FIG12])
+    assert [task.label for task in study.tasks(1)] == [
+        "fig12b opt-66b sharegpt orca-max",
+        "fig12b opt-66b sharegpt vllm",
+    ]
+
+
+def test_every_recovery_alternative_has_a_cost(tmp_path):
+    """The costs next to the paper's machine are of other GPUs, which need not have the same options."""
+    touching = [other for other in reproduction.alternatives() if "fig19a" in other.rows and other.run]
+    assert touching
+    for other in touching:
+        study = load("fig19").only([key for key in other.row_keys() if key[0] == "fig19a"])
+        study.block_sizes = [16]
+        (task,) = study.tasks(1)
+        assert reproduction.under(task, other.run).work(RunStore(tmp_path))
+
+
+def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
+    rows = {"fig19a": ["block sizes 1..256"]}
+    other = reproduction.Alternative("shown as it is", rows, figure=("figure.drawn_share=1.0",))
+    left = reproduction.Alternative("left", {"fig18b": ["opt-13b alpaca"]}, not_run="nobody measured it")
+    monkeypatch.setattr(reproduction, "alternatives", lambda: [other, left])
+    table = run_alternatives(["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)).set_index("system")
+    assert table.loc["recompute", "other"] != table.loc["recompute", "chosen"]
+    assert list(table["turns"]) == ["no", "no", "not run"]
+
+
+def test_run_store_overrides_take_precedence():
+    store = RunStore("nowhere", overrides=("arrivals.rate=1.5", "scheduler=separate"))
+    config = store.config(("+system=vllm", "arrivals.rate=2"))
+    assert config.arrivals.parameters["rate"] == 1.5
+    assert config.scheduler.name.endswith("SeparatePrefill")
+
+
+def test_scorecard_marks_rows_sensitive_to_alternatives(tmp_path):
+    rows = [dict(zip(KEY, FIG12, strict=True)) | {"alternative": name, "turns": turns} for name, turns in
+            (("a", "yes"), ("b", "no"), ("c", "yes"))]  # fmt: skip
+    pd.DataFrame(rows).to_csv(tmp_path / reproduction.ALTERNATIVES_FILE, index=False)
+    card = scorecard([Finding(*FIG12, 3.0)], ["fig12"])
+    card = reproduction.annotated(card, tmp_path).set_index(KEY)
+    assert card.loc[FIG12, TURNS] == "a; c"
+    assert set(card.drop(index=[FIG12])[TURNS]) == {""}
+
+
+GRID = [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("knee", [0.13, 0.99, 1.5, 2.71, 3.3, 17.0])
+def test_bisection_finds_the_sustained_rate(knee):
+    def is_sustained(rate):
+        return rate < knee
+
+    found = sustained_rate(is_sustained, *bracket(GRID, is_sustained), precision=0.01)
+    assert found == pytest.approx(knee, rel=0.01)
+
+
+@pytest.mark.parametrize(("knee", "pair"), [(2.5, (2, 3)), (0.5, (0.8, 1)), (9, (4, 5)), (1, (0.8, 1))])
+def test_bracket_is_the_pair_of_rates_around_the_knee(knee, pair):
+    assert bracket(GRID, lambda rate: rate < knee) == pytest.approx(pair)
+
+
+@pytest.mark.parametrize("rate", [0.5, 4.0])
+def test_stop_at_latency_never_changes_the_verdict(tmp_path, rate):
+    """A run that would stay below the limit is not touched, and one that is stopped would have exceeded it."""
+    store, values = RunStore(tmp_path), {"arrivals.rate": rate, "arrivals.duration_s": 200, "outputs": "summary"}
+    whole = store.measure(["+system=orca-max"], values).summary
+    mean = whole["normalized_latency_s_per_token"]["mean"]
+    limit = 0.2
+    stopped = store.measure(["+system=orca-max"], {**values, "stop_at_latency": limit}).summary
+    if mean < limit:
+        assert without_id(stopped) == without_id(whole)
+    else:
+        assert limit < stopped["stopped_at_latency"] <= mean
+        assert stopped["simulated_s"] < whole["simulated_s"]
+
+
+def test_confidence_interval_of_three_values():
+    assert interval(np.array([1.0, 2.0, 3.0]), 0.0) == "-0.48 to 4.48"
+    assert interval(np.array([1.0]), 0.0) == ""
+
+
+def test_interval_covers_the_bisection_precision():
+    assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"

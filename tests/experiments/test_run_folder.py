@@ -201,9 +201,8 @@ def test_new_run_in_a_named_folder_replaces_the_old_one_only_if_asked(run, testb
     for name in ("memory.png", "memory_map.html", "timeline.json", "report.html", "notes.txt"):
         (old / name).write_text("old")
     kept = {path: path.read_bytes() for path in old.iterdir()}
-    assert "a: has another run (--again replaces it" in testbed.refused(
-        "run", "arrivals.duration_s=6", f"hydra.run.dir={old}"
-    )
+    error = testbed.refused("run", "arrivals.duration_s=6", f"hydra.run.dir={old}")
+    assert "a: has another run (--again replaces it" in error
     assert kept == {path: path.read_bytes() for path in old.iterdir()}
     run("--again arrivals.duration_s=6", "a")
     assert {path.name for path in old.iterdir()} == {"config.yaml", "summary.json", "timing.json", "notes.txt"}

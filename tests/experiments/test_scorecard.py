@@ -93,11 +93,11 @@ def test_only_rows_of_their_own_are_counted_and_the_list_before_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("simulated", "expected"), [((1.7, 2.7, 2.0), 1), ((1.7, 2.0), 1 - 0.7 / 0.405), ((2.9, 1.445), 0)]
+    ("simulated", "left"), [((1.7, 2.7, 2.0), 1), ((1.7, 2.0), 1 - 0.7 / 0.405), ((2.9, 1.445), 0)]
 )
-def test_a_range_is_judged_at_both_ends(simulated, expected):
+def test_a_range_is_judged_at_both_ends(simulated, left):
     row = {"check": "ends", "published": "1.7-2.7", "tolerance": "15% at each end"}
-    assert smallest_margin(row, Finding("f", "s", "", "q", simulated)) == pytest.approx(expected)
+    assert smallest_margin(row, Finding("f", "s", "", "q", simulated)) == pytest.approx(left)
 
 
 def test_ratios_that_rise_pair_by_pair():
@@ -116,10 +116,8 @@ def test_every_cause_names_rows_and_a_miss_without_one_says_so():
         assert entry["cause"]
         assert (testbed, command) == ("testbed", "reproduce")
         assert set(words) <= {*available(), "alternatives"}
-    card = scorecard(
-        [Finding("fig12", "sharegpt", "vllm vs fastertransformer", "sustained_rate_ratio_max", 1)], ["fig12"]
-    )
-    row = card.set_index("quantity").loc["sustained_rate_ratio_max"]
+    found = Finding("fig12", "sharegpt", "vllm vs fastertransformer", "sustained_rate_ratio_max", 1)
+    row = scorecard([found], ["fig12"]).set_index("quantity").loc["sustained_rate_ratio_max"]
     assert (row["verdict"], row["cause"]) == ("miss", "unexplained")
 
 

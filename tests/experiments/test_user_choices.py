@@ -65,9 +65,8 @@ def _mine(tmp_path):
 @pytest.mark.usefixtures("_mine")
 def test_user_model_runs_on_the_user_gpu_that_is_chosen(testbed, run):
     assert run("--config-dir=mine model=small gpu=card arrivals.duration_s=5").config["server"]["name"] == "card-x1"
-    assert "model=small: has no default server (add server=... or gpu=...)" in testbed.refused(
-        "run", "--config-dir=mine", "model=small"
-    )
+    error = testbed.refused("run", "--config-dir=mine", "model=small")
+    assert "model=small: has no default server (add server=... or gpu=...)" in error
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "gpu").glob("*.yaml")), ids=lambda path: path.stem)

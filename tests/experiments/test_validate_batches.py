@@ -49,9 +49,8 @@ def test_a_dense_gpt_is_as_wide_as_its_heads_with_a_feed_forward_four_times_as_w
 def test_large_products_take_what_their_flops_need_at_the_share_of_the_peak_under_load(kernels, degree):
     """A layer of 49,152 weights, 64 tokens, 1 GFLOP/s at 0.72: each of num_gpus GPUs has its part of the FLOPs."""
     work, models = Work(prefill=((64, 0),)), dense_gpts(SHAPES)
-    (measured,) = [
-        us for n, us in read(kernels, Requested(models["small"], None, degree)).sections["linear"]["points"] if n == 64
-    ]
+    points = read(kernels, Requested(models["small"], None, degree)).sections["linear"]["points"]
+    (measured,) = [us for n, us in points if n == 64]
     of_kernels = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
     sheet = kernels.parents[1] / "toy.yaml"
     sheet.write_text(sheet.read_text().replace("3.12e14", "1.0e+9"))

@@ -61,9 +61,8 @@ def environment(tmp_path):
 
 def install(environment, *what):
     command = [*PIP, "--python", environment / "bin" / "python", "install", "-q", "--no-deps", "--no-compile"]
-    subprocess.run(
-        [*command, "--ignore-installed", "--no-index", "--no-build-isolation", *what], env=ENVIRON, check=True
-    )
+    command += ["--ignore-installed", "--no-index", "--no-build-isolation", *what]
+    subprocess.run(command, env=ENVIRON, check=True)
 
 
 def output(environment, tool, *arguments, cwd):
@@ -88,10 +87,9 @@ def test_sdist_contains_tests_and_builds_the_same_wheel(tree, wheel, tmp_path):
         archive.extractall(tmp_path, filter="data")
     [unpacked] = tmp_path.iterdir()
     assert names_in(tree / "tests") <= names_in(unpacked / "tests")
-    again = zipfile.ZipFile(build(unpacked, "wheel"))
-    assert {item.filename: item.CRC for item in again.infolist()} == {
-        item.filename: item.CRC for item in zipfile.ZipFile(wheel).infolist()
-    }
+    both = [zipfile.ZipFile(path).infolist() for path in (build(unpacked, "wheel"), wheel)]
+    again, first = ({item.filename: item.CRC for item in items} for items in both)
+    assert again == first
 
 
 def test_installed_wheel_runs_from_an_empty_folder(wheel, environment, tmp_path):

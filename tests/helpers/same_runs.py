@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.sim.recorder import SLOTS
+from testbed.sim.simulation import simulate
 
 FEW_AND_MANY = [2, pytest.param(3334, marks=pytest.mark.slow)]  # histories of a policy in each of the three pools
 
@@ -18,6 +19,24 @@ def assert_same(fast, slow):
     assert fast.rejections == slow.rejections
     assert_same_rows(fast.requests, slow.requests)
     assert_same_spans(fast.spans.columns(), slow.spans.columns())
+
+
+def check_both_ways(requests, make_scheduler, cost, max_len, whole=True, **options):
+    """A run in spans and one step by step are the same, and whole ones serve or turn away all; their schedulers."""
+    schedulers = make_scheduler(), make_scheduler()
+    fast, slow = (
+        simulate(requests, one, cost, max_len, fast_forward=way, **options)
+        for one, way in zip(schedulers, (True, False), strict=True)
+    )
+    assert_same(fast, slow)
+    policies = [one.policy for one in schedulers]
+    if whole:
+        assert fast.totals.arrived == len(requests) == fast.totals.finished + fast.totals.rejected
+        assert policies[0].usage() == policies[1].usage()
+        assert policies[0].counters() == policies[1].counters()
+    for policy in policies:
+        policy.check()
+    return schedulers
 
 
 def assert_same_rows(one, other):

@@ -108,9 +108,7 @@ def mixed(policy, preemption=None, budget=64, max_num_seqs=16):
 
 def requests(lengths, num_seqs=1, beam=False, **more):
     """Requests that arrive one a second."""
-    return [
-        Request(i, i * 10**12, prompt, output, num_seqs, beam, **more) for i, (prompt, output) in enumerate(lengths)
-    ]
+    return [Request(i, i * 10**12, *pair, num_seqs, beam, **more) for i, pair in enumerate(lengths)]
 
 
 def greedy(arch, w, prompt, tokens):

@@ -89,55 +89,60 @@ WRONG_DECODE = [
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG_DECODE)
 def test_decode_refuses_wrong_arguments_by_name(name: str, value: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message) as error:
-        paged_decode(**decode_arguments(**{name: value}))
+    reported = refuses(message, paged_decode, **decode_arguments(**{name: value}), error=(ValueError, TypeError))
     expected = {"q" if "heads" in message else name, "out", "v_cache"}
-    assert str(error.value).split(":")[0].split("[")[0] in expected
+    assert reported.split(":")[0].split("[")[0] in expected
 
 
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ((5, 2, 512, 64), "k_cache: block size: expected 1 to 256, got 512"),
-        ((1 << 26, 2, 16, 64), "k_cache: 2147483648 rows"),
-    ],
-)
-def test_large_caches_are_refused(shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        paged_decode(**decode_arguments(k_cache=FakeArray(shape), v_cache=FakeArray(shape)))
+def caches(*shape: int, **kind: Any) -> dict[str, Any]:
+    return {name: FakeArray(shape, **kind) for name in ("k_cache", "v_cache")}
 
 
-def test_contiguous_decode_refuses_wrong_extents() -> None:
-    arguments = decode_arguments(k_cache=FakeArray((80, 2, 64)), v_cache=FakeArray((80, 2, 64)))
+def scales(*shape: int) -> FakeArray:
+    return FakeArray(shape, "float32")
+
+
+def contiguous(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+    """Arguments of contiguous_decode with these extents."""
+    arguments = decode_arguments(**caches(80, 2, 64), extents=FakeArray(shape, dtype))
     del arguments["block_tables"]
-    with pytest.raises(ValueError, match=r"extents: expected shape \[2, 2\]"):
-        contiguous_decode(extents=FakeArray((2, 3), "int32"), **arguments)
-    with pytest.raises(TypeError, match="extents: expected int32"):
-        contiguous_decode(extents=FakeArray((2, 2), "int64"), **arguments)
+    return arguments
 
 
-def test_prefill_refuses_wrong_starts_and_lengths() -> None:
-    arguments = decode_arguments(q=FakeArray((9, 8, 64)), out=FakeArray((9, 8, 64)))
+def prefill(num_starts: int, **changed: Any) -> dict[str, Any]:
+    """Arguments of paged_prefill for 9 tokens."""
+    arguments = decode_arguments(q=FakeArray((9, 8, 64)), out=FakeArray((9, 8, 64)), **changed)
     del arguments["max_context_len"]
-    with pytest.raises(ValueError, match=r"query_starts: expected shape \[3\]"):
-        paged_prefill(query_starts=FakeArray((2,), "int32"), max_query_len=5, **arguments)
-    with pytest.raises(ValueError, match="max_query_len: expected 1 to 9, got 10"):
-        paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=10, **arguments)
-    with pytest.raises(ValueError, match="kind=wgmma: knows no window"):
-        paged_prefill(query_starts=FakeArray((3,), "int32"), max_query_len=2, kind="wgmma", window=8, **arguments)
+    return {**arguments, "query_starts": FakeArray((num_starts,), "int32")}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({}, "v_cache: expected shape"),
-        ({"v_cache": FakeArray((5, 2, 64, 16))}, "k_cache: expected shape"),
-        ({**PAPER, "max_context_len": 100_000}, "max_context_len"),
-        ({"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 64, 24))}, "power of two"),
-    ],
-)
-def test_paper_kernel_refuses_unsupported_shapes(changed: dict[str, Any], message: str) -> None:
-    refuses(message, paper_decode, **decode_arguments(**changed), error=ValueError)
+E4M3 = caches(5, 2, 16, 64, dtype="uint8")
+NARROW = caches(5, 2, 16, 80, dtype="uint8") | {name: FakeArray((2, 8, 80)) for name in ("q", "out")}
+PAPER_24 = {"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 64, 24))}
+CALLS = [
+    (paged_decode, caches(5, 2, 512, 64), ValueError, "k_cache: block size: expected 1 to 256, got 512"),
+    (paged_decode, caches(1 << 26, 2, 16, 64), ValueError, "k_cache: 2147483648 rows"),
+    (paged_decode, E4M3, TypeError, "k_cache: expected float16, got uint8"),
+    (paged_decode, {"kv_scales": scales(2, 2)}, TypeError, "k_cache: expected float8_e4m3fn or uint8, got float16"),
+    (paged_decode, {**E4M3, "kv_scales": scales(2, 8)}, ValueError, r"kv_scales: expected shape \[2, 2\]"),
+    (paged_decode, {**NARROW, "kv_scales": scales(2, 2)}, ValueError, "no kernel of e4m3 for head size 80"),
+    (paged_decode, {"window": 0}, ValueError, "window: expected 1 to"),
+    (contiguous_decode, contiguous((2, 3), "int32"), ValueError, r"extents: expected shape \[2, 2\]"),
+    (contiguous_decode, contiguous((2, 2), "int64"), TypeError, "extents: expected int32"),
+    (paged_prefill, prefill(2, max_query_len=5), ValueError, r"query_starts: expected shape \[3\]"),
+    (paged_prefill, prefill(3, max_query_len=10), ValueError, "max_query_len: expected 1 to 9, got 10"),
+    (paged_prefill, prefill(3, max_query_len=2, kind="wgmma", window=8), ValueError, "kind=wgmma: knows no window"),
+    (paper_decode, {}, ValueError, "v_cache: expected shape"),
+    (paper_decode, {"v_cache": FakeArray((5, 2, 64, 16))}, ValueError, "k_cache: expected shape"),
+    (paper_decode, {**PAPER, "max_context_len": 100_000}, ValueError, "max_context_len"),
+    (paper_decode, PAPER_24, ValueError, "power of two"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "arguments", "error", "message"), CALLS)
+def test_attention_refuses_what_it_does_not_support(kernel: Any, arguments: Any, error: Any, message: str) -> None:
+    given = arguments if kernel in (contiguous_decode, paged_prefill) else decode_arguments(**arguments)
+    refuses(message, kernel, **given, error=error)
 
 
 @pytest.mark.parametrize(
@@ -152,22 +157,7 @@ def test_paper_kernel_refuses_unsupported_shapes(changed: dict[str, Any], messag
 def test_cache_write_refuses_wrong_arguments_by_name(changed: dict[int, Any], options: Any, message: str) -> None:
     cache, new = FakeArray((5, 2, 16, 64)), FakeArray((7, 2, 64))
     arguments = dict(enumerate((cache, cache, new, new, FakeArray((7,), "int64")))) | changed
-    with pytest.raises((ValueError, TypeError), match=message):
-        write_cache(*arguments.values(), **options)
-
-
-def test_caches_of_e4m3_need_their_scales_and_sizes() -> None:
-    caches = {name: FakeArray((5, 2, 16, 64), "uint8") for name in ("k_cache", "v_cache")}
-    refuses("k_cache: expected float16, got uint8", paged_decode, **decode_arguments(**caches), error=TypeError)
-    with pytest.raises(TypeError, match="k_cache: expected float8_e4m3fn or uint8, got float16"):
-        paged_decode(**decode_arguments(kv_scales=FakeArray((2, 2), "float32")))
-    with pytest.raises(ValueError, match=r"kv_scales: expected shape \[2, 2\]"):
-        paged_decode(**decode_arguments(**caches, kv_scales=FakeArray((2, 8), "float32")))
-    narrow = {name: FakeArray((5, 2, 16, 80), "uint8") for name in ("k_cache", "v_cache")}
-    wide = {name: FakeArray((2, 8, 80)) for name in ("q", "out")}
-    with pytest.raises(ValueError, match="no kernel of e4m3 for head size 80"):
-        paged_decode(**decode_arguments(**narrow, **wide, kv_scales=FakeArray((2, 2), "float32")))
-    refuses("window: expected 1 to", paged_decode, **decode_arguments(window=0), error=ValueError)
+    refuses(message, write_cache, *arguments.values(), **options, error=(ValueError, TypeError))
 
 
 def test_block_copies_refuse_wrong_arguments_by_name() -> None:
@@ -175,17 +165,14 @@ def test_block_copies_refuse_wrong_arguments_by_name() -> None:
     refuses("pairs: expected shape", copy_blocks, pool, ids, error=ValueError)
     refuses("pool: expected shape", copy_blocks, FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"), error=ValueError)
     refuses("staging: has 2 blocks", gather_blocks, FakeArray((2, 4, 2, 16, 64)), pool, ids, error=ValueError)
-    with pytest.raises(TypeError, match="ids: expected int32"):
-        scatter_blocks(pool, FakeArray((3, 4, 2, 16, 64)), FakeArray((3,), "int64"))
-    with pytest.raises(ValueError, match="host_pool"):
-        swap_fused(pool, FakeArray((9, 4, 2, 16, 64)), ids, [(0, 0)], FakeArray((3, 4, 2, 16, 64)), True)
+    staging, host = FakeArray((3, 4, 2, 16, 64)), FakeArray((9, 4, 2, 16, 64))
+    refuses("ids: expected int32", scatter_blocks, pool, staging, FakeArray((3,), "int64"), error=TypeError)
+    refuses("host_pool", swap_fused, pool, host, ids, [(0, 0)], staging, True, error=ValueError)
 
 
 def test_missing_cupy_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(KernelsUnavailable, match="CuPy is missing") as error:
-        paged_decode(**decode_arguments())
-    assert "\n" not in str(error.value)
+    refuses("CuPy is missing", paged_decode, **decode_arguments(), error=KernelsUnavailable)
 
 
 def test_missing_gpu_is_reported_in_one_line() -> None:
@@ -193,9 +180,7 @@ def test_missing_gpu_is_reported_in_one_line() -> None:
     try:
         cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError:
-        with pytest.raises(KernelsUnavailable, match="no NVIDIA driver or GPU is usable") as error:
-            compile.require_gpu()
-        assert "\n" not in str(error.value)
+        refuses("no NVIDIA driver or GPU is usable", compile.require_gpu, error=KernelsUnavailable)
     else:
         pytest.skip("this machine has a GPU")
 

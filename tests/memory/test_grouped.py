@@ -45,9 +45,7 @@ def grouped(model, rule, num_slots=120):
 def pools(model, sizes=((150, 64), (70, 50), (40, 64))):
     groups = MODELS[model]
     layers = sum(group.num_layers for group in groups if not group.state_bytes)
-    return [
-        PoolSpec(num_slots, max_len, layer_bytes=64, num_layers=layers, groups=groups) for num_slots, max_len in sizes
-    ]
+    return [PoolSpec(*size, layer_bytes=64, num_layers=layers, groups=groups) for size in sizes]
 
 
 @pytest.mark.parametrize("num_examples", FEW_AND_MANY)
@@ -118,9 +116,8 @@ def test_jenga_waste_of_a_uniform_allocation(name, text, percent):
     """
     model = read_model(name)
     tokens = text + (model.states.num_tokens if model.states else 0)
-    assert 100 * (1 - needed_bytes(model, text) / (model.num_layers * tokens * model.slot_bytes)) == pytest.approx(
-        percent, abs=0.1
-    )
+    uniform = model.num_layers * tokens * model.slot_bytes
+    assert 100 * (1 - needed_bytes(model, text) / uniform) == pytest.approx(percent, abs=0.1)
 
 
 UNIT = 2144

@@ -41,9 +41,8 @@ def test_request_too_large_with_the_prefix_is_never_admitted():
     policy.register_prefix(10)  # three blocks are pinned
     assert policy.max_seq_len(1, 1) == 12
     assert policy.admit([sequence(0, 13)], 13) is Refusal.NEVER
-    assert (
-        policy.admit([sequence(1, 21, registered_prefix=10)], 21) is Refusal.NEVER
-    )  # two shared ones, and four of its own
+    longer = sequence(1, 21, registered_prefix=10)  # two shared ones, and four of its own
+    assert policy.admit([longer], 21) is Refusal.NEVER
     assert isinstance(policy.admit([sequence(2, 20, registered_prefix=10)], 20), list)
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 from manual_driver import admit, admit_and_prefill, extend, paged, release, sequence
+from refusals import refuses
 
-from testbed.core.errors import InputError, OracleError
+from testbed.core.errors import OracleError
 from testbed.core.slots import DEVICE, HOST, Grant, Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier, UnsupportedError, host
@@ -102,8 +103,8 @@ def test_partial_last_id_is_shared_in_full_blocks():
 
 
 def test_block_size_must_match_tokens_per_id():
-    with pytest.raises(InputError, match="block_size 4 does not go with a trace whose ids name 6 tokens"):
-        policy().admit([prompt(0, (1, 2), 12, 6)], 12)
+    reported = "block_size 4 does not go with a trace whose ids name 6 tokens"
+    refuses(reported, policy().admit, [prompt(0, (1, 2), 12, 6)], 12)
     assert block_contents((1, 2, 3, 4), 2, 8, 4) == [(1, 2), (3, 4)]
 
 
@@ -147,11 +148,8 @@ def test_counters_of_lookups_and_hits():
 
 
 def test_belady_needs_future_prompts_and_others_refuse_them():
-    with pytest.raises(UnsupportedError, match="Fifo does not read the future"):
-        policy(eviction=Fifo()).foresee_prompts([])
-    caching = policy(eviction=Belady())
-    with pytest.raises(OracleError, match="foresee"):
-        caching.admit([prompt(0, TEXT)], 20)
+    refuses("Fifo does not read the future", policy(eviction=Fifo()).foresee_prompts, [], error=UnsupportedError)
+    refuses("foresee", policy(eviction=Belady()).admit, [prompt(0, TEXT)], 20, error=OracleError)
 
 
 def test_belady_keeps_the_next_used_blocks():

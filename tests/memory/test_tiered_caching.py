@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
-from tiny import MODEL, server
+from tiny import MODEL, analytic, server
 
 from testbed.contract import check_policy
 from testbed.contract.search import POOLS
@@ -14,7 +14,6 @@ from testbed.core.request import Request
 from testbed.core.sequence import Sequence, passing_batch
 from testbed.core.slots import DEVICE, Refusal
 from testbed.core.specs import TierSpec
-from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.fast_and_slow import differs
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.eviction.arc import Arc
@@ -164,11 +163,9 @@ def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
 def run(make, tiers, requests=None, **options):
     on = server(host_bandwidth=1e9)
     on = type(on)(on.name, on.gpu, 1, tiers=tiers)
-    slots = tuple(
-        Tier(name, int(tier.size_gib * (1 << 30)) // MODEL.kv_bytes_per_token) for name, tier in tiers.items()
-    )
+    slots = tuple(Tier(name, int(tier.size_gib * 2**30) // MODEL.kv_bytes_per_token) for name, tier in tiers.items())
     pool = PoolSpec(600, 512, slots)
-    cost = AnalyticCost(MODEL, on, Efficiencies(overhead_s=1e-3))
+    cost = analytic(on, overhead_s=1e-3)
     policy = make(pool)
     scheduler = ChunkedPrefill(policy, Recompute(cost), max_num_batched_tokens=64, max_num_seqs=8)
     recorder = simulate(requests or list(agents(8, 4)), scheduler, cost, 512, pool=pool, **options)

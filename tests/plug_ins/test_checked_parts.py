@@ -11,8 +11,7 @@ import pytest
 import shortest_remaining
 from refusals import refuses
 from test_plug_in_policies import POLICIES
-from ticks import MS, FastMillisecond
-from tiny import analytic
+from tiny import MS, FastMillisecond, analytic
 
 import testbed
 from testbed.checking import check_cost

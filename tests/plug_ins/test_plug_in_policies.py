@@ -14,7 +14,7 @@ import two_sizes
 import two_tiers
 import vattention
 import window
-from same_runs import assert_same
+from same_runs import check_both_ways
 from tiny import analytic, server
 
 from testbed.contract import check_policy
@@ -59,9 +59,12 @@ def workload(seed, size=40, gap_ps=2 * 10**9, kind="single"):
     return requests
 
 
-def run(requests, policy, scheduler=MixedPrefill, preemption=Recompute, cost=COST, **options):
-    scheduler = scheduler(policy, preemption(cost), max_num_batched_tokens=40, max_num_seqs=30)
-    return simulate(requests, scheduler, cost, MAX_LEN, **options)
+def scheduled(policy, scheduler=MixedPrefill, preemption=Recompute, cost=COST):
+    return scheduler(policy, preemption(cost), max_num_batched_tokens=40, max_num_seqs=30)
+
+
+def run(requests, policy, scheduler=MixedPrefill, preemption=Recompute, cost=COST):
+    return simulate(requests, scheduled(policy, scheduler, preemption, cost), cost, MAX_LEN)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -69,15 +72,12 @@ def run(requests, policy, scheduler=MixedPrefill, preemption=Recompute, cost=COS
 def test_fast_equals_slow(name, scheduler):
     for seed, kind in enumerate(("single", "samples", "beams")):
         requests, preemption = workload(seed, kind=kind), PREEMPTIONS[(SCHEDULERS.index(scheduler) + seed) % 3]
-        policies = POLICIES[name](POOL), POLICIES[name](POOL)
-        fast, slow = (
-            run(requests, policy, scheduler, preemption, fast_forward=fast_forward)
-            for policy, fast_forward in zip(policies, (True, False), strict=True)
-        )
-        assert_same(fast, slow)
-        assert fast.totals.finished + fast.totals.rejected == len(requests)
-        assert policies[0].counters() == policies[1].counters()
-        assert policies[0].usage().held == 0
+
+        def make(rule=preemption):
+            return scheduled(POLICIES[name](POOL), scheduler, rule)
+
+        schedulers = check_both_ways(requests, make, COST, MAX_LEN)
+        assert all(one.policy.usage().held == 0 for one in schedulers)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -173,9 +173,8 @@ def test_shortest_remaining_first_lowers_the_mean_latency():
 def test_cheapest_victim_needs_less_time_than_the_last():
     requests = workload(3, 60, gap_ps=10**8)
     cost = analytic(server(fp16_flops=1e9, host_bandwidth=1e6), overhead_s=1e-4, copy_s=1e-5)
-    last, cheapest = (
-        run(requests, POLICIES["counting"](POOL), preemption=p, cost=cost) for p in (Swap, PREEMPTIONS[-1])
-    )
+    rules = Swap, PREEMPTIONS[-1]
+    last, cheapest = (run(requests, POLICIES["counting"](POOL), preemption=rule, cost=cost) for rule in rules)
     assert cheapest.totals.recomputes + cheapest.totals.swaps > 0
     assert cheapest.totals.busy_ps < last.totals.busy_ps
 

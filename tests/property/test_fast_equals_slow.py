@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
-from same_runs import assert_same
+from same_runs import check_both_ways
 from strategies import (
     CONTIGUOUS,
     MAX_LEN,
@@ -28,34 +28,18 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
-from testbed.sim.simulation import simulate
 
 ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
-WINDOWED = AnalyticCost(
-    replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1), server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5)
-)
+WINDOWED_MODEL = replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1)
+WINDOWED = AnalyticCost(WINDOWED_MODEL, server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5))
 PROFILE = read_profile("h200-opt-13b-tp1")
 MEASURED = ProfileCost(ModelSpec(**PROFILE["model"]), None, PROFILE)
 PREFIX = 21
-NEVER = 1 << 62
 
 
-def run(requests, scheduler, fast_forward, *, cost=ANALYTIC, marks_ps=(), stop_ps=NEVER):
-    return simulate(requests, scheduler, cost, MAX_LEN, marks_ps=marks_ps, stop_ps=stop_ps, fast_forward=fast_forward)
-
-
-def check_run(requests, make_scheduler, **options):
-    """Both runs agree."""
-    fast, slow = make_scheduler(), make_scheduler()
-    recorder = run(requests, fast, True, **options)
-    assert_same(recorder, run(requests, slow, False, **options))
-    if "stop_ps" not in options:
-        totals = recorder.totals
-        assert totals.arrived == len(requests) == totals.finished + totals.rejected
-        assert fast.policy.usage() == slow.policy.usage()
-        assert fast.policy.counters() == slow.policy.counters()
-    for scheduler in (fast, slow):
-        scheduler.policy.check()
+def check_run(requests, make_scheduler, cost=ANALYTIC, **options):
+    """Both ways agree."""
+    check_both_ways(requests, make_scheduler, cost, MAX_LEN, **options)
 
 
 many = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -90,7 +74,7 @@ def test_fast_equals_slow_with_registered_prefixes(make_policy, make_scheduler, 
     ANY_POLICY, schedulers(), workloads(), st.lists(st.integers(1, 10**12), max_size=3), st.integers(1, 10**12)
 )  # fmt: skip
 def test_fast_equals_slow_with_marks_and_an_early_stop(make_policy, make_scheduler, requests, marks, stop):
-    check_run(requests, lambda: make_scheduler(make_policy()), marks_ps=marks, stop_ps=stop)
+    check_run(requests, lambda: make_scheduler(make_policy()), whole=False, marks_ps=marks, stop_ps=stop)
 
 
 @many

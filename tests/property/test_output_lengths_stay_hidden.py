@@ -171,9 +171,8 @@ def test_policies_cannot_observe_unknown_output_lengths(policy, scheduler):
 
 
 # Each of these plants a leak: the test above must be able to fail.
-plants = pytest.mark.skipif(
-    not isinstance(Outputs.arrived, FunctionType), reason="nothing can be replaced in a compiled simulator"
-)
+COMPILED = not isinstance(Outputs.arrived, FunctionType)
+plants = pytest.mark.skipif(COMPILED, reason="nothing can be replaced in a compiled simulator")
 
 
 def is_caught():

@@ -48,7 +48,7 @@ def test_fork_pairs_replace_exactly_the_non_survivors(parents):
 
 
 def test_synthetic_beams_depend_only_on_request_and_seed():
-    first, second = (Request(i, 0, 10, 200, num_seqs=2, beam=True) for i in (1, 2))
+    first, second = (Request(i, 0, 10, 50, num_seqs=2, beam=True) for i in (1, 2))
     assert steps(0.6, 3, first) == steps(0.6, 3, first)
     assert steps(0.6, 3, first) != steps(0.6, 3, second)
     assert steps(0.6, 3, first) != steps(0.6, 4, first)
@@ -126,9 +126,8 @@ def served(run):
     while run.state.running or run.state.waiting:
         plan = run.scheduler.plan()
         for copy in copies_of(plan):
-            assert {copy.dst, copy.dst + copy.length - 1, copy.src} <= held(run), (
-                f"{copy} into slots that were returned"
-            )
+            ends = {copy.dst, copy.dst + copy.length - 1, copy.src}
+            assert ends <= held(run), f"{copy} into slots that were returned"
             copies.append(copy)
         run.carry_out(plan)
     return copies

@@ -2,7 +2,7 @@
 
 import pytest
 from manual_driver import ITERATION_LEVEL, ManualDriver, paged, scheduler_of
-from ticks import FastMillisecond
+from tiny import FastMillisecond
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus

@@ -8,10 +8,9 @@ import strategies
 from hypothesis import HealthCheck, given, settings
 from manual_driver import LIMITS, scheduler_of
 from refusals import refuses
-from same_runs import assert_same
+from same_runs import check_both_ways
 from strategies import MAX_LEN, policies, workloads
-from ticks import MS, FastMillisecond
-from tiny import analytic
+from tiny import MS, FastMillisecond, analytic
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
@@ -74,13 +73,7 @@ def ranked_schedulers(draw):
 @given(policies([Paged, Paged, PrefixCaching]), ranked_schedulers(), workloads(), st.integers(0, 10**6))
 def test_order_is_kept_and_fast_equals_slow(make_policy, make_scheduler, requests, seed):
     requests = [r._replace(priority=(seed >> r.request_id % 9) % 3, session=r.request_id * seed % 5) for r in requests]
-    schedulers = make_scheduler(make_policy()), make_scheduler(make_policy())
-    fast, slow = (
-        simulate(requests, one, COST, MAX_LEN, fast_forward=way)
-        for one, way in zip(schedulers, (True, False), strict=True)
-    )
-    assert_same(fast, slow)
-    assert fast.totals.arrived == len(requests) == fast.totals.finished + fast.totals.rejected
+    check_both_ways(requests, lambda: make_scheduler(make_policy()), COST, MAX_LEN)
 
 
 @many

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
 from refusals import refuses
-from same_runs import assert_same
+from same_runs import check_both_ways
 from strategies import MAX_LEN, mixed_workloads, policies, workloads
-from ticks import MS, FastMillisecond
-from tiny import analytic
+from tiny import MS, FastMillisecond, analytic
 
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
@@ -53,15 +52,9 @@ def test_fast_equals_slow_with_tails(make_policy, kind, rule, tail_tokens, reque
     options |= V1 if issubclass(kind, VllmV1) else {}
     options |= {"ignore_eos": bool(tail_tokens % 2)} if kind is AsyncVllmV1 else {}
     requests = [one._replace(priority=one.request_id % 3) for one in requests]
-    schedulers = [kind(make_policy(), rule(tail_tokens=tail_tokens), **options) for _ in range(2)]
-    fast, slow = (
-        simulate(requests, one, COST, MAX_LEN, fast_forward=way)
-        for one, way in zip(schedulers, (True, False), strict=True)
-    )
-    assert_same(fast, slow)
-    assert fast.totals.arrived == len(requests) == fast.totals.finished + fast.totals.rejected
-    for one in schedulers:
-        one.policy.check()
+    for one in check_both_ways(
+        requests, lambda: kind(make_policy(), rule(tail_tokens=tail_tokens), **options), COST, MAX_LEN
+    ):
         assert one.policy.usage().held == 0
         assert one.state.kept is None
 

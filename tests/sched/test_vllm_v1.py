@@ -3,7 +3,7 @@
 import pytest
 from manual_driver import ManualDriver, paged
 from refusals import refuses
-from ticks import MS, OneMillisecond
+from tiny import MS, OneMillisecond
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus

@@ -6,7 +6,7 @@ import pytest
 from manual_driver import ManualDriver, scheduler_of
 from planted import altered
 from refusals import refuses
-from ticks import MS, FastMillisecond, OneMillisecond
+from tiny import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request

@@ -1,19 +1,23 @@
-"""What is sent when: arrival processes, an open loop at its own times, a closed one after the answers it waits for."""
+"""What is sent when: arrivals, an open loop, a closed one after the answers that it waits for; transfers on links."""
 
 import numpy as np
 import pytest
+import simpy
 from manual_driver import scheduler_of
 from refusals import refuses
 from test_simulation import SaysItLate
-from ticks import MS, FastMillisecond, OneMillisecond
+from tiny import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.request import PS, Request, Rows, Turns
+from testbed.core.slots import DEVICE, Copy, Move, Transfer
+from testbed.cost.model import CostModel
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sim import arrivals
 from testbed.sim.arrivals import Gamma, Poisson, Replay, Sessions, SessionWorkload, Slotted, likely_order
+from testbed.sim.calendar import Links
 from testbed.sim.simulation import simulate
 
 
@@ -138,3 +142,46 @@ def test_replay_keeps_trace_times_scaled_by_speedup():
     rows = Rows(lengths, lengths, np.array([0.0, 0.3, 2.0]))
     assert Replay().times_ps(rows, 0).tolist() == [0, 3 * PS // 10, 2 * PS]
     assert Replay(speedup=4).times_ps(rows, 1).tolist() == [0, 75 * PS // 1000, PS // 2]
+
+
+class OnePsASlot(CostModel):
+    def iteration(self, work):
+        return 1
+
+    def transfer(self, moves):
+        return sum(move.length * move.num_transfers for move in moves)
+
+
+def transfer(move_id, num_slots, is_load=True, tier="dram"):
+    ends = (tier, DEVICE) if is_load else (DEVICE, tier)
+    return Transfer(move_id, Move(*ends, (Copy(0, 0, num_slots),)))
+
+
+def landings(begins):
+    """When each transfer lands, of those that begin at given times, in order."""
+    env, seen = simpy.Environment(0), []
+    links = Links(env, OnePsASlot(), lambda: seen.extend((env.now, one) for one in links.take_landed()))
+
+    def clients():
+        for begin_ps, one in begins:
+            yield env.timeout(begin_ps - env.now)
+            links.begin([one])
+
+    env.process(clients())
+    env.run()
+    assert not links.num_pending
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("begins", "expected"),
+    {
+        "one has the link to itself": ([(5, transfer(1, 10))], [(15, 1)]),
+        "two loads share it": ([(0, transfer(1, 10)), (0, transfer(2, 20))], [(20, 1), (30, 2)]),
+        "a later load slows down the first": ([(0, transfer(1, 10)), (4, transfer(2, 3))], [(10, 2), (13, 1)]),
+        "stores wait for loads": ([(0, transfer(1, 10, False)), (4, transfer(2, 10))], [(14, 2), (20, 1)]),
+        "each tier has a link": ([(0, transfer(1, 10)), (0, transfer(2, 10, True, "nvme"))], [(10, 1), (10, 2)]),
+    }.values(),
+)  # fmt: skip
+def test_transfers_share_a_link_equally_and_loads_go_first(begins, expected):
+    assert landings(begins) == expected

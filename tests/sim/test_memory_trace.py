@@ -4,7 +4,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from manual_driver import admit_and_prefill, extend, fork, release
+from manual_driver import admit_and_prefill, extend, fork, paged, release
 from tiny import analytic
 
 from testbed.core.request import PS, Incoming, Request
@@ -65,9 +65,7 @@ def counts(frame):
 
 
 def test_trace_of_figure_7_shows_exact_owners():
-    script = Script(
-        Paged(PoolSpec(36, 64), block_size=4, watermark=0, blocks=BlockPool(9, [7, 1, 5, 2, 3, 0, 4, 6, 8]))
-    )
+    script = Script(paged(9, blocks=BlockPool(9, [7, 1, 5, 2, 3, 0, 4, 6, 8])))
     a, b = sequence(0, 10), sequence(1, 11, prompt_len=5)
     script.at(5, admit_and_prefill, [a], 7)
     script.at(5, admit_and_prefill, [b], 5)

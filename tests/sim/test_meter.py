@@ -2,7 +2,7 @@
 
 import pytest
 from manual_driver import scheduler_of
-from ticks import MS, FastMillisecond
+from tiny import MS, FastMillisecond
 
 from testbed.core.request import Request
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2

@@ -4,7 +4,7 @@ import pytest
 from manual_driver import scheduler_of
 from planted import changed
 from refusals import refuses
-from ticks import FastMillisecond
+from tiny import FastMillisecond
 
 from testbed.compiled import is_compiled
 from testbed.contract import check_policy

@@ -6,7 +6,7 @@ import simpy
 from manual_driver import paged, scheduler_of
 from refusals import refuses
 from same_runs import assert_same_rows
-from ticks import MS, FastMillisecond, OneMillisecond
+from tiny import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import PS, Request, Rows, Workload

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from refusals import refuses
 from trace_files import pairs, put
 
-from testbed.core.errors import InputError
 from testbed.core.request import Rows, Workload
 from testbed.traces.chat_histories import ChatHistories
 from testbed.traces.csv_lengths import CsvLengths, write_lengths
@@ -81,9 +80,7 @@ def test_column_names_can_be_configured(tmp_path):
     assert pairs(CsvLengths(path, input_column="p", output_column="o").rows(None, 0)) == [(1, 2)]
 
 
-@pytest.mark.parametrize(
-    "trace", [Fitted("sharegpt"), Fitted("alpaca", registered_prefix=80)], ids=lambda trace: trace.model
-)
+@pytest.mark.parametrize("trace", [Fitted("sharegpt"), Fitted("alpaca", registered_prefix=80)], ids=lambda t: t.model)
 def test_draws_repeat_by_seed_and_respect_max_len(trace):
     rows = trace.rows(2000, seed=5, max_len=300)
     assert len(rows) == 2000
@@ -115,9 +112,7 @@ def test_registered_prefix_is_part_of_the_prompt():
     ],
 )
 def test_bad_trace_settings_are_refused(ask, culprit):
-    with pytest.raises(InputError, match=culprit) as caught:
-        ask()
-    assert "\n" not in str(caught.value)
+    refuses(culprit, ask)
 
 
 TABLE = "input_tokens,output_tokens,arrival_s,prompt_ids\n"

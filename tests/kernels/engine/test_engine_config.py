@@ -2,6 +2,8 @@
 
 import csv
 import json
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("simpy", reason="SimPy is not installed")
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
 from same_runs import assert_same_rows  # noqa: E402
-from ticks import OneSecond  # noqa: E402
+from tiny import OneSecond  # noqa: E402
 
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
@@ -24,6 +26,7 @@ from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.records import MEASURED  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.weights import load_weights  # noqa: E402
+from testbed.memory.groups.grouped import Grouped  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.metrics import summarize  # noqa: E402
 from testbed.sched.preemption import Swap  # noqa: E402
@@ -149,21 +152,31 @@ def test_bad_engine_configs_are_refused(tmp_path, changes, message):
 @pytest.mark.parametrize(("num_seqs", "window_s"), [(1, None), (3, None), (1, (4.0, 25.0))])
 def test_engine_and_simulator_agree_step_by_step(num_seqs, window_s):
     """Where an iteration takes the same time, both record the same: requests, spans, totals, summary."""
-    spec = tiny.pool(160 if num_seqs > 1 else 96, 512)
-
-    def scheduler(policy):
-        return tiny.mixed(policy, Swap())
-
     window_ps = tuple(round(at * PS) for at in window_s) if window_s else None
     options = {"marks_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
     requests = tiny.requests(tiny.LENGTHS, num_seqs)
-    ours = tiny.engine(spec=spec, scheduler=scheduler, window_s=window_s).serve(requests).recorder
-    theirs = simulate(requests, scheduler(Paged(spec)), OneSecond(), 128, fast_forward=False, **options)
-    assert summarize(ours, 96, window_ps) == summarize(theirs, 96, window_ps)
+    scheduler = partial(tiny.mixed, preemption=Swap())
+    engine = tiny.engine(spec=tiny.pool(160 if num_seqs > 1 else 96, 512), scheduler=scheduler, window_s=window_s)
+    ours = agreed(engine, requests, scheduler(Paged(tiny.pool(160 if num_seqs > 1 else 96, 512))), window_ps, **options)
     assert (ours.end_ps == 25 * PS) == bool(window_s)
     assert ours.totals.swaps or window_s
+
+
+def test_engine_and_simulator_agree_on_a_policy_of_several_groups():
+    policy = partial(Grouped, block_size=4, page_rule="large_pages")
+    spec = replace(tiny.pool(40), groups=tiny.SHAPES["hybrid"].groups, num_layers=6)
+    engine = tiny.engine("hybrid", policy, spec=tiny.pool(40), debug=False)
+    agreed(engine, tiny.requests([(9, 27), (8, 28), (10, 26), (7, 29)]), tiny.mixed(policy(spec)))
+
+
+def agreed(engine, requests, scheduler, window_ps=None, **options):
+    """What the engine records, which a simulation with this scheduler records too."""
+    ours = engine.serve(requests).recorder
+    theirs = simulate(requests, scheduler, OneSecond(), 128, fast_forward=False, **options)
+    assert summarize(ours, 96, window_ps) == summarize(theirs, 96, window_ps)
     assert_same_rows(ours.requests, theirs.requests)
     assert_same_rows(ours.spans, theirs.spans)
+    return ours
 
 
 def test_engine_folder_has_the_files_of_a_simulation(tmp_path):

@@ -10,10 +10,8 @@ pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
-from same_runs import assert_same_rows  # noqa: E402
 from test_engine_config import setup  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
-from ticks import OneSecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
@@ -26,7 +24,6 @@ from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
-from testbed.sim.simulation import simulate  # noqa: E402
 
 FORMS = ("window", "hybrid", "fp8", "fp8 hybrid")
 
@@ -57,16 +54,6 @@ def test_preempted_sequences_of_groups_are_computed_again():
     requests = tiny.requests([(9, 27), (8, 28), (10, 26), (7, 29)])
     records = check(tiny.engine("hybrid", policy, spec=small, debug=False), requests, "hybrid")
     assert sum(r.num_recomputes for r in records.requests) > 0
-
-
-def test_engine_and_simulator_agree_on_the_same_policy():
-    policy = partial(Grouped, block_size=4, page_rule="large_pages")
-    requests = tiny.requests([(9, 27), (8, 28), (10, 26), (7, 29)])
-    ours = tiny.engine("hybrid", policy, spec=tiny.pool(40), debug=False).serve(requests).recorder
-    spec = replace(tiny.pool(40), groups=tiny.SHAPES["hybrid"].groups, num_layers=6)
-    theirs = simulate(requests, tiny.mixed(policy(spec)), OneSecond(), 128, fast_forward=False)
-    assert_same_rows(ours.requests, theirs.requests)
-    assert_same_rows(ours.spans, theirs.spans)
 
 
 @pytest.mark.parametrize("policy", ["testbed.memory.groups.grouped.Grouped", "testbed.memory.paged.paged.Paged"])
