@@ -74,12 +74,6 @@ class Speed(NamedTuple):
     batch: float = 0.0
     peak_gb: float = 0.0
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """All as text, with the operations a second."""
-        rate = self.operations / self.seconds
-        return f"{self.operations:,}", f"{self.seconds:.3f}", f"{rate:,.0f}", f"{self.batch:.1f}", f"{self.peak_gb:.2f}"
-
 
 def bench(argv: list[str]) -> None:
     """Measure, each in a new process, one at a time; print a table."""
@@ -97,7 +91,12 @@ def bench(argv: list[str]) -> None:
         what = f"look-ups and evictions of a prefix cache of {size:,} blocks"
         rows.append((what, fastest(what, cache_speed, (size,), options.repeats)))
     head = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")
-    wide_console().print(plain_table(head, ((what, *speed.cells) for what, speed in rows)))
+    cells = (
+        (what, f"{one.operations:,}", f"{one.seconds:.3f}", f"{one.operations / one.seconds:,.0f}", f"{one.batch:.1f}",
+         f"{one.peak_gb:.2f}")
+        for what, one in rows
+    )  # fmt: skip
+    wide_console().print(plain_table(head, cells))
 
 
 def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...], int]]:

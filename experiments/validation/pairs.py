@@ -169,11 +169,9 @@ def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in (names, ["---"] * len(names), *rows)]
 
 
-matplotlib.use("Agg")
-
-
 def draw(sides: Sides, path: Path) -> None:
     """A column of panels for each series that has all loads; means over the seeds, and their range."""
+    matplotlib.use("Agg")
     figure, axes = plt.subplots(len(ROWS), len(SERIES), figsize=(14, 12), layout="constrained", squeeze=False)
     for column, series in zip(axes.T, SERIES, strict=True):
         column[0].set_title(series.about)
