@@ -1,4 +1,4 @@
-"""Every command in README and docs: run as in a fresh clone, or, where the text says what it needs, only read."""
+"""Every command and Python example in README and docs: run as in a fresh clone, or only read where it needs more."""
 
 import re
 import shlex

@@ -35,7 +35,7 @@ def compiles(case: Case, arch: str, but: str = "") -> set[str]:
 @pytest.mark.parametrize("case", [one for one in SMALL_CASES if one.seed not in (4, 6)], ids=str)
 def test_attention_compiles_for_hopper(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
-    sources = compiles(case, "sm_90a", but="prefill_tma.cu")  # slow to compile: test_prefill_tma.py does
+    sources = compiles(case, "sm_90a", but="prefill_tma.cu")  # slow to compile: test_launch.py does
     hopper = case.shape.head_size in (64, 128)
     assert ("prefill_wgmma.cu" in sources) == hopper
     assert ("prefill_tma.cu" in sources) == (hopper and case.shape.block_size >= 8)
