@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,10 @@ FILES = {
     ),
     "mine.py": (OLD_POLICY, OLD_POLICY.replace("Unowned", "NonSequenceSlots")),
 }
+
+
+def test_modules_were_renamed_to_modules_that_exist():
+    assert [module for module in kinds()["module"].values() if find_spec(module) is None] == []
 
 
 def test_changelog_shows_the_renaming_table():
