@@ -18,6 +18,12 @@ from testbed.cost.sections import check_profile, dump
 from testbed.experiments.commands.terminal import Parser, above_zero, at_least_one
 from testbed.experiments.runs.whole_files import whole, write_text
 
+MEMBERS = ("policy", "scheduler", "sequence", "batch", "state", "plan")
+# Old names that are ordinary words: as an attribute (`file.open`) they are rarely the API's.
+ORDINARY = {
+    "arrive", "end", "fill", "first", "join", "joined", "leave", "left", "lose", "open", "place", "second", "take",
+}  # fmt: skip
+
 
 def import_lengths(argv: list[str]) -> None:
     """Write the CSV, and report whether its rows are known; reading the pickle runs no code."""
@@ -106,13 +112,6 @@ def reader_of(source: Path) -> Any:
     known = ", ".join(reader.NAME for reader in readers)
     raise InputError(f"{source}: not a profile of {known} (give the folder of their tables; a profile JSON of this "
                      "project needs no import: cost=profile cost.path=FILE)")  # fmt: skip
-
-
-MEMBERS = ("policy", "scheduler", "sequence", "batch", "state", "plan")
-# Old names that are ordinary words: as an attribute (`file.open`) they are rarely the API's.
-ORDINARY = {
-    "arrive", "end", "fill", "first", "join", "joined", "leave", "left", "lose", "open", "place", "second", "take",
-}  # fmt: skip
 
 
 class Edit(NamedTuple):

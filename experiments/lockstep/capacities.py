@@ -24,6 +24,9 @@ from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.prefix_cache.prefix_index import block_contents
 from testbed.sim.simulation import simulate
 
+MS = PS // 1000
+PS_PER_US = PS // 10**6
+TIMES = ("arrival", "finish")
 ALIGNED = {False: 16, True: 64}  # tokens, to a multiple of which vLLM's kernels take blocks; of latents
 GPUS = (1, 2, 4, 8, 16, 32)
 HEADER = "| model | GPUs | bytes a token | block | page bytes | blocks | tokens | vLLM: page bytes | blocks | tokens |"
@@ -111,11 +114,6 @@ def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
     heads = max(1, model.num_kv_heads // num_gpus)
     shape = {"block_size": size, "num_kv_heads": heads, "head_size": model.head_size, "dtype": dtype}
     return SlidingWindowSpec(**shape, sliding_window=group.window) if group.window else FullAttentionSpec(**shape)
-
-
-MS = PS // 1000
-PS_PER_US = PS // 10**6
-TIMES = ("arrival", "finish")
 
 
 class FixedTimes(CostModel):

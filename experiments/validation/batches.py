@@ -28,6 +28,7 @@ MS = 1e-9  # of a picosecond
 WITHIN = 0.20
 FEWEST_ROWS = 10  # that separate the three shares of the missing time
 LARGEST_BATCH = 32  # of decode steps that are judged; larger ones are prompts more than steps
+DIFFERENCES = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 # Share of the peak that large matrix products reach under load: measured, testbed/cost/profiles/h200-opt-13b-tp1.json.
 # AIConfigurator's are short bursts at full clocks, at up to 0.92 of the A100's.
@@ -48,7 +49,6 @@ class Batch(NamedTuple):
     device: str = ""
 
 
-DIFFERENCES = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
 CostOfBatch = Callable[[Batch], CostModel]
 FIELDS = list(Batch._fields)
 ALIKE = [name for name in FIELDS if name not in ("input_len", "output_len")]

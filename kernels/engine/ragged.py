@@ -19,6 +19,9 @@ from testbed.kernels.engine.layout import Ints, Place, Tables
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 
+Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
+ALIGN = 16  # bytes
+
 
 class TokenBuffers:
     """Token ids by sequence id. A prompt without content ids gets random tokens that depend on seed and request.
@@ -81,10 +84,6 @@ class TokenBuffers:
     def _content(self, content_id: int, length: int) -> list[int]:
         rng = random.Random(f"{self.seed} content {content_id}")
         return [rng.randrange(self.vocab_size) for _ in range(length)]
-
-
-Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
-ALIGN = 16  # bytes
 
 
 class Part(NamedTuple):

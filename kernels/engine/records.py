@@ -24,6 +24,8 @@ from testbed.sched.plan import Plan
 from testbed.sim.recorder import NOT_YET, Recorder, request_columns, span_columns
 from testbed.sim.totals import Seen
 
+MEASURED = ("gpu_s", "host_s", "wait_s")  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
+
 
 class Clock:
     """Wall-clock seconds since construction or the last restart."""
@@ -184,9 +186,6 @@ class Records:
         self.recorder.totals.generated += request.output_len * request.num_seqs
         self.recorder.served(request, group, round(now_s * PS))
         self.outputs[request.request_id], self.totals[request.request_id] = outputs, totals
-
-
-MEASURED = ("gpu_s", "host_s", "wait_s")  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
 
 
 def write_run(

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.verify import reference
-
+UNUSED_ID = 1 << 29  # in table entries past a context: a kernel that reads it faults
 NAN_E4M3 = 0x7F  # the byte
 
 
@@ -95,9 +94,6 @@ def relative_error(got: Tensor, want: Tensor) -> float:
     return float("inf") if not torch.isfinite(got).all() else float(error.max()) if error.numel() else 0.0
 
 
-UNUSED_ID = 1 << 29  # in table entries past a context: a kernel that reads it faults
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Heads and storage of a batch."""
@@ -139,14 +135,14 @@ class Batch:
         if self.kv_scales is None:
             return self.k_cache, self.v_cache
         pairs = zip((self.k_cache, self.v_cache), self.kv_scales, strict=True)
-        k, v = (reference.dequantized(x.transpose(1, 2), scale).transpose(1, 2) for x, scale in pairs)
+        k, v = (dequantized(x.transpose(1, 2), scale).transpose(1, 2) for x, scale in pairs)
         return k, v
 
     def quantized(self, rng: np.random.Generator) -> "Batch":
         """The batch with caches of e4m3 by random scales, of which some values exceed the range."""
         scales = torch.from_numpy(rng.uniform(0.005, 0.05, (2, self.shape.num_kv_heads)).astype(np.float32)).cuda()
         pairs = zip((self.k_cache, self.v_cache), scales, strict=True)
-        k, v = (reference.quantized(x.transpose(1, 2), scale).transpose(1, 2).contiguous() for x, scale in pairs)
+        k, v = (quantized(x.transpose(1, 2), scale).transpose(1, 2).contiguous() for x, scale in pairs)
         return replace(self, k_cache=k, v_cache=v, kv_scales=scales)
 
     def without_unread(self, window: int | None, news: Sequence[int]) -> "Batch":
@@ -215,7 +211,7 @@ def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         )
         pool = torch.full(size, nothing, dtype=cache.dtype, device="cuda")
         for i, length in enumerate(batch.lens):
-            rows = reference.gather(cache, batch.block_tables[i], length) if length else cache[:0, :, 0]
+            rows = gather(cache, batch.block_tables[i], length) if length else cache[:0, :, 0]
             extent = pool[firsts[i] : firsts[i + 1]].view(shape.num_kv_heads, capacities[i], shape.head_size)
             extent[:, :length] = rows.transpose(0, 1)
         pools.append(pool)
