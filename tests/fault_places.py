@@ -16,6 +16,7 @@ OTHER = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
 }  # fmt: skip
 NO_PLACE = {"annotation", "returns", "decorator_list"}  # what a run does not depend on
+NO_RESULT = ("strict", "flush")  # keywords: whether zip says that lengths differ, and when a line is printed
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def places(node: ast.AST, lines: range) -> Iterator[tuple[ast.AST, ast.AST, rang
     if isinstance(node, ast.stmt):
         body = getattr(node, "body", None)
         lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1)
+    if isinstance(node, ast.keyword) and node.arg in NO_RESULT:
+        return
     yield from ((old, new, lines) for old, new in wrong(node))
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
@@ -89,6 +92,8 @@ def wrong(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
             yield node, ast.Constant(not node.value)
         case ast.Constant(value=int()):
             yield node, ast.Constant(node.value + 1)
+        case ast.Call(func=ast.Name(id="min" | "max") | ast.Attribute(attr="add_argument")):
+            return  # numbers in any order, and names of one option
         case ast.Call(args=[first, second, *rest]) if not isinstance(second, ast.Starred):
             yield node, ast.Call(node.func, [second, first, *rest], node.keywords)
         case ast.If() | ast.While() | ast.IfExp():

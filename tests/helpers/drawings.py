@@ -5,13 +5,18 @@ from pathlib import Path
 
 from matplotlib.colors import to_hex
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "drawings"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def check_drawing(figure, findings, request):
     """The figure and its findings are those of tests/golden/drawings/TEST.txt; --update-golden writes the file."""
     text = "\n".join([*described(figure), *(told(finding) for finding in findings), ""])
-    path = GOLDEN / f"{request.node.name.removeprefix('test_')}.txt"
+    check_golden(text, f"drawings/{request.node.name.removeprefix('test_')}.txt", request)
+
+
+def check_golden(text, name, request):
+    """The text is that of the file tests/golden/NAME; --update-golden writes the file."""
+    path = GOLDEN / name
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
