@@ -1,16 +1,13 @@
 """Every command and Python example in README and docs: run as in a fresh clone, or only read where it needs more."""
 
-import gzip
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
-from drawings import check_golden
 
 import testbed
 from testbed.experiments.commands.cli import COMMANDS
@@ -27,7 +24,7 @@ PAGES = ["README.md", ".github/CONTRIBUTING.md", *sorted(
     if not path.is_relative_to(ROOT / "kernels" / "results")
 )]  # fmt: skip
 NEEDS = re.compile(r"\s+# (needs|takes) ")
-SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.]+)+")  # of several values the quick test takes three
+SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.]+)+")  # of several values the quick test takes two
 ALONE = ("check", "capacity")  # commands that neither need other lines nor are needed by them
 LONG = "arrivals.duration_s="  # the option by which the quick test makes simulations short
 INPUTS_LISTED = "experiments/REPRODUCING.md"  # its table of inputs says where the files are had
@@ -69,7 +66,7 @@ def short(words):
     if command == "check":
         return [*words, "--examples", "5", "--slots", "200", "--max-len", "64"]  # one pool
     if "-m" in options:
-        options = [",".join(word.split(",")[:3]) if SEVERAL.fullmatch(word) else word for word in options]
+        options = [",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options]
     timed = not any(word in ("arrivals=replay", "arrivals=sessions") for word in options)
     if command in ("run", "capacity") and timed:
         seconds = 120 if is_named(options) else 5
@@ -85,29 +82,9 @@ def is_named(options):
 FIRST = {tuple(short(shlex.split(line)[1:])): page for page, lines in reversed(RUN) for line in lines}
 
 
-KEPT_FILES, DIFFERENT = (".csv", ".json", ".html", ".yaml", ".gz"), ("timing.json", "multirun.yaml")
-IDS = re.compile(r"\b[0-9a-f]{10,64}\b")  # of runs and files, which depend on the code
-
-
-def legible(text, folder):
-    """A text without what differs between machines and commits: ids, the folder, the last digits of numbers."""
-    text = IDS.sub("ID", text.replace(str(folder), "HERE"))
-    return re.sub(r"\d+\.\d{5,}(e-?\d+)?", lambda number: f"{float(number[0]):.5g}", text)
-
-
-def written(folder):
-    """A line for each text file but of measured times and of Hydra: its place, and a sum that shows a change."""
-    for path in folder.rglob("*"):
-        if path.suffix in KEPT_FILES and path.name not in DIFFERENT:
-            data = path.read_bytes()
-            text = legible((gzip.decompress(data) if path.suffix == ".gz" else data).decode(), folder)
-            yield legible(f"{path}, {len(text.splitlines())} lines, sum {zlib.crc32(text.encode()):x}", folder)
-
-
 @pytest.mark.parametrize(("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls])
-def test_documented_commands_print_and_write_what_is_kept(testbed, tmp_path, request, page, lines):
+def test_documented_commands_succeed(testbed, tmp_path, page, lines):
     clone(tmp_path)
-    kept = []
     for line in lines:
         words = shlex.split(line, comments=True)
         if words[0] == "cp":
@@ -119,11 +96,8 @@ def test_documented_commands_print_and_write_what_is_kept(testbed, tmp_path, req
             continue
         if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
             continue  # an earlier page has it too
-        code, output, error = testbed(*short(words[1:]))
+        code, _, error = testbed(*short(words[1:]))
         assert code == 0, f"{page}: {line}\n{error}"
-        kept += [f"$ {line}", legible(output + error, tmp_path)]
-    (tmp_path / "experiments").unlink()
-    check_golden("\n".join([*kept, *sorted(written(tmp_path)), ""]), f"outputs/{Path(page).stem}.txt", request)
 
 
 @pytest.mark.parametrize(("page", "line"), READ, ids=[f"{page}: {line[:60]}" for page, line in READ])

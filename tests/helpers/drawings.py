@@ -5,18 +5,13 @@ from pathlib import Path
 
 from matplotlib.colors import to_hex
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden" / "drawings"
 
 
 def check_drawing(figure, findings, request):
     """The figure and its findings are those of tests/golden/drawings/TEST.txt; --update-golden writes the file."""
     text = "\n".join([*described(figure), *(told(finding) for finding in findings), ""])
-    check_golden(text, f"drawings/{request.node.name.removeprefix('test_')}.txt", request)
-
-
-def check_golden(text, name, request):
-    """The text is that of the file tests/golden/NAME; --update-golden writes the file."""
-    path = GOLDEN / name
+    path = GOLDEN / f"{request.node.name.removeprefix('test_')}.txt"
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
