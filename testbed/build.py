@@ -96,6 +96,9 @@ def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: Preemption
     if isinstance(preemption, Swap) and not policy.moves_tiers:
         raise InputError(f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, or "
                          "policy=paged)")  # fmt: skip
+    if isinstance(preemption, Swap) and config.swap_space_gib == 0:
+        raise InputError("preemption=swap: swap_space_gib=0 leaves no slots on the host (give swap_space_gib, or "
+                         "choose preemption=recompute)")  # fmt: skip
     if config.server.tiers and not (policy.moves_in_background or policy.uses_tiers):
         raise InputError(f"server.tiers: {name} uses no tier but the swap space (choose policy=tiered, or leave "
                          f"{', '.join(config.server.tiers)} out; a policy of yours that uses tiers has uses_tiers = "

@@ -13,8 +13,8 @@ from testbed.schema import read
 
 # Values that need not be there.
 GROUPS = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
-SHARE = re.compile(r"(?P<beam>beam)?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
-MIX_HINT = "give N:WEIGHT and beamN:WEIGHT with commas between, such as 1:0.5,4:0.3,beam4:0.2"
+SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
+MIX_HINT = "give N:WEIGHT and, for N of 2 or more, beamN:WEIGHT, with commas between, such as 1:0.5,4:0.3,beam4:0.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class WorkloadConfig:
     mix: str | None = None
 
     def __post_init__(self) -> None:
+        if self.beam and self.num_seqs == 1:
+            raise InputError("workload.beam=true: a beam of one sequence is no search (workload.num_seqs=2 or more)")
         if self.mix is not None:
             parse_mix(self.mix)
             self.check_alone(f"workload.mix={self.mix}")

@@ -1,5 +1,6 @@
 """Typed configurations from command-line overrides; the only module that calls Hydra to compose."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -23,6 +24,7 @@ from testbed.parts import Part
 from testbed.schema import no_key
 
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
+NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")
 ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
 
 
@@ -110,6 +112,11 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
         if isinstance(error, OverrideParseException):
             raise InputError(
                 f"{error.override}: is no option (KEY=VALUE; quote a value with brackets or commas)"
+            ) from None
+        if part := NO_SUCH_PART.match(str(error)):
+            key, group, owner = part.groups()
+            raise InputError(
+                f"{key}: the chosen {owner} has no {group} (choose another {owner}=..., or leave {key}=... out)"
             ) from None
         with suppress(HydraException, OmegaConfBaseException):  # the options themselves conflict
             _check_keys(arguments)

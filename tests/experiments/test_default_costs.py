@@ -66,6 +66,13 @@ def test_the_paper_s_protocol_has_the_2023_system_s_costs(system):
         assert cost == of_system(system).cost
 
 
+@pytest.mark.parametrize("software", names_of("software"))
+def test_the_paper_s_costs_have_every_software_time_of_the_system(software):
+    config = configured(("+protocol=sosp23", f"software={software}"))
+    choices = config.cost.parameters["choices"].parameters
+    assert {name: choices[name] for name in TIMES} == {name: getattr(config.software, name) for name in TIMES}
+
+
 @pytest.mark.parametrize("words", [("+system=vllm-v1",), ("+protocol=sosp23",)])
 def test_costs_of_another_system_are_refused(words):
     config = configured((*words, "server=h200", "cost=profile", "cost.path=h200-opt-13b-tp1"))
@@ -81,6 +88,7 @@ def test_costs_of_another_system_are_refused(words):
         ("server=h200 ~server.kv_memory_gib", "measured on NVIDIA H200, 2026-11-22; software time of engine"),
         ("server=h200 model=llama-3-8b", "measured on NVIDIA H200, 2026-11-21; software time of engine"),
         ("", "derived for a100-40gb from NVIDIA H200, 2026-11-21"),
+        ("+protocol=sosp23", "H200, 2026-11-21; software time of sosp23); error"),
         ("gpu=l40s model=llama-3-8b +system=vllm-v1", "H200, 2026-11-21; software time of vllm-0.19"),
         ("model=llama-13b gpu=h200 server.num_gpus=2", "derived for h200 from"),
         ("gpu=l4 model=qwen2.5-0.5b model.name=tiny model.hidden_size=64 model.ffn_size=256", "roofline, not measured"),

@@ -62,7 +62,14 @@ RUN = {
     "a time stamp that 64 bits do not hold": ("trace=csv trace.path=late.csv arrivals=replay", "1e+07 s"),
     "time stamps made late by slow motion": (
         "trace=csv trace.path=timed.csv arrivals=replay arrivals.speedup=1e-6", "arrivals.speedup"),
-    "beams without their record": ("beams=recorded workload.beam=true", "beams.path: has no value"),
+    "an eviction order of a policy that caches nothing": (
+        "eviction@policy.eviction=arc", "the chosen policy has no eviction", "leave eviction@policy.eviction=... out"),
+    "a share of beams of one sequence": ("workload.mix=1:1,beam1:1", "'beam1:1' is no share", "of 2 or more"),
+    "beams without their record": (
+        "beams=recorded workload.beam=true workload.num_seqs=2", "beams.path: has no value"),
+    "a beam of one sequence": ("workload.beam=true", "a beam of one sequence", "workload.num_seqs=2 or more"),
+    "swapping without swap space": (
+        "preemption=swap swap_space_gib=0", "swap_space_gib=0 leaves no slots", "preemption=recompute"),
     "a record of beams that is not there": (
         "beams=recorded beams.path=nowhere.csv workload.beam=true workload.num_seqs=2", "nowhere.csv: No such file"),
     "a record of beams for requests without any": (
