@@ -175,7 +175,7 @@ def test_a_hit_ends_where_all_groups_have_what_the_next_token_reads():
     policy.release(seq)
     assert served(policy, 1, 30)[1] == 28
     assert served(policy, 2, 41)[1] == 40
-    gone = [page for page, (_, column) in policy._index.holder.items() if column == 1 and page in policy._queues[0]]
+    gone = [page for page, (_, column) in policy._index.holder.items() if column == 1 and page in policy.pages.idle[0]]
     for page in gone:
         policy._index.drop(page)
         policy._free_idle(1, page)
