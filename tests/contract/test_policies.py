@@ -25,6 +25,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Lfu
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE
 from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
@@ -117,10 +118,10 @@ class Unpinned(PinnedPool):
 
     __slots__ = ()
 
-    def pin(self, node):
-        """Nothing."""
+    def pin(self, nodes):
+        return [node.block for node in nodes]
 
-    def unpin(self, block):
+    def unpin(self, blocks):
         """Nothing."""
 
 
@@ -130,7 +131,7 @@ class FoundTooEarly(TieredCaching):
     def load(self, seq, num_tokens):
         answer = super().load(seq, num_tokens)
         for move_id, one in list(self._hierarchy.in_transit.items()):
-            if one.target < 0:
+            if one.target == ON_DEVICE:
                 super().landed(move_id)
         return answer
 

@@ -77,10 +77,6 @@ class BlockIndex(BatchIndex):
                     second += weight * step
         return record(Growth, ((num_free - len(free)) * size, first * size, second * size))
 
-    def beyond(self, num_steps: int, num_blocks: int) -> Growth:
-        """When num_steps more steps will take blocks, without the first num_blocks of them."""
-        return self.marked(num_steps, [False] * num_blocks + [True] * (self.needed(num_steps) - num_blocks))
-
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
         taken, events = 0, list[tuple[int, int]]()

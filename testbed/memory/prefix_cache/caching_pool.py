@@ -3,8 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from testbed.core.slots import Growth
-from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -12,9 +10,12 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 
 class CachingPool(BlockPool):
-    """Every block is free, referenced, or parked: unreferenced, but indexed."""
+    """Every block is free, referenced, or parked: unreferenced, but indexed.
 
-    __slots__ = ("evictions", "index", "num_parked", "order")
+    were_cached says which of the blocks that the last `evict` has freed stored something.
+    """
+
+    __slots__ = ("evictions", "index", "num_parked", "order", "were_cached")
 
     def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf = hash) -> None:
         super().__init__(num_blocks)
@@ -22,10 +23,15 @@ class CachingPool(BlockPool):
         self.order = order
         self.num_parked = 0
         self.evictions = 0
+        self.were_cached: list[bool] = []
 
     @property
     def num_free(self) -> int:
         return len(self.free)
+
+    @property
+    def num_evictable(self) -> int:
+        return self.num_parked
 
     def hold(self, nodes: Sequence[Node]) -> int:
         """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were parked."""
@@ -66,10 +72,7 @@ class CachingPool(BlockPool):
         self.free[:0] = self.index.drop(self.order.victims(count))[::-1]
         self.num_parked -= count
         self.evictions += count
-
-    def evicted(self, index: BlockIndex, num_steps: int, num_free: int) -> Growth:
-        """Which blocks that num_steps steps take were evicted for them just now: those after the first num_free."""
-        return index.beyond(num_steps, num_free)
+        self.were_cached = [True] * count
 
     def parked(self) -> list[int]:
         return [node.block for node in filter(None, self.index.holder) if node.parked]
@@ -103,14 +106,13 @@ class LastUsePool(CachingPool):
     first, which is found, and `copies` holds the others in order. The end of the first makes the next one findable.
     """
 
-    __slots__ = ("copies", "queue", "uncached_first", "were_cached")
+    __slots__ = ("copies", "queue", "uncached_first")
 
     def __init__(self, num_blocks: int, uncached_first: bool, hash_of: HashOf = hash) -> None:
         super().__init__(num_blocks, Lru(), hash_of)
         self.uncached_first = uncached_first
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.copies: dict[Node, list[int]] = {}
-        self.were_cached: list[bool] = []
 
     @property
     def num_free(self) -> int:
@@ -137,13 +139,10 @@ class LastUsePool(CachingPool):
         return len(blocks)
 
     def evict(self, count: int) -> None:
-        """Free the first `count` blocks of the queue, which must be there; were_cached says which of them were."""
+        """Free the first `count` blocks of the queue, which must be there."""
         taken = [self.queue.popitem(last=False)[0] for _ in range(count)]
         self.were_cached = [self._forget(block) for block in taken]
         self.free[:0] = reversed(taken)  # behind those that were free before
-
-    def evicted(self, index: BlockIndex, num_steps: int, num_free: int) -> Growth:
-        return index.marked(num_steps, [False] * num_free + self.were_cached)
 
     def parked(self) -> list[int]:
         return sorted(block for block in self.queue if self.index.holder[block] is not None)

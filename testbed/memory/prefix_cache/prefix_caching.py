@@ -172,7 +172,7 @@ class PrefixCaching(Paged):
 
     def usage(self) -> Usage:
         size, pool = self.block_size, self._cache
-        free, cached, total = pool.num_free * size, pool.num_parked * size, pool.num_blocks * size
+        free, cached, total = pool.num_free * size, pool.num_evictable * size, pool.num_blocks * size
         held = total - free - cached
         live, saved = self._tables.live, pool.num_saved * size
         return record(Usage, (total, live, held, held, cached, free, free + cached, saved, 0))
@@ -202,7 +202,7 @@ class PrefixCaching(Paged):
         return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
 
     def _available(self) -> int:
-        return self._cache.num_free + self._cache.num_parked
+        return self._cache.num_free + self._cache.num_evictable
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         """The most of the found nodes that can be referenced together with all the requested blocks.
@@ -232,7 +232,7 @@ class PrefixCaching(Paged):
         return True
 
     def _evicted(self, index: BlockIndex, num_tokens: int, num_free: int) -> Growth:
-        return self._cache.evicted(index, num_tokens, num_free)
+        return index.marked(num_tokens, [False] * num_free + self._cache.were_cached)
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
         return CachingPool(num_blocks, order, hash_of)

@@ -32,7 +32,7 @@ class StoreRule:
 
     def guaranteed_blocks(self, pool: PinnedPool) -> int:
         """Blocks that may be taken from the pool without a store."""
-        return pool.num_free + pool.num_parked
+        return pool.num_free + pool.num_evictable
 
 
 class WriteThrough(StoreRule):

@@ -106,7 +106,7 @@ class TieredCaching(PrefixCaching):
         found = self._match(seq, contents, num_tokens)
         behind = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
         num_below = len(behind.below) * self.block_size
-        if not num_below or not self._load.is_worth(self._spec, self._lower[behind.below[0][0]], num_below):
+        if not num_below or not self._load.is_worth(self._spec, self._lower[behind.below[0][0] - 1], num_below):
             return GRANTED
         total = max(ceil_div(num_tokens, self.block_size), len(found) + len(behind))
         if total > self._capacity():
@@ -117,18 +117,18 @@ class TieredCaching(PrefixCaching):
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
         transfers = list[Transfer]()
-        for place, nodes in self._hierarchy.pin_for_loads(behind.below, stay):
-            self._ensure_free(len(nodes))
-            transfers.append(self._hierarchy.begin_load(place, nodes, stay))
+        for load in self._hierarchy.pin_for_loads(behind.below, stay):
+            self._ensure_free(len(load.nodes))
+            transfers.append(self._hierarchy.begin_load(load))
         return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
 
     def background(self) -> Ops:
         for node in self._store.ahead(self._device):
-            self._to_store[0, node] = None
+            self._to_store[1, node] = None
         if not self._to_store:
             return NO_OPS
         chosen, self._to_store = self._to_store, {}
-        targets = range(len(self._lower))
+        targets = range(1, len(self._lower) + 1)
         stores = [self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at]) for at in targets]
         transfers = tuple(transfer for transfer in stores if transfer is not None)
         return Ops(background=transfers) if transfers else NO_OPS
@@ -156,12 +156,12 @@ class TieredCaching(PrefixCaching):
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         if index.tails or not batch.sequences or self._to_store:
             return 0
-        if any(self._hierarchy.can_store(0, node) for node in self._store.ahead(self._device)):
+        if any(self._hierarchy.can_store(1, node) for node in self._store.ahead(self._device)):
             return 0
         return min(index.steps_within(self._store.guaranteed_blocks(self._device)), self._max_len)
 
     def usage(self) -> Usage:
-        used, in_transit = super().usage(), self._device.num_in_transit * self.block_size
+        used, in_transit = super().usage(), len(self._device.in_transit()) * self.block_size
         held = used.held - in_transit
         return used._replace(held=held, allocated=held, in_transit=in_transit)
 
@@ -178,7 +178,7 @@ class TieredCaching(PrefixCaching):
 
     def evicting(self, node: Node) -> None:
         if self._store.at_eviction and self._hierarchy.write_back(node):
-            self._choose([node], 1)
+            self._choose([node], 2)
 
     def check(self) -> None:
         super().check()
@@ -201,8 +201,8 @@ class TieredCaching(PrefixCaching):
         pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
         return super()._within_free(found, total - pinned, requested)  # pinned blocks are not available anyway
 
-    def _choose(self, nodes: Iterable[Node], target: int = 0) -> None:
-        if target < len(self._lower):
+    def _choose(self, nodes: Iterable[Node], target: int = 1) -> None:
+        if target <= len(self._lower):
             self._to_store |= dict.fromkeys((target, node) for node in nodes)
 
     def _after_writes(self, grant: Grant) -> Grant:
