@@ -79,19 +79,9 @@ class BlockIndex(BatchIndex):
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
-        taken, events = 0, list[tuple[int, int]]()
-        for step, count in self._takes(num_steps):
-            events.append((step, sum(marks[taken : taken + count]) * len(self.due)))
-            taken += count
+        taken, size, events = 0, len(self.due), list[tuple[int, int]]()
+        for step in range(num_steps):
+            if count := len(self.due[(self.batch.extended + step) % size]):
+                events.append((step, sum(marks[taken : taken + count]) * size))
+                taken += count
         return growth_of(events)
-
-    def _takes(self, num_steps: int) -> list[tuple[int, int]]:
-        size, start = len(self.due), self.batch.extended
-        counts = [(soonest, len(self.due[(start + soonest) % size])) for soonest in range(min(num_steps, size))]
-        rounds = [(soonest, count) for soonest, count in counts if count]
-        return [
-            (first + soonest, count)
-            for first in range(0, num_steps, size)
-            for soonest, count in rounds
-            if first + soonest < num_steps
-        ]

@@ -1,6 +1,8 @@
 """Block ids: their reference counts, and the free list."""
 
+from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 
 class BlockPool:
@@ -34,12 +36,10 @@ class BlockPool:
 
     def put(self, blocks: list[int]) -> int:
         """Decrement the reference count of each block; returns how many became free (`take` pops the last first)."""
-        if not self.sharers:
-            self.free.extend(blocks)
-            return len(blocks)
-        unshared = [block for block in blocks if not self.drop(block)]
-        self.free.extend(unshared)
-        return len(unshared)
+        if self.sharers:
+            blocks = [block for block in blocks if not self.drop(block)]
+        self._unheld(blocks)
+        return len(blocks)
 
     def drop(self, block: int) -> bool:
         """Decrement the reference count of a shared block; False, without a change, where the count is 1."""
@@ -58,14 +58,16 @@ class BlockPool:
 
     def check(self, tables: Iterable[list[int]]) -> None:
         """Assert that free and held blocks are all blocks, and that the counts equal those of the tables."""
-        self._check(tables, [])
-
-    def _check(self, tables: Iterable[list[int]], unheld: list[int]) -> None:
-        held: dict[int, int] = {}
-        for table in tables:
-            for block in table:
-                held[block] = held.get(block, 0) + 1
-        blocks = sorted([*self.free, *held, *unheld])
+        held = Counter(chain.from_iterable(tables))
+        blocks = sorted([*self.free, *held, *self._others()])
         assert blocks == list(range(self.num_blocks)), "blocks were lost, or are free and held"
         assert {b: n for b, n in held.items() if n > 1} == self.sharers, "reference counts differ from the tables"
         assert self.num_saved == sum(n - 1 for n in held.values()), "saved blocks are miscounted"
+
+    def _unheld(self, blocks: list[int]) -> None:
+        """No table has these blocks any more."""
+        self.free.extend(blocks)
+
+    def _others(self) -> list[int]:
+        """Blocks that no table has, besides the free ones."""
+        return []

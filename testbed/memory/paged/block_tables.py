@@ -125,16 +125,11 @@ class RegisteredPrefixes(dict[int, list[int]]):
     the last prompt token, which is always computed again.
     """
 
-    __slots__ = ("block_size", "num_blocks")
+    __slots__ = ("block_size",)
 
     def __init__(self, block_size: int) -> None:
         super().__init__()
         self.block_size = block_size
-        self.num_blocks = 0
-
-    def pin(self, num_tokens: int, blocks: list[int]) -> None:
-        self[num_tokens] = blocks
-        self.num_blocks += len(blocks)
 
     def whole(self, seq: Sequence) -> list[int]:
         """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""

@@ -163,7 +163,7 @@ class Paged(MemoryPolicy):
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
             raise InputError(f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} are free")
-        self._prefixes.pin(num_tokens, self._pool.take(needed))
+        self._prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens
 
     def non_sequence_slots(self) -> NonSequenceSlots:
@@ -179,7 +179,7 @@ class Paged(MemoryPolicy):
         return BlockIndex(batch, self._tables, self._pool)
 
     def _capacity(self) -> int:
-        return self._pool.num_blocks - self._prefixes.num_blocks
+        return self._pool.num_blocks - sum(map(len, self._prefixes.values()))
 
     def _reserve(self) -> int:
         return self._watermark if self._tables.held else 0

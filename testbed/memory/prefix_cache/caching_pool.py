@@ -52,21 +52,6 @@ class CachingPool(BlockPool):
         """Held `blocks` store `contents` behind `node`, in place of parked equal ones; returns the last node."""
         return self.index.insert(node, contents, blocks, self._settle)
 
-    def put(self, blocks: list[int]) -> int:
-        if self.sharers:
-            blocks = [block for block in blocks if not self.drop(block)]
-        backwards = blocks[::-1]
-        nodes = list(map(self.index.holder.__getitem__, backwards))
-        parked = [node for node in nodes if node is not None]
-        if parked:
-            for node in parked:
-                node.parked = True
-            self.num_parked += len(parked)
-            self.order.park(parked)
-            backwards = [block for block, node in zip(backwards, nodes, strict=True) if node is None]
-        self.free.extend(backwards)
-        return len(blocks)
-
     def evict(self, count: int) -> None:
         """Free `count` parked blocks, which must be there; they are taken after those that were free before."""
         self.free[:0] = self.index.drop(self.order.victims(count))[::-1]
@@ -78,10 +63,24 @@ class CachingPool(BlockPool):
         return [node.block for node in filter(None, self.index.holder) if node.parked]
 
     def check(self, tables: Iterable[list[int]]) -> None:
-        parked = self.parked()
-        assert len(parked) == self.num_parked, "parked blocks are miscounted"
+        super().check(tables)
+        assert len(self.parked()) == self.num_evictable, "parked blocks are miscounted"
         self.index.check()
-        self._check(tables, parked)
+
+    def _unheld(self, blocks: list[int]) -> None:
+        backwards = blocks[::-1]
+        nodes = list(map(self.index.holder.__getitem__, backwards))
+        parked = [node for node in nodes if node is not None]
+        if parked:
+            for node in parked:
+                node.parked = True
+            self.num_parked += len(parked)
+            self.order.park(parked)
+            backwards = [block for block, node in zip(backwards, nodes, strict=True) if node is None]
+        self.free.extend(backwards)
+
+    def _others(self) -> list[int]:
+        return self.parked()
 
     def _settle(self, node: Node, block: int) -> None:
         """A held block stores what another one stores, or has stored, already."""
@@ -124,20 +123,6 @@ class LastUsePool(CachingPool):
                 del self.queue[node.block]
         return super().hold(nodes)
 
-    def put(self, blocks: list[int]) -> int:
-        if self.sharers:
-            blocks = [block for block in blocks if not self.drop(block)]
-        for block in reversed(blocks):
-            node = self.index.holder[block]
-            if node is not None:
-                self.num_parked += 1
-                node.parked = node.parked or node.block == block
-            if node is not None or not self.uncached_first:
-                self.queue[block] = None
-            else:
-                self.free.append(block)
-        return len(blocks)
-
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
         taken = [self.queue.popitem(last=False)[0] for _ in range(count)]
@@ -148,12 +133,26 @@ class LastUsePool(CachingPool):
         return sorted(block for block in self.queue if self.index.holder[block] is not None)
 
     def check(self, tables: Iterable[list[int]]) -> None:
-        parked = self.parked()
-        assert len(parked) == self.num_parked, "parked blocks are miscounted"
-        for node in self.index.holder:
-            assert node is None or node.parked == (node.block in self.queue), "a held block may be evicted"
-        self.index.check({block: node for node, blocks in self.copies.items() for block in blocks})
-        self._check(tables, list(self.queue))
+        super().check(tables)
+        copies = {block: node for node, blocks in self.copies.items() for block in blocks}
+        known = [(block, node) for block, node in enumerate(self.index.holder) if node is not None]
+        assert copies == {block: node for block, node in known if node.block != block}, "copies are miscounted"
+        for _, node in known:
+            assert node.parked == (node.block in self.queue), "a held block may be evicted"
+
+    def _unheld(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            node = self.index.holder[block]
+            if node is not None:
+                self.num_parked += 1
+                node.parked = node.parked or node.block == block
+            if node is not None or not self.uncached_first:
+                self.queue[block] = None
+            else:
+                self.free.append(block)
+
+    def _others(self) -> list[int]:
+        return list(self.queue)
 
     def _forget(self, block: int) -> bool:
         holder = self.index.holder

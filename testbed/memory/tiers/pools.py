@@ -127,11 +127,8 @@ class PinnedPool(CachingPool):
     def parked(self) -> list[int]:
         return [block for block in super().parked() if block not in self.pins]
 
-    def check(self, tables: Iterable[list[int]]) -> None:
-        parked = self.parked()
-        assert len(parked) == self.num_evictable, "parked blocks are miscounted"
-        self.index.check()
-        self._check(tables, [*parked, *self.in_transit()])
+    def _others(self) -> list[int]:
+        return [*self.parked(), *self.in_transit()]
 
     def _settle(self, node: Node, block: int) -> None:
         replaced = node.block if node.parked else HOLE
