@@ -78,7 +78,7 @@ class Harness(Moves):
         return self.questions.answers
 
     def _carry_out(self, call: Call) -> None:
-        if not (isinstance(call, Admit) or (isinstance(call, Act) and call.verb in SAME_PLAN)):
+        if isinstance(call, Act) and call.verb not in SAME_PLAN:
             self.run_plan()
         match call:
             case Admit():
@@ -173,33 +173,10 @@ def shrunk(make: MakePolicy, pool: PoolSpec, calls: list[Call], broken: ClauseBr
     """The same clause, broken by the shortest calls that so many tries find."""
 
     def fails(candidate: list[Call]) -> bool:
-        nonlocal broken
         found = broken_by(make, pool, candidate, twice=broken.clause == 9)
-        if found is None or found.clause != broken.clause:
-            return False
-        broken = found
-        return True
+        return found is not None and found.clause == broken.clause
 
-    shortest(calls, fails)
-    return broken
-
-
-def shortest(
-    calls: list[C],
-    fails: Callable[[list[C]], bool],
-    fewer: Callable[[list[C]], Iterator[list[C]]] | None = None,
-    max_tries: int = MAX_TRIES,
-) -> list[C]:
-    """The shortest calls that so many tries find and that still fail; `fewer` yields candidates a step smaller."""
-    step = fewer or smaller
-    candidates = step(calls)
-    for _ in range(max_tries):
-        candidate = next(candidates, None)
-        if candidate is None:
-            break
-        if fails(candidate):
-            calls, candidates = candidate, step(candidate)
-    return calls
+    return broken_by(make, pool, shortest(calls, fails)) or broken
 
 
 def without_runs(items: list[C]) -> Iterator[list[C]]:
@@ -219,3 +196,20 @@ def smaller(calls: list[C]) -> Iterator[list[C]]:
                 if least <= less < value:
                     changed: dict[str, Any] = {field.name: type(value)(less)}
                     yield [*calls[:i], replace(call, **changed), *calls[i + 1 :]]
+
+
+def shortest(
+    calls: list[C],
+    fails: Callable[[list[C]], bool],
+    fewer: Callable[[list[C]], Iterator[list[C]]] = smaller,
+    max_tries: int = MAX_TRIES,
+) -> list[C]:
+    """The shortest calls that so many tries find and that still fail; `fewer` yields candidates a step smaller."""
+    candidates = fewer(calls)
+    for _ in range(max_tries):
+        candidate = next(candidates, None)
+        if candidate is None:
+            break
+        if fails(candidate):
+            calls, candidates = candidate, fewer(candidate)
+    return calls
