@@ -157,10 +157,10 @@ class DeclaresMoves(Breaks, ContiguousMax, clauses={10}):
 
 class LeaksHostBlocksOnSwapIn(Breaks, Paged, clauses={3}, silent=True):
     def move(self, seqs, tier):
-        before = list(self._host._pool.free)
+        before = list(self._host.pool.free)
         answer = super().move(seqs, tier)
         if tier != HOST and isinstance(answer, Grant):
-            self._host._pool.free = before
+            self._host.pool.free = before
         return answer
 
 
@@ -169,7 +169,7 @@ class AllocatesHostBlockTwice(Breaks, Paged, clauses={4, 5}, silent=True):
 
     def move(self, seqs, tier):
         answer = super().move(seqs, tier)
-        free = self._host._pool.free
+        free = self._host.pool.free
         if tier == HOST and isinstance(answer, Grant) and not free:
             free.append(answer.ops.moves[0].copies[-1].dst // self.block_size)
         return answer

@@ -20,6 +20,7 @@ from testbed.core.slots import (
     Grant,
     Granular,
     Growth,
+    Move,
     NonSequenceSlots,
     Ops,
     Refusal,
@@ -29,7 +30,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, SwapSpace, Tables, distinct, stored_tokens
+from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, Tables, moving
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
@@ -59,7 +60,7 @@ class Paged(MemoryPolicy):
         self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
         self._watermark = ceil(watermark * self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
-        self._host = SwapSpace(pool.slots_of(HOST) // block_size, block_size)
+        self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
         self._prefixes = RegisteredPrefixes(block_size)
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
@@ -119,8 +120,9 @@ class Paged(MemoryPolicy):
         return GRANTED
 
     def release(self, seq: Sequence) -> None:
-        if seq.seq_id in self._host.tables:
-            self._pool.put(self._host.drop(seq))
+        if swapped := self._host.held.get(seq.seq_id):
+            self._host.give_up(seq, swapped.pinned)
+            self._pool.put(swapped.blocks[: swapped.pinned])
         else:
             self._tables.give_up(seq)
 
@@ -156,7 +158,17 @@ class Paged(MemoryPolicy):
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         if tier not in (DEVICE, HOST):
             raise UnsupportedError(f"{type(self).__name__}: tier {tier}: is none of {DEVICE} and {HOST}")
-        return self._move_out(seqs) if tier == HOST else self._move_in(seqs)
+        source, target = (self._tables, self._host) if tier == HOST else (self._host, self._tables)
+        tables = [source.of(seq) for seq in seqs]
+        needed = len(moving(tables))
+        # Every sequence may need a block in its next step; without these blocks the group would be moved out again.
+        spare = self._reserve() + len(seqs) if self._tables.held else 0
+        if needed > len(self._host.pool.free) if tier == HOST else not self._ensure_free(needed, spare):
+            return Refusal.LATER
+        copies = target.receive(tables)
+        for table in tables:
+            source.give_up(table.seq, table.pinned)
+        return Grant(0, Ops(moves=(Move(DEVICE if tier == HOST else HOST, tier, copies),)))
 
     def register_prefix(self, num_tokens: int) -> None:
         """Pin num_tokens tokens; later sequences with that registered_prefix share its whole blocks."""
@@ -172,8 +184,9 @@ class Paged(MemoryPolicy):
         return NonSequenceSlots(pinned=tuple(Extent(block * size, size) for block in pinned))
 
     def check(self) -> None:
-        self._tables.check(self._prefixes, [host.kept for host in self._host.tables.values()])
-        self._host.check()
+        swapped = self._host.held.values()
+        self._tables.check(self._prefixes, [table.blocks[: table.pinned] for table in swapped])
+        self._host.pool.check(table.blocks[table.pinned :] for table in swapped)
 
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
@@ -213,26 +226,6 @@ class Paged(MemoryPolicy):
         index.tails.clear()
         growth = index.grow(num_tokens)
         return Grant(0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size))
-
-    def _move_out(self, seqs: list[Sequence]) -> Answer:
-        tables = [self._tables.of(seq) for seq in seqs]
-        answer = self._host.put(tables)
-        if isinstance(answer, Grant):
-            for table in tables:
-                self._tables.give_up(table.seq, table.pinned)
-        return answer
-
-    def _move_in(self, seqs: list[Sequence]) -> Answer:
-        # Every sequence may need a block in its next step; without these blocks the group would be moved out again.
-        spare = self._reserve() + len(seqs) if self._tables.held else 0
-        if not self._ensure_free(self._host.num_blocks(seqs), spare):
-            return Refusal.LATER
-        kept = distinct([self._host.tables[seq.seq_id].kept for seq in seqs])
-        tables, ops = self._host.fetch(seqs, self._pool)
-        self._tables.held.update(zip((seq.seq_id for seq in seqs), tables, strict=True))
-        num_stored = stored_tokens([(table.seq.num_slots, table.blocks) for table in tables], self.block_size)
-        self._tables.live += num_stored - self.block_size * len(kept)
-        return Grant(0, ops)
 
 
 @lru_cache(1 << 10)
