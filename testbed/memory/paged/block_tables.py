@@ -1,4 +1,4 @@
-"""Block tables of sequences, and registered prefixes; copy-on-write by blocks (section 4.4, Fig. 8)."""
+"""Block tables of sequences and registered prefixes; copy-on-write by blocks (section 4.4, Fig. 8)."""
 
 from collections.abc import Collection, Iterable
 from typing import NoReturn
@@ -22,19 +22,33 @@ class BlockTable:
 class Tables:
     """Block tables by sequence id, of the device or the host.
 
-    `live` counts the slots of `pool` that store a token, shared ones once.
+    `live` counts the slots of `pool` that store a token, shared ones once. `prefixes` are the registered ones
+    (section 4.4), pinned blocks by length. Sequences with a prefix share its whole blocks. Each copies the partial last
+    one, because it writes its next tokens there, and the one with the last prompt token, which it always computes.
     """
 
-    __slots__ = ("block_size", "held", "live", "pool")
+    __slots__ = ("block_size", "held", "live", "pool", "prefixes")
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.held: dict[int, BlockTable] = {}
+        self.prefixes: dict[int, list[int]] = {}
         self.pool = pool
         self.block_size = block_size
         self.live = 0
 
     def of(self, seq: Sequence) -> BlockTable:
         return self.held.get(seq.seq_id) or absent(seq)
+
+    def whole_prefix(self, seq: Sequence) -> list[int]:
+        """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
+        return self.prefixes[seq.registered_prefix][: self._num_whole(seq)]
+
+    def rest_of_prefix(self, seq: Sequence, blocks: list[int]) -> Ops:
+        """The copy of the rest of the prefix to `blocks`, the blocks of `seq`."""
+        size, last = self.block_size, self._num_whole(seq)
+        if seq.registered_prefix == last * size:
+            return NO_OPS
+        return Ops((Copy(self.prefixes[seq.registered_prefix][last] * size, blocks[last] * size, size),))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Share the parent's blocks with `child`, which first drops the blocks that it has."""
@@ -55,7 +69,8 @@ class Tables:
 
         Pinned blocks stay on the device, also of a sequence on the host.
         """
-        target_of = dict(zip(moving(tables), self.pool.take(len(moving(tables))), strict=True))
+        source = moving(tables)
+        target_of = dict(zip(source, self.pool.take(len(source)), strict=True))
         size, seen, stored = self.block_size, set[int](), list[tuple[int, list[int]]]()
         for table in tables:
             moved = [target_of[block] for block in table.blocks[table.pinned :]]
@@ -106,13 +121,17 @@ class Tables:
             self.live += table.seq.num_slots % size
         return Ops(tuple(copies))
 
-    def check(self, pinned: dict[int, list[int]], kept: Iterable[list[int]]) -> None:
-        """Raise AssertionError where a count is wrong; `pinned`: prefixes by length, `kept`: of swapped sequences."""
-        self.pool.check([*(table.blocks for table in self.held.values()), *pinned.values(), *kept])
+    def check(self, kept: Iterable[list[int]]) -> None:
+        """Raise AssertionError where a count is wrong; `kept`: blocks of swapped sequences."""
+        self.pool.check([*(table.blocks for table in self.held.values()), *self.prefixes.values(), *kept])
         num_stored = [(table.seq.num_slots, table.blocks) for table in self.held.values()]
-        assert self.live == stored_tokens([*num_stored, *pinned.items()], self.block_size), "live slots are miscounted"
+        stored = stored_tokens([*num_stored, *self.prefixes.items()], self.block_size)
+        assert self.live == stored, "live slots are miscounted"
         for seq_id, table in self.held.items():
             assert len(table.blocks) == ceil_div(table.seq.num_slots, self.block_size), f"table of sequence {seq_id}"
+
+    def _num_whole(self, seq: Sequence) -> int:
+        return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
     def _replace(self, table: BlockTable, parent: BlockTable) -> None:
         """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do not change."""
@@ -135,34 +154,6 @@ class Tables:
         if padding and self.pool.sharers and self.pool.ref_count(blocks[-1]) > 1:
             padding = 0
         self.live -= self.pool.put(blocks[first:] if first else blocks) * self.block_size - padding
-
-
-class RegisteredPrefixes(dict[int, list[int]]):
-    """Registered prefixes (section 4.4) as pinned blocks by length; sequences with a prefix share its whole blocks.
-
-    Each sequence copies the partial last block, because it writes its next tokens there. It also copies the block with
-    the last prompt token, which is always computed again.
-    """
-
-    __slots__ = ("block_size",)
-
-    def __init__(self, block_size: int) -> None:
-        super().__init__()
-        self.block_size = block_size
-
-    def whole(self, seq: Sequence) -> list[int]:
-        """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
-        return self[seq.registered_prefix][: self._num_whole(seq)]
-
-    def remainder(self, seq: Sequence, blocks: list[int]) -> Ops:
-        """The copy of the rest of the prefix to `blocks`, the blocks of `seq`."""
-        size, last = self.block_size, self._num_whole(seq)
-        if seq.registered_prefix == last * size:
-            return NO_OPS
-        return Ops((Copy(self[seq.registered_prefix][last] * size, blocks[last] * size, size),))
-
-    def _num_whole(self, seq: Sequence) -> int:
-        return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
 
 def absent(seq: Sequence) -> NoReturn:

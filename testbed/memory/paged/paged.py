@@ -30,7 +30,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, Tables, moving
+from testbed.memory.paged.block_tables import BlockTable, Tables, moving
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
@@ -61,7 +61,6 @@ class Paged(MemoryPolicy):
         self._watermark = ceil(watermark * self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
-        self._prefixes = RegisteredPrefixes(block_size)
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         """Several sequences share the whole blocks of their prompt, as they would after a fork and a first write.
@@ -71,8 +70,8 @@ class Paged(MemoryPolicy):
         """
         first, size = seqs[0], self.block_size
         prefix: list[int] = []
-        if registered := first.registered_prefix in self._prefixes:
-            prefix, num_tokens = self._prefixes.whole(first), max(num_tokens, first.registered_prefix)
+        if registered := first.registered_prefix in self._tables.prefixes:
+            prefix, num_tokens = self._tables.whole_prefix(first), max(num_tokens, first.registered_prefix)
         each, common, more = -(-num_tokens // size), first.prompt_len // size, len(seqs) - 1
         needed = each + more * (each - common) - len(prefix)
         if not self._ensure_free(needed, self._reserve()):
@@ -83,7 +82,7 @@ class Paged(MemoryPolicy):
         self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
         grant = GRANTED
         if registered:
-            grant = Grant(first.registered_prefix, self._prefixes.remainder(first, blocks))
+            grant = Grant(first.registered_prefix, self._tables.rest_of_prefix(first, blocks))
             for seq in seqs:
                 self._tables.held[seq.seq_id].pinned = len(prefix)
         return [grant, *[Grant(common * size)] * more] if more else [grant]
@@ -112,7 +111,7 @@ class Paged(MemoryPolicy):
         if held is not None:
             own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
         else:
-            own = self._prefixes.whole(seq) if seq.registered_prefix in self._prefixes else []
+            own = self._tables.whole_prefix(seq) if seq.registered_prefix in self._tables.prefixes else []
         return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._available()
 
     def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
@@ -161,9 +160,11 @@ class Paged(MemoryPolicy):
         source, target = (self._tables, self._host) if tier == HOST else (self._host, self._tables)
         tables = [source.of(seq) for seq in seqs]
         needed = len(moving(tables))
-        # Every sequence may need a block in its next step; without these blocks the group would be moved out again.
-        spare = self._reserve() + len(seqs) if self._tables.held else 0
-        if needed > len(self._host.pool.free) if tier == HOST else not self._ensure_free(needed, spare):
+        if tier == HOST:
+            has_blocks = needed <= len(self._host.pool.free)
+        else:  # every sequence may need a block in its next step; without these the group would be moved out again
+            has_blocks = self._ensure_free(needed, self._reserve() + len(seqs) if self._tables.held else 0)
+        if not has_blocks:
             return Refusal.LATER
         copies = target.receive(tables)
         for table in tables:
@@ -175,24 +176,24 @@ class Paged(MemoryPolicy):
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
             raise InputError(f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} are free")
-        self._prefixes[num_tokens] = self._pool.take(needed)
+        self._tables.prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         size = self.block_size
-        pinned = (block for blocks in self._prefixes.values() for block in blocks)
+        pinned = (block for blocks in self._tables.prefixes.values() for block in blocks)
         return NonSequenceSlots(pinned=tuple(Extent(block * size, size) for block in pinned))
 
     def check(self) -> None:
         swapped = self._host.held.values()
-        self._tables.check(self._prefixes, [table.blocks[: table.pinned] for table in swapped])
+        self._tables.check([table.blocks[: table.pinned] for table in swapped])
         self._host.pool.check(table.blocks[table.pinned :] for table in swapped)
 
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
 
     def _capacity(self) -> int:
-        return self._pool.num_blocks - sum(map(len, self._prefixes.values()))
+        return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))
 
     def _reserve(self) -> int:
         return self._watermark if self._tables.held else 0

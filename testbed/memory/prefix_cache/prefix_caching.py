@@ -102,7 +102,7 @@ class PrefixCaching(Paged):
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         first = seqs[0]
-        contents = None if first.registered_prefix in self._prefixes else self._contents(first)
+        contents = None if first.registered_prefix in self._tables.prefixes else self._contents(first)
         if contents is None:
             return super().admit(seqs, num_tokens)
         each, common = ceil_div(num_tokens, self.block_size), first.prompt_len // self.block_size
@@ -130,11 +130,11 @@ class PrefixCaching(Paged):
         return [Grant(num_cached), *[Grant(shared)] * more]
 
     def find(self, seq: Seq, num_tokens: int) -> int:
-        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
         return 0 if contents is None else len(self._match(seq, contents, num_tokens)) * self.block_size
 
     def fits(self, seq: Seq, num_tokens: int) -> bool:
-        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
         if contents is None:
             return super().fits(seq, num_tokens)
         each = ceil_div(num_tokens, self.block_size)

@@ -8,6 +8,8 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 
 ON_DEVICE = 0  # the place of the device, above the tiers 1, 2, ...
+ON_THE_WAY = -1  # to the device
+Places = dict[int, list[Node]]
 
 
 @dataclass(slots=True)
@@ -20,18 +22,6 @@ class InTransit:
     read: list[int]
     written: list[int]
     kept: list[int]
-
-
-@dataclass(slots=True)
-class Lookup:
-    """Where a prompt's next blocks are: on the device, on the way to it, or in a tier below (place, node)."""
-
-    on_device: list[Node]
-    num_loading: int
-    below: list[tuple[int, Node]]
-
-    def __len__(self) -> int:
-        return len(self.on_device) + self.num_loading + len(self.below)
 
 
 class CacheHierarchy:
@@ -54,35 +44,36 @@ class CacheHierarchy:
         self._exclusive = exclusive
         self._num_transfers = 0
 
-    def look_up(self, found: list[Node], rest: Sequence[Content]) -> Lookup:
+    def look_up(self, found: list[Node], rest: Sequence[Content]) -> Places:
         """Where the contents after the found nodes are, up to the first that is nowhere; changes nothing."""
-        index, behind = self.device.index, Lookup([], 0, [])
+        index, places = self.device.index, Places()
         node = found[-1] if found else index.root
         for content in rest:
             child = index.child(node, content)
             if child is None:
                 break
             if child.block != HOLE:
-                behind.on_device.append(child)
+                place = ON_DEVICE
             elif child in self.loading:
-                behind.num_loading += 1
+                place = ON_THE_WAY
             else:
-                place = next((i for i, tier in enumerate(self.tiers, 1) if child in tier.blocks), None)
-                if place is None:
+                tier = next((i for i, tier in enumerate(self.tiers, 1) if child in tier.blocks), None)
+                if tier is None:
                     break
-                behind.below.append((place, child))
+                place = tier
+            places.setdefault(place, []).append(child)
             node = child
-        return behind
+        return places
 
     def can_store(self, target: int, node: Node) -> bool:
         """Whether the place above tier `target` has the node's content, and the tier has not."""
         return self.places[target - 1].stores(node) and node not in self.tiers[target - 1]
 
-    def pin_for_loads(self, below: list[tuple[int, Node]], stay: list[Node]) -> list[InTransit]:
+    def pin_for_loads(self, below: Places, stay: list[Node]) -> list[InTransit]:
         """Loads of these nodes: one from each place, in the prompt's order, whose blocks are pinned; `stay` is kept."""
         loads = list[InTransit]()
-        for place in dict.fromkeys(place for place, _ in below):
-            tier, nodes = self.tiers[place - 1], [node for at, node in below if at == place]
+        for place, nodes in below.items():
+            tier = self.tiers[place - 1]
             tier.touch(nodes)
             loads.append(InTransit(place, ON_DEVICE, nodes, tier.pin(nodes), [], self.device.keep(stay)))
         return loads

@@ -26,7 +26,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
-from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
@@ -100,24 +100,23 @@ class TieredCaching(PrefixCaching):
         """
         if (seq.seq_id, num_tokens) in self._refused:
             return Refusal.LATER
-        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
         if contents is None:
             return GRANTED
         found = self._match(seq, contents, num_tokens)
-        behind = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
-        num_below = len(behind.below) * self.block_size
-        if not num_below or not self._load.is_worth(self._spec, self._lower[behind.below[0][0] - 1], num_below):
+        below = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
+        stay, num_loading = found + below.pop(ON_DEVICE, []), len(below.pop(ON_THE_WAY, []))
+        num_below, tiers = sum(map(len, below.values())), [self._lower[place - 1] for place in below]
+        if not tiers or not self._load.is_worth(self._spec, tiers[0], num_below * self.block_size):
             return GRANTED
-        total = max(ceil_div(num_tokens, self.block_size), len(found) + len(behind))
+        total = max(ceil_div(num_tokens, self.block_size), len(stay) + num_loading + num_below)
         if total > self._capacity():
             return GRANTED
-        stay = found + behind.on_device
-        parked = sum(node.parked and node.block not in self._device.pins for node in stay)
-        if total - len(stay) - behind.num_loading + self._reserve() > self._available() - parked:
+        if self._within_free(stay, total - num_loading, len(stay)) is None:
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
         transfers = list[Transfer]()
-        for load in self._hierarchy.pin_for_loads(behind.below, stay):
+        for load in self._hierarchy.pin_for_loads(below, stay):
             self._ensure_free(len(load.nodes))
             transfers.append(self._hierarchy.begin_load(load))
         return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
