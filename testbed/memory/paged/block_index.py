@@ -79,9 +79,12 @@ class BlockIndex(BatchIndex):
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
-        taken, size, events = 0, len(self.due), list[tuple[int, int]]()
-        for step in range(num_steps):
-            if count := len(self.due[(self.batch.extended + step) % size]):
-                events.append((step, sum(marks[taken : taken + count]) * size))
-                taken += count
+        size, now = len(self.due), self.batch.extended % len(self.due)
+        in_turn = [*map(len, self.due[now:]), *map(len, self.due[:now])]
+        taken, events = 0, list[tuple[int, int]]()
+        for begun in range(0, num_steps, size):
+            for step, count in enumerate(in_turn[: num_steps - begun], begun):
+                if count:
+                    events.append((step, sum(marks[taken : taken + count]) * size))
+                    taken += count
         return growth_of(events)

@@ -9,10 +9,12 @@ class BlockPool:
     """num_blocks blocks; `take` pops from the end of `free`, by default the lowest id first.
 
     `sharers` maps every block with a reference count above 1 to its count; any other taken block has a count of 1.
-    Most workloads share little, so most calls change no count. num_saved is the number of blocks that sharing saves.
+    Most workloads share little, so most calls change no count. num_saved is the number of blocks that sharing saves. A
+    subclass may have blocks besides free and held ones; were_cached says which of those that the last `evict` has freed
+    stored something.
     """
 
-    __slots__ = ("free", "num_blocks", "num_saved", "sharers")
+    __slots__ = ("free", "num_blocks", "num_saved", "sharers", "were_cached")
 
     def __init__(self, num_blocks: int, order: Iterable[int] | None = None) -> None:
         self.num_blocks = num_blocks
@@ -20,6 +22,26 @@ class BlockPool:
         self.free = list(taken_last)[::-1]
         self.sharers: dict[int, int] = {}
         self.num_saved = 0
+        self.were_cached: list[bool] = []
+
+    @property
+    def num_free(self) -> int:
+        return len(self.free)
+
+    @property
+    def num_evictable(self) -> int:
+        """Blocks that no table has, but that store something until they are evicted."""
+        return 0
+
+    def evictable(self) -> list[int]:
+        return []
+
+    def in_transit(self) -> list[int]:
+        """Blocks of no table that are neither free nor can be evicted, until a transfer lands."""
+        return []
+
+    def evict(self, count: int) -> None:
+        """Free `count` evictable blocks, which must be there; they are taken after those that were free before."""
 
     def take(self, count: int) -> list[int]:
         """Take `count` free blocks; the caller ensures that there are as many."""
@@ -70,4 +92,4 @@ class BlockPool:
 
     def _others(self) -> list[int]:
         """Blocks that no table has, besides the free ones."""
-        return []
+        return [*self.evictable(), *self.in_transit()]

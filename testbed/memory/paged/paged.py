@@ -1,7 +1,8 @@
 """Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between tiers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import chain
 from math import ceil
 from typing import ClassVar
 
@@ -98,7 +99,7 @@ class Paged(MemoryPolicy):
             if not self._ensure_free(needed):
                 return Refusal.LATER
             if needed > num_free:
-                evicted = self._evicted(index, num_tokens, num_free - len(writers))
+                evicted = index.marked(num_tokens, [False] * (num_free - len(writers)) + self._pool.were_cached)
         self._tables.live += num_tokens * num_seqs
         if index.tails:
             return self._write_tails(index, num_tokens, writers)
@@ -126,14 +127,14 @@ class Paged(MemoryPolicy):
             self._tables.give_up(seq)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        size = self.block_size
-        return [record(Extent, (block * size, size)) for block in self._tables.of(seq).blocks]
+        return self._extents(self._tables.of(seq).blocks)
 
     def usage(self) -> Usage:
-        size, pool = self.block_size, self._pool
-        total, free = pool.num_blocks * size, len(pool.free) * size
-        held = total - free
-        return record(Usage, (total, self._tables.live, held, held, 0, free, free, pool.num_saved * size, 0))
+        size, pool, live = self.block_size, self._pool, self._tables.live
+        total, free, cached = pool.num_blocks * size, pool.num_free * size, pool.num_evictable * size
+        in_transit, saved = len(pool.in_transit()) * size, pool.num_saved * size
+        held = total - free - cached - in_transit
+        return record(Usage, (total, live, held, held, cached, free, free + cached, saved, in_transit))
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
@@ -180,9 +181,9 @@ class Paged(MemoryPolicy):
         self._tables.live += num_tokens
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        size = self.block_size
-        pinned = (block for blocks in self._tables.prefixes.values() for block in blocks)
-        return NonSequenceSlots(pinned=tuple(Extent(block * size, size) for block in pinned))
+        pool, pinned = self._pool, chain.from_iterable(self._tables.prefixes.values())
+        cached, in_transit = self._extents(pool.evictable()), self._extents(pool.in_transit())
+        return NonSequenceSlots(tuple(self._extents(pinned)), tuple(cached), (), tuple(in_transit))
 
     def check(self) -> None:
         swapped = self._host.held.values()
@@ -199,18 +200,22 @@ class Paged(MemoryPolicy):
         return self._watermark if self._tables.held else 0
 
     def _available(self) -> int:
-        return len(self._pool.free)
+        return self._pool.num_free + self._pool.num_evictable
+
+    def _extents(self, blocks: Iterable[int]) -> list[Extent]:
+        size = self.block_size
+        return [record(Extent, (block * size, size)) for block in blocks]
 
     def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
         return index.needed(num_tokens) + len(writers)
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
-        """Whether needed + reserve blocks are free; a subclass may first evict cached blocks."""
-        return len(self._pool.free) >= needed + reserve
-
-    def _evicted(self, index: BlockIndex, num_tokens: int, num_free: int) -> Growth:
-        """When the next num_tokens steps take blocks that were freed for them, behind num_free that were free."""
-        return NO_GROWTH
+        """Whether needed + reserve blocks are free or can be evicted; needed ones are free then."""
+        if needed + reserve > self._available():
+            return False
+        if needed > len(self._pool.free):
+            self._pool.evict(needed - len(self._pool.free))
+        return True
 
     def _allocate_tables(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
         """A group's tables of `each` blocks, the first `common` shared, the first one's from `found` on; its blocks."""

@@ -10,12 +10,9 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 
 class CachingPool(BlockPool):
-    """Every block is free, referenced, or parked: unreferenced, but indexed.
+    """Every block is free, referenced, or parked: unreferenced, but indexed."""
 
-    were_cached says which of the blocks that the last `evict` has freed stored something.
-    """
-
-    __slots__ = ("evictions", "index", "num_parked", "order", "were_cached")
+    __slots__ = ("evictions", "index", "num_parked", "order")
 
     def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf = hash) -> None:
         super().__init__(num_blocks)
@@ -23,11 +20,6 @@ class CachingPool(BlockPool):
         self.order = order
         self.num_parked = 0
         self.evictions = 0
-        self.were_cached: list[bool] = []
-
-    @property
-    def num_free(self) -> int:
-        return len(self.free)
 
     @property
     def num_evictable(self) -> int:
@@ -53,18 +45,17 @@ class CachingPool(BlockPool):
         return self.index.insert(node, contents, blocks, self._settle)
 
     def evict(self, count: int) -> None:
-        """Free `count` parked blocks, which must be there; they are taken after those that were free before."""
         self.free[:0] = self.index.drop(self.order.victims(count))[::-1]
         self.num_parked -= count
         self.evictions += count
         self.were_cached = [True] * count
 
-    def parked(self) -> list[int]:
+    def evictable(self) -> list[int]:
         return [node.block for node in filter(None, self.index.holder) if node.parked]
 
     def check(self, tables: Iterable[list[int]]) -> None:
         super().check(tables)
-        assert len(self.parked()) == self.num_evictable, "parked blocks are miscounted"
+        assert len(self.evictable()) == self.num_evictable, "parked blocks are miscounted"
         self.index.check()
 
     def _unheld(self, blocks: list[int]) -> None:
@@ -78,9 +69,6 @@ class CachingPool(BlockPool):
             self.order.park(parked)
             backwards = [block for block, node in zip(backwards, nodes, strict=True) if node is None]
         self.free.extend(backwards)
-
-    def _others(self) -> list[int]:
-        return self.parked()
 
     def _settle(self, node: Node, block: int) -> None:
         """A held block stores what another one stores, or has stored, already."""
@@ -129,7 +117,7 @@ class LastUsePool(CachingPool):
         self.were_cached = [self._forget(block) for block in taken]
         self.free[:0] = reversed(taken)  # behind those that were free before
 
-    def parked(self) -> list[int]:
+    def evictable(self) -> list[int]:
         return sorted(block for block in self.queue if self.index.holder[block] is not None)
 
     def check(self, tables: Iterable[list[int]]) -> None:

@@ -5,20 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import (
-    HOST,
-    Answer,
-    Answers,
-    Extent,
-    Grant,
-    Growth,
-    NonSequenceSlots,
-    Refusal,
-    Usage,
-    ceil_div,
-    record,
-)
-from testbed.memory.paged.block_index import BlockIndex
+from testbed.core.slots import HOST, Answer, Answers, Grant, Refusal, ceil_div
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, UnsupportedError
 from testbed.memory.prefix_cache.caching_pool import CachingPool
@@ -170,20 +157,8 @@ class PrefixCaching(Paged):
     def close_session(self, session: int) -> None:
         self._cache.order.close_session(session)
 
-    def usage(self) -> Usage:
-        size, pool = self.block_size, self._cache
-        free, cached, total = pool.num_free * size, pool.num_evictable * size, pool.num_blocks * size
-        held = total - free - cached
-        live, saved = self._tables.live, pool.num_saved * size
-        return record(Usage, (total, live, held, held, cached, free, free + cached, saved, 0))
-
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._cache.evictions}
-
-    def non_sequence_slots(self) -> NonSequenceSlots:
-        size = self.block_size
-        cached = tuple([record(Extent, (block * size, size)) for block in self._cache.parked()])
-        return super().non_sequence_slots()._replace(cached=cached)
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
         """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
@@ -200,9 +175,6 @@ class PrefixCaching(Paged):
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:
         return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
-
-    def _available(self) -> int:
-        return self._cache.num_free + self._cache.num_evictable
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         """The most of the found nodes that can be referenced together with all the requested blocks.
@@ -222,17 +194,6 @@ class PrefixCaching(Paged):
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         self._tables.live += self._cache.hold(nodes) * self.block_size
         self._ensure_free(max(total - len(nodes), 0))
-
-    def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
-        if needed + reserve > self._available():
-            return False
-        short = needed - len(self._cache.free)
-        if short > 0:
-            self._cache.evict(short)
-        return True
-
-    def _evicted(self, index: BlockIndex, num_tokens: int, num_free: int) -> Growth:
-        return index.marked(num_tokens, [False] * num_free + self._cache.were_cached)
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
         return CachingPool(num_blocks, order, hash_of)

@@ -63,7 +63,6 @@ class PinnedPool(CachingPool):
         return [block for block in self.pins if (node := holder[block]) is not None and node.parked]
 
     def in_transit(self) -> list[int]:
-        """Blocks of no table that are neither free nor can be evicted, until a transfer lands."""
         return [*self.pinned(), *sorted(self.evicted_pinned), *sorted(self.arriving)]
 
     def stores(self, node: Node) -> bool:
@@ -124,11 +123,8 @@ class PinnedPool(CachingPool):
         self.order.park(aside)
         self.were_cached = [True] * count
 
-    def parked(self) -> list[int]:
-        return [block for block in super().parked() if block not in self.pins]
-
-    def _others(self) -> list[int]:
-        return [*self.parked(), *self.in_transit()]
+    def evictable(self) -> list[int]:
+        return [block for block in super().evictable() if block not in self.pins]
 
     def _settle(self, node: Node, block: int) -> None:
         replaced = node.block if node.parked else HOLE

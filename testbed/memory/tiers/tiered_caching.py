@@ -12,13 +12,11 @@ from testbed.core.slots import (
     NO_OPS,
     Answer,
     Answers,
-    Extent,
     Grant,
     NonSequenceSlots,
     Ops,
     Refusal,
     Transfer,
-    Usage,
     ceil_div,
 )
 from testbed.memory.paged.block_index import BlockIndex
@@ -158,16 +156,6 @@ class TieredCaching(PrefixCaching):
         if any(self._hierarchy.can_store(1, node) for node in self._store.ahead(self._device)):
             return 0
         return min(index.steps_within(self._store.guaranteed_blocks(self._device)), self._max_len)
-
-    def usage(self) -> Usage:
-        used, in_transit = super().usage(), len(self._device.in_transit()) * self.block_size
-        held = used.held - in_transit
-        return used._replace(held=held, allocated=held, in_transit=in_transit)
-
-    def non_sequence_slots(self) -> NonSequenceSlots:
-        size = self.block_size
-        in_transit = tuple(Extent(block * size, size) for block in self._device.in_transit())
-        return super().non_sequence_slots()._replace(in_transit=in_transit)
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
         return {tier.name: tier.slots(self.block_size) for tier in self._hierarchy.tiers}
