@@ -100,8 +100,11 @@ class LeaksOnRefusal(Breaks, Paged, clauses={1}):
 
 
 class SharesPartialBlock(Breaks, Paged, clauses={4, 5, 8}, silent=True):
-    def _allocate_tables(self, seqs, each, common, found):
-        return super()._allocate_tables(seqs, each, each, found)
+    def _allocate_tables(self, seqs, num_tokens, found):
+        blocks = super()._allocate_tables(seqs[:1], num_tokens, found)
+        for seq in seqs[1:]:
+            self._tables.fork(seqs[0], seq)
+        return blocks
 
 
 class RefusalDependsOnCallCount(Breaks, Paged, clauses={2, 9}):

@@ -17,8 +17,9 @@ from testbed.sched.static_batch import StaticBatch
 
 
 def paged(num_blocks, order=None, block_size=4):
-    pool = PoolSpec(num_blocks * block_size, 2048)
-    return Paged(pool, block_size, watermark=0, blocks=BlockPool(num_blocks, order))
+    blocks = BlockPool(num_blocks)
+    blocks.free = list(order or range(num_blocks))[::-1]
+    return Paged(PoolSpec(num_blocks * block_size, 2048), block_size, watermark=0, blocks=blocks)
 
 
 def blocks(policy, seq):

@@ -6,7 +6,7 @@ from itertools import chain
 
 
 class BlockPool:
-    """num_blocks blocks; `take` pops from the end of `free`, by default the lowest id first.
+    """num_blocks blocks; `take` pops from the end of `free`, at first the lowest id.
 
     `sharers` maps every block with a reference count above 1 to its count; any other taken block has a count of 1.
     Most workloads share little, so most calls change no count. num_saved is the number of blocks that sharing saves. A
@@ -16,10 +16,9 @@ class BlockPool:
 
     __slots__ = ("free", "num_blocks", "num_saved", "sharers", "were_cached")
 
-    def __init__(self, num_blocks: int, order: Iterable[int] | None = None) -> None:
+    def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        taken_last = range(num_blocks) if order is None else order
-        self.free = list(taken_last)[::-1]
+        self.free = list(range(num_blocks))[::-1]
         self.sharers: dict[int, int] = {}
         self.num_saved = 0
         self.were_cached: list[bool] = []

@@ -79,8 +79,7 @@ class Paged(MemoryPolicy):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
         if prefix:
             self._pool.share(prefix)
-        blocks = self._allocate_tables(seqs, each, common, prefix)
-        self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
+        blocks = self._allocate_tables(seqs, num_tokens, prefix)
         grant = GRANTED
         if registered:
             grant = Grant(first.registered_prefix, self._tables.rest_of_prefix(first, blocks))
@@ -217,13 +216,16 @@ class Paged(MemoryPolicy):
             self._pool.evict(needed - len(self._pool.free))
         return True
 
-    def _allocate_tables(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
-        """A group's tables of `each` blocks, the first `common` shared, the first one's from `found` on; its blocks."""
-        blocks = found + self._pool.take(max(each - len(found), 0))
-        self._tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
+    def _allocate_tables(self, seqs: list[Sequence], num_tokens: int, found: list[int]) -> list[int]:
+        """A group's tables, the first one's from `found` on, which share the whole blocks of the prompt; its blocks."""
+        size, tables = self.block_size, self._tables
+        each, common = -(-num_tokens // size), seqs[0].prompt_len // size
+        blocks = found + self._pool.take(each - len(found))
+        tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
         for seq in seqs[1:]:
             self._pool.share(blocks[:common])
-            self._tables.held[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
+            tables.held[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
+        tables.live += num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
         return blocks
 
     def _write_tails(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> Answer:

@@ -16,10 +16,9 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 @dataclass(slots=True)
 class CachedPrompt:
-    """The contents of a sequence's full prompt blocks, the first `published` of them indexed up to `node`."""
+    """The contents of a sequence's full prompt blocks, of which those up to `node` are indexed."""
 
     contents: Sequence[Content]
-    published: int
     node: Node
 
 
@@ -98,9 +97,7 @@ class PrefixCaching(Paged):
         if total > self._capacity():
             return Refusal.NEVER
         found = self._match(first, contents, num_tokens)
-        if self.moves_in_background and self._is_loading(
-            found, contents[len(found) : self._readable(first, num_tokens)]
-        ):
+        if self._is_loading(found, contents, self._readable(first, num_tokens)):
             return Refusal.LOADING
         nodes = self._within_free(found, total, common if more else each)
         if nodes is None:
@@ -109,12 +106,10 @@ class PrefixCaching(Paged):
         if self._counts.add(first, self.block_size, len(nodes)) and self.reads_future:
             self._cache.order.requested(self._cache.index.chain(contents))
         self._ensure_free_with_hits(nodes, total)
-        self._allocate_tables(seqs, each, common, [node.block for node in nodes])
-        num_cached, shared = len(nodes) * self.block_size, common * self.block_size
-        num_slots = max(num_tokens, num_cached)
-        self._tables.live += num_slots - num_cached + more * (num_slots - shared)
-        self._prompts[first.seq_id] = CachedPrompt(contents, len(nodes), nodes[-1] if nodes else self._cache.index.root)
-        return [Grant(num_cached), *[Grant(shared)] * more]
+        num_cached = len(nodes) * self.block_size
+        self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
+        self._prompts[first.seq_id] = CachedPrompt(contents, nodes[-1] if nodes else self._cache.index.root)
+        return [Grant(num_cached), *[Grant(common * self.block_size)] * more]
 
     def find(self, seq: Seq, num_tokens: int) -> int:
         contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
@@ -132,13 +127,11 @@ class PrefixCaching(Paged):
         if prompt is None:
             return
         if prompt.node.block == HOLE:  # evicted since: it was an equal block of another sequence
-            prompt.node, prompt.published = self._cache.index.root, 0
-        full = min(num_tokens // self.block_size, len(prompt.contents))
-        if full > prompt.published:
-            part = slice(prompt.published, full)
-            blocks = self._tables.of(seq).blocks[part]
-            prompt.node = self._cache.publish(prompt.node, prompt.contents[part], blocks)
-            prompt.published = full
+            prompt.node = self._cache.index.root
+        new = slice(prompt.node.depth + 1, min(num_tokens // self.block_size, len(prompt.contents)))
+        if new.start < new.stop:
+            blocks = self._tables.of(seq).blocks[new]
+            prompt.node = self._cache.publish(prompt.node, prompt.contents[new], blocks)
 
     def release(self, seq: Seq) -> None:
         self._cache.order.session = seq.session
@@ -151,7 +144,7 @@ class PrefixCaching(Paged):
         answer = super().move(seqs, tier)
         if isinstance(answer, Grant) and tier == HOST:
             for prompt in (self._prompts[seq.seq_id] for seq in seqs if seq.seq_id in self._prompts):
-                prompt.node, prompt.published = self._cache.index.root, 0
+                prompt.node = self._cache.index.root
         return answer
 
     def close_session(self, session: int) -> None:
@@ -169,8 +162,8 @@ class PrefixCaching(Paged):
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
 
-    def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
-        """Whether a block of the contents behind those found is on its way to the device."""
+    def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
+        """Whether the block behind those found, if it is among the first `readable`, is on its way to the device."""
         return False
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:

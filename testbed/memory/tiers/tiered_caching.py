@@ -143,10 +143,13 @@ class TieredCaching(PrefixCaching):
     def publish(self, seq: Seq, num_tokens: int) -> None:
         self._refused.clear()
         prompt = self._prompts.get(seq.seq_id)
-        before = 0 if prompt is None else prompt.published
+        before = -1 if prompt is None else prompt.node.depth
         super().publish(seq, num_tokens)
-        if prompt is not None and prompt.published > before:
-            self._choose(self._store.published(chain_to(prompt.node, prompt.published - before)))
+        node, new = None if prompt is None else prompt.node, list[Node]()
+        while node is not None and node.depth > before:
+            new.append(node)
+            node = node.parent
+        self._choose(self._store.published(new[::-1]))
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """No store begins within them, nor does an iteration wait for one."""
@@ -174,8 +177,8 @@ class TieredCaching(PrefixCaching):
     def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> PinnedPool:
         return PinnedPool(num_blocks, order, hash_of, self)
 
-    def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
-        index = self._device.index
+    def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
+        index, rest = self._device.index, contents[len(found) : readable]
         return bool(rest) and index.child(found[-1] if found else index.root, rest[0]) in self._hierarchy.loading
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
@@ -196,13 +199,3 @@ class TieredCaching(PrefixCaching):
         if not self._hierarchy.written:
             return grant
         return grant._replace(ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves)))
-
-
-def chain_to(node: Node, length: int) -> list[Node]:
-    """The last `length` nodes of the chain that ends in `node`, in order."""
-    chain = [node]
-    while len(chain) < length:
-        parent = chain[-1].parent
-        assert parent is not None, "a chain ends at its root"
-        chain.append(parent)
-    return chain[::-1]
