@@ -85,14 +85,13 @@ class Moves:
 
     def _place(self, seq: Sequence, start: int, end: int) -> None:
         """The tokens from `start` to `end`, if any, run in this plan; a later admission may find them."""
-        if start == end:
-            return
-        self._plan.append(Write(seq, start, end - start))
-        self.policy.publish(seq, end)
-        self.witness.publish(seq, end)
-        self._published()
+        if start < end:
+            self._plan.append(Write(seq, start, end - start))
+            self._publish(seq, end)
 
-    def _published(self) -> None:
+    def _publish(self, seq: Sequence, num_tokens: int) -> None:
+        self.policy.publish(seq, num_tokens)
+        self.witness.publish(seq, num_tokens)
         if self.policy.caches_prefixes:
             self.questions.refused = None
 
@@ -106,7 +105,11 @@ class Moves:
     def land(self, pick: int) -> None:
         """One of the transfers that are on their way ends."""
         if on_way := list(self.witness.memory.in_transit):
-            self.questions.land(on_way[pick % len(on_way)])
+            move_id = on_way[pick % len(on_way)]
+            self.questions.log.append(f"landed({move_id})")
+            self.witness.memory.land(move_id)
+            self.policy.landed(move_id)
+            self.questions.refused = None
 
     def _compute(self) -> None:
         self.questions.log.append("the plan runs")
@@ -193,10 +196,7 @@ class Moves:
                 self.witness.removed(seq)
             else:
                 self.witness.entered(seq, 0)
-                self.policy.publish(seq, seq.num_stored)
-                self.witness.publish(seq, seq.num_stored)
-        if tier == DEVICE:
-            self._published()
+                self._publish(seq, seq.num_stored)
 
     def shrink(self, group: Group, num_tokens: int) -> None:
         """It gives its last slots back, but for the first, and will compute what they stored again."""

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Any, TypeVar
 
-from testbed.contract.clauses import ClauseBroken, check_all_returned, check_traits, overrides
+from testbed.contract.clauses import ClauseBroken, check_traits, overrides, require
 from testbed.contract.histories import Act, Admit, Call, Histories
 from testbed.contract.moves import Group, Moves
 from testbed.contract.questions import PolicyFactory, check_max_seq_len
@@ -69,7 +69,9 @@ class Harness(Moves):
             while self.witness.memory.in_transit:
                 self.land(0)
                 self.questions.check()
-            check_all_returned(self.policy.usage(), len(self.witness.pinned))
+            used = self.policy.usage()
+            returned = used.held == used.allocated == len(self.witness.pinned)
+            require(4, returned, f"{used} though everything is released")
         except ClauseBroken:
             raise
         except Exception as error:

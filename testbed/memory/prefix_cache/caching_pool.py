@@ -73,14 +73,11 @@ class CachingPool(BlockPool):
     def _settle(self, node: Node, block: int) -> None:
         """A held block stores what another one stores, or has stored, already."""
         if node.parked:
-            self.order.hit([node])
-            node.hits += 1
-            node.parked = False
-            self.num_parked -= 1
+            self.hold([node])
             self.free.append(node.block)
-            self.index.fill(node, block)
-        elif node.block == HOLE:
-            self.index.fill(node, block)
+        elif node.block != HOLE:
+            return
+        self.index.fill(node, block)
 
 
 class LastUsePool(CachingPool):
