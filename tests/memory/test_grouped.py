@@ -175,9 +175,9 @@ def test_a_hit_ends_where_all_groups_have_what_the_next_token_reads():
     policy.release(seq)
     assert served(policy, 1, 30)[1] == 28
     assert served(policy, 2, 41)[1] == 40
-    gone = [page for page, (_, column) in policy._index.holder.items() if column == 1 and page in policy.pages.idle[0]]
+    gone = [page for page, (_, column) in policy._index.by_page.items() if column == 1 and page in policy.pages.idle[0]]
     for page in gone:
-        policy._index.drop(page)
+        policy._index.forget(page)
         policy._free_idle(1, page)
     policy.check()
     assert [served(policy, 3 + i, length)[1] for i, length in enumerate((17, 30, 37, 41))] == [0, 28, 28, 40]

@@ -9,10 +9,10 @@ from testbed.core.errors import InputError
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Grant
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
-from testbed.memory.groups.page_table import NONE, GroupIndex, GroupNode, Hit
+from testbed.memory.groups.page_table import NONE, GroupIndex, Hit
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
-from testbed.memory.prefix_cache.prefix_index import Content, block_contents
+from testbed.memory.prefix_cache.prefix_index import Content, Node, block_contents
 
 CHECKPOINTS = 2  # tokens: the window of a state in pages, so that the page before the present one is kept until read
 
@@ -53,7 +53,7 @@ class GroupedCaching(Grouped):
         table, node = self._tables[seq.seq_id], self._index.root
         full = min(num_tokens, seq.prompt_len) // self.tokens_per_page
         for block, content in enumerate(self._contents(seq)[:full]):
-            node = self._index.child(node, content)
+            node = self._index.grown(node, content)
             for i, pages in enumerate(table.pages):
                 if block >= table.dropped[i]:
                     self._set_page(node, i, pages[block - table.dropped[i]], seq)
@@ -82,7 +82,7 @@ class GroupedCaching(Grouped):
         held = Counter(page for table in self._tables.values() for pages in table.pages for page in pages)
         assert {page: count for page, count in held.items() if count > 1} == self._holders, "holders are miscounted"
         idle = {page for queue in self.pages.idle for page in queue}
-        assert idle == set(self._index.holder) - set(held), "idle pages are not those that are findable and not held"
+        assert idle == set(self._index.by_page) - set(held), "idle pages are not those that are findable and not held"
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids
@@ -98,10 +98,10 @@ class GroupedCaching(Grouped):
         chosen = dict.fromkeys([hits[0], *(within[:1] if self.pages.hits_save else within)])
         return [self._hit(path, num_blocks) for num_blocks in chosen]
 
-    def _hit(self, path: list[GroupNode], num_blocks: int) -> Hit:
+    def _hit(self, path: list[Node], num_blocks: int) -> Hit:
         num_tokens = num_blocks * self.tokens_per_page
         dropped = [self.pages.first_read(i, num_tokens) for i in range(len(self.pages.columns))]
-        pages = [[node.pages[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)]
+        pages = [[node.memo[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)]
         return Hit(num_tokens, pages, dropped)
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
@@ -121,7 +121,7 @@ class GroupedCaching(Grouped):
                 self._saved -= self.pages.columns[column].units
                 if holders > 1:
                     self._holders[page] = holders
-            elif page in self._index.holder:
+            elif page in self._index.by_page:
                 self.pages.set_idle(column, page, True)
             else:
                 self.pages.put(column, [page])
@@ -129,7 +129,7 @@ class GroupedCaching(Grouped):
     def _ensure_free(self, needed: list[int]) -> None:
         while (queue := self.pages.short(needed)) is not None:
             page, column = next(iter(queue.items()))
-            self._index.drop(page)
+            self._index.forget(page)
             self._free_idle(column, page)
             self._evictions += 1
 
@@ -137,9 +137,9 @@ class GroupedCaching(Grouped):
         self.pages.set_idle(column, page, False)
         self.pages.put(column, [page])
 
-    def _set_page(self, node: GroupNode, column: int, page: int, seq: Sequence) -> None:
+    def _set_page(self, node: Node, column: int, page: int, seq: Sequence) -> None:
         """A page of `seq` has a block's content; an idle one that had it too is free then, a held one stays."""
-        other = node.pages[column]
+        other = node.memo[column]
         if other == NONE or other in self.pages.queue(column):
             self._index.set_page(node, column, page)
             if other != NONE:

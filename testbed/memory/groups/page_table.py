@@ -9,7 +9,7 @@ from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent, GroupTable, NonSequenceSlots, ceil_div
 from testbed.memory.groups.page_rules import PagePool, Pages
 from testbed.memory.policy import UNBOUNDED_LEN
-from testbed.memory.prefix_cache.prefix_index import Content
+from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, PrefixIndex
 
 PageOf = tuple[int, int]  # column, and first unit
 NONE = -1
@@ -89,79 +89,63 @@ def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
         at = start + length
 
 
-class GroupNode:
-    """A full block of content behind `parent`; the page of each column that has it, NONE where it was evicted."""
+class GroupIndex(PrefixIndex):
+    """Chains of contents to pages of a pool, a state's page after its chain.
 
-    __slots__ = ("children", "content", "pages", "parent")
-
-    def __init__(self, parent: "GroupNode | None", content: Content, num_columns: int) -> None:
-        self.parent = parent
-        self.content = content
-        self.pages = [NONE] * num_columns
-        self.children = 0
-
-
-class GroupIndex:
-    """Chains of contents to pages of a pool, a state's page after its chain."""
+    The memo of a node has the page of each column that has its content, NONE where that was evicted; by_page says the
+    same the other way round.
+    """
 
     def __init__(self, pool: PagePool) -> None:
+        super().__init__(0)
         self.pool = pool
-        self.root = GroupNode(None, 0, len(pool.columns))
-        self.holder: dict[int, tuple[GroupNode, int]] = {}  # node and column by page
-        self._nodes: dict[tuple[GroupNode, Content], GroupNode] = {}
+        self.by_page: dict[int, tuple[Node, int]] = {}
 
-    def path(self, contents: Iterable[Content]) -> list[GroupNode]:
+    def path(self, contents: Iterable[Content]) -> list[Node]:
         """The nodes of the leading contents, as far as all pages that every token reads are there. Changes nothing."""
-        path, node = list[GroupNode](), self.root
+        path, node = list[Node](), self.root
         whole = [i for i, one in enumerate(self.pool.columns) if one.window is None]
         for content in contents:
-            child = self._nodes.get((node, content))
-            if child is None or any(child.pages[i] == NONE for i in whole):
+            child = self.child(node, content)
+            if child is None or any(child.memo[i] == NONE for i in whole):
                 break
             path.append(child)
             node = child
         return path
 
-    def hits(self, path: Row[GroupNode], unready: Container[int]) -> list[int]:
+    def hits(self, path: Row[Node], unready: Container[int]) -> list[int]:
         """After how many blocks, the most first, every group has what the next token reads, `unready` pages aside."""
         found, runs = list[int](), [0] * len(self.pool.columns)
         for num_blocks, node in enumerate(path, 1):
-            pages = zip(runs, node.pages, strict=True)
+            pages = zip(runs, node.memo, strict=True)
             runs = [0 if page == NONE or page in unready else run + 1 for run, page in pages]
             end = num_blocks * self.pool.block_size
             if all(run >= num_blocks - self.pool.first_read(i, end) for i, run in enumerate(runs)):
                 found.append(num_blocks)
         return found[::-1]
 
-    def child(self, node: GroupNode, content: Content) -> GroupNode:
+    def grown(self, node: Node, content: Content) -> Node:
         """The node of `content` behind `node`, which is made where there is none."""
-        found = self._nodes.get((node, content))
+        found = self.child(node, content)
         if found is None:
-            found = self._nodes[node, content] = GroupNode(node, content, len(node.pages))
+            found = self._nodes[node, content] = Node(node, content, 0, HOLE)
+            found.memo = [NONE] * len(self.pool.columns)
             node.children += 1
         return found
 
-    def set_page(self, node: GroupNode, column: int, page: int) -> None:
+    def set_page(self, node: Node, column: int, page: int) -> None:
         """The page has the node's content in this column, in place of any other."""
-        self.holder.pop(node.pages[column], None)
-        node.pages[column] = page
-        self.holder[page] = node, column
+        if self.by_page.pop(node.memo[column], None) is None:
+            self.keep(node)
+        node.memo[column] = page
+        self.by_page[page] = node, column
 
-    def drop(self, page: int) -> None:
-        node, column = self.holder.pop(page)
-        node.pages[column] = NONE
-        self.prune(node)
-
-    def prune(self, node: GroupNode) -> None:
-        """Forget a node with neither pages nor children, and whatever it leaves so."""
-        while node.parent is not None and not node.children and all(page == NONE for page in node.pages):
-            del self._nodes[node.parent, node.content]
-            node = node.parent
-            node.children -= 1
+    def forget(self, page: int) -> None:
+        node, column = self.by_page.pop(page)
+        node.memo[column] = NONE
+        self.dereference(node)
 
     def check(self) -> None:
-        nodes = {id(node): node for node in self._nodes.values()}
-        found = {page: (node, i) for node in nodes.values() for i, page in enumerate(node.pages) if page != NONE}
-        assert found == self.holder, "pages and nodes differ"
-        for node in nodes.values():
-            assert node.children or any(page != NONE for page in node.pages), "a node with nothing in it or behind it"
+        super().check()
+        pages = {page: (node, i) for node in self._nodes.values() for i, page in enumerate(node.memo) if page != NONE}
+        assert pages == self.by_page, "pages and nodes differ"

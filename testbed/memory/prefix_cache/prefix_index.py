@@ -92,7 +92,7 @@ class PrefixIndex:
         """One of these memories has its content no longer."""
         self.num_kept -= 1
         node.children -= 1
-        self._prune(node)
+        self.prune(node)
 
     def chain(self, contents: Iterable[Content]) -> list[int]:
         code, codes = self.root.code, []
@@ -134,10 +134,10 @@ class PrefixIndex:
             node.parked = False
             if node.children:
                 node.hits, node.memo = 0, None
-            self._prune(node)
+            self.prune(node)
         return blocks
 
-    def _prune(self, node: Node) -> None:
+    def prune(self, node: Node) -> None:
         """Forget a hole with nothing behind it, and whatever it leaves so."""
         while node.block == HOLE and not node.children:
             assert node.parent is not None
