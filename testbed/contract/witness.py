@@ -112,9 +112,6 @@ class Witness:
                 slots = slots_of(extents)
                 live.update(slots[: (seq.num_slots - first) * each] if each else slots)
         require(4, used.live == len(live), f"usage() reports {used.live} live slots, the sequences have {len(live)}")
-        if not (self.pinned and self.policy.moves_tiers):  # a group on the host may have kept the prefix here
-            saved = sum(extent.length for extent in chain(*tables.values())) + len(self.pinned) - used.held
-            require(4, used.saved == saved, f"usage() reports {used.saved} slots saved by sharing, the tables {saved}")
 
     def check_alone(self, seqs: Iterable[Sequence], num_tokens: int) -> None:
         """Clause 5: each of these is about to write its last num_tokens tokens, where no other may read."""

@@ -37,12 +37,12 @@ class Pins(dict[int, int]):
 class PinnedPool(CachingPool):
     """A block that a transfer reads is not taken by anyone else before that has landed, though no table has it.
 
-    `pins` counts the transfers that need a block; one that is in `kept` too is not evicted meanwhile. Those in
-    `evicted_pinned` were victims while pinned, and become free when unpinned. `arriving` blocks are being written. The
+    `pins` counts the transfers that need a block; one that is in `kept` too is not evicted meanwhile. Those that store
+    nothing any more were victims while pinned, and become free when unpinned. `arriving` blocks are being written. The
     owner hears of each victim.
     """
 
-    __slots__ = ("arriving", "evicted_pinned", "kept", "name", "owner", "pins")
+    __slots__ = ("arriving", "kept", "name", "owner", "pins")
 
     def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf, owner: Owner) -> None:
         super().__init__(num_blocks, order, hash_of)
@@ -50,7 +50,6 @@ class PinnedPool(CachingPool):
         self.owner = owner
         self.pins = Pins()
         self.kept = Pins()
-        self.evicted_pinned: set[int] = set()
         self.arriving: set[int] = set()
 
     @property
@@ -63,7 +62,8 @@ class PinnedPool(CachingPool):
         return [block for block in self.pins if (node := holder[block]) is not None and node.parked]
 
     def in_transit(self) -> list[int]:
-        return [*self.pinned(), *sorted(self.evicted_pinned), *sorted(self.arriving)]
+        evicted = sorted(block for block in self.pins if self.index.holder[block] is None)
+        return [*self.pinned(), *evicted, *sorted(self.arriving)]
 
     def stores(self, node: Node) -> bool:
         return node.block != HOLE
@@ -75,10 +75,7 @@ class PinnedPool(CachingPool):
         return blocks
 
     def unpin(self, blocks: Iterable[int]) -> None:
-        for block in self.pins.drop(blocks):
-            if block in self.evicted_pinned:
-                self.evicted_pinned.remove(block)
-                self.free.append(block)
+        self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
 
     def keep(self, nodes: Iterable[Node]) -> list[int]:
         """Pin the blocks of these nodes, which also stay findable until `unkeep`."""
@@ -115,9 +112,7 @@ class PinnedPool(CachingPool):
             self.evictions += 1
             self.num_parked -= 1
             (block,) = self.index.drop([node])
-            if block in self.pins:
-                self.evicted_pinned.add(block)
-            else:
+            if block not in self.pins:
                 freed.append(block)
         self.free[:0] = freed[::-1]
         self.order.park(aside)
@@ -131,7 +126,6 @@ class PinnedPool(CachingPool):
         super()._settle(node, block)
         if replaced in self.pins:
             self.free.pop()  # it was put there just now
-            self.evicted_pinned.add(replaced)
 
 
 class LowerTier:
