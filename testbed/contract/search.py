@@ -53,7 +53,6 @@ class Harness(Moves):
     def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool = True) -> None:
         super().__init__(factory, pool, thorough)
         self._max_len = pool.max_len
-        self._num_requests = self._num_seqs = 0
 
     def run(self, calls: Iterable[Call]) -> list[object]:
         """Carry out all calls, then release everything; the visible history, for clause 9."""
@@ -86,7 +85,7 @@ class Harness(Moves):
             case Admit():
                 self._admit_new(call)
             case Act("register", _, num_tokens):
-                if num_tokens and not self._num_requests and overrides(self.policy, "register_prefix"):
+                if num_tokens and not self.questions.lengths and overrides(self.policy, "register_prefix"):
                     self.questions.register(num_tokens)
             case Act("flood"):
                 self._flood()
@@ -103,16 +102,15 @@ class Harness(Moves):
     def _admit_new(self, call: Admit) -> bool:
         registered_prefix = self.questions.registered_prefix if call.provided else 0
         prompt_len = max(call.prompt_len, registered_prefix)
-        ids = range(self._num_seqs, self._num_seqs + call.num_seqs)
-        prompt = self.witness.stories.tell(list(ids), call, prompt_len, registered_prefix)
+        first, request_id = len(self.witness.tokens), len(self.questions.lengths)
+        ids = list(range(first, first + call.num_seqs))
+        prompt = self.witness.stories.tell(ids, call, prompt_len, registered_prefix)
         request = Incoming(
-            self._num_requests, 0, prompt_len, call.num_seqs, registered_prefix=registered_prefix, prompt_ids=prompt
+            request_id, 0, prompt_len, call.num_seqs, registered_prefix=registered_prefix, prompt_ids=prompt
         )
-        self._num_requests += 1
-        self._num_seqs += call.num_seqs
         final_len = min(prompt_len + call.output_len, self._max_len)
         group = Group(request, [Sequence(i, request) for i in ids], final_len, prompt_len)
-        self.questions.lengths[request.request_id] = final_len - prompt_len
+        self.questions.lengths[request_id] = final_len - prompt_len
         self.witness.tokens.update((seq.seq_id, list(prompt)) for seq in group.sequences)
         group.note = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
         if call.waits:
@@ -122,7 +120,7 @@ class Harness(Moves):
         if self.questions.thorough and not registered_prefix:
             check_max_seq_len(self.questions.fresh(), request, group.final_len)
         if admitted:
-            self.groups[request.request_id] = group
+            self.groups[request_id] = group
         return admitted
 
     def _flood(self) -> None:

@@ -28,7 +28,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
-from testbed.memory.groups.page_table import Hit, PageTable, other_units
+from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 WINDOW_SHARE = 0.8  # SGLang's default
@@ -71,7 +71,6 @@ class Grouped(MemoryPolicy):
         if not pool.groups:
             raise InputError("policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model does)")
         self.tokens_per_page = block_size
-        self.page_rule = page_rule
         options = {"window_share": window_share} if page_rule == FIXED else {}
         self.pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
         self.page_units = self.pages.page_units
@@ -79,8 +78,7 @@ class Grouped(MemoryPolicy):
         self._max_len = pool.max_len
         self._watermark = watermark * self.pages.total
         self._tables: dict[int, PageTable] = {}
-        self._holders: dict[int, int] = {}  # of pages that several sequences hold
-        self._saved = 0
+        self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
         self._block_units = sum(one.units for one in self.pages.columns if one.per_block)
         self._longest = bisect_left(range(1, self._max_len + 1), True, key=self._is_too_long)
@@ -148,14 +146,16 @@ class Grouped(MemoryPolicy):
         return self._tables[seq.seq_id].group_tables()
 
     def usage(self) -> Usage:
-        held = live = -self._saved
+        columns, holders = self.pages.columns, self._holders.items()
+        saved = sum((count - 1) * columns[column].units for (column, _), count in holders)
+        held = live = -saved
         for table in self._tables.values():
-            for one, pages, dropped in zip(self.pages.columns, table.pages, table.dropped, strict=True):
+            for one, pages, dropped in zip(columns, table.pages, table.dropped, strict=True):
                 units = len(pages) * one.units
                 held += units
                 live += (table.seq.num_slots - dropped * self.tokens_per_page) * one.width if one.width else units
         total, free, idle = self.pages.total, self.pages.free_units, self.pages.idle_units
-        return Usage(total, live, held, total - free - idle, idle, free, free + idle, self._saved)
+        return Usage(total, live, held, total - free - idle, idle, free, free + idle, saved)
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         tables = self._tables.values()
@@ -199,10 +199,9 @@ class Grouped(MemoryPolicy):
         """Which of these pages no sequence holds once those that hold them here have returned them."""
         if not self._holders:
             return unread
-        counts = Counter(page for pages in unread for page in pages)
-        return [
-            [page for page in dict.fromkeys(pages) if counts[page] == self._holders.get(page, 1)] for pages in unread
-        ]
+        counts = Counter((i, page) for i, pages in enumerate(unread) for page in pages)
+        alone = [one for one, count in counts.items() if count == self._holders.get(one, 1)]
+        return [[page for column, page in alone if column == i] for i in range(len(unread))]
 
     def _put(self, column: int, pages: list[int]) -> None:
         """One sequence less holds these pages."""

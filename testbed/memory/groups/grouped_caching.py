@@ -79,10 +79,11 @@ class GroupedCaching(Grouped):
     def check(self) -> None:
         super().check()
         self._index.check()
-        held = Counter(page for table in self._tables.values() for pages in table.pages for page in pages)
-        assert {page: count for page, count in held.items() if count > 1} == self._holders, "holders are miscounted"
-        idle = {page for queue in self.pages.idle for page in queue}
-        assert idle == set(self._index.by_page) - set(held), "idle pages are not those that are findable and not held"
+        tables = [enumerate(table.pages) for table in self._tables.values()]
+        held = Counter((i, page) for table in tables for i, pages in table for page in pages)
+        assert {one: count for one, count in held.items() if count > 1} == self._holders, "holders are miscounted"
+        idle, pages = {page for queue in self.pages.idle for page in queue}, {page for _, page in held}
+        assert idle == set(self._index.by_page) - pages, "idle pages are not those that are findable and not held"
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids
@@ -111,16 +112,15 @@ class GroupedCaching(Grouped):
                 if page in self.pages.queue(i):
                     self.pages.set_idle(i, page, False)
                 else:
-                    self._holders[page] = self._holders.get(page, 1) + 1
-                    self._saved += self.pages.columns[i].units
+                    self._holders[i, page] = self._holders.get((i, page), 1) + 1
 
     def _put(self, column: int, pages: list[int]) -> None:
         for page in reversed(pages):  # so that the beginning of a prompt lasts the longest
-            holders = self._holders.pop(page, 1) - 1
-            if holders:
-                self._saved -= self.pages.columns[column].units
-                if holders > 1:
-                    self._holders[page] = holders
+            holders = self._holders.pop((column, page), 1) - 1
+            if holders > 1:
+                self._holders[column, page] = holders
+            elif holders:
+                continue
             elif page in self._index.by_page:
                 self.pages.set_idle(column, page, True)
             else:
