@@ -1,6 +1,5 @@
 """One contiguous reservation per sequence (section 3.1): Orca's memory, with three reservation rules."""
 
-import heapq
 from abc import abstractmethod
 from bisect import bisect_right
 from functools import cache
@@ -36,30 +35,22 @@ class Reservation(NamedTuple):
 
 
 class FullAt(BatchIndex):
-    """Finds the step at which the first reservation of a batch is full, by a heap whose stale entries drop lazily."""
+    """The steps at which the reservations of a batch are full."""
 
     def __init__(self, batch: Batch, reservations: dict[int, Reservation]) -> None:
         self.batch = batch
         self.reservations = reservations
         self._full_at: dict[int, int] = {}
-        self._heap: list[tuple[int, int]] = []
 
     def added(self, seq: Sequence) -> None:
-        step = self._full_at[seq.seq_id] = self.reservations[seq.seq_id].slots - seq.slots_offset
-        heapq.heappush(self._heap, (step, seq.seq_id))
+        self._full_at[seq.seq_id] = self.reservations[seq.seq_id].slots - seq.slots_offset
 
     def removed(self, seq: Sequence) -> None:
         del self._full_at[seq.seq_id]
 
     def steps(self) -> int | None:
         """Steps until a member's reservation is full; None for an empty batch."""
-        heap, full_at = self._heap, self._full_at
-        while heap:
-            step, seq_id = heap[0]
-            if full_at.get(seq_id) == step:
-                return step - self.batch.extended
-            heapq.heappop(heap)
-        return None
+        return min(self._full_at.values()) - self.batch.extended if self._full_at else None
 
 
 class Contiguous(MemoryPolicy):
