@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from testbed.contract.clauses import check_answer, check_ops
+from testbed.contract.clauses import check_answer, check_ops, require
 from testbed.contract.questions import PolicyFactory, Questions
 from testbed.contract.witness import Write
 from testbed.core.request import Incoming
@@ -96,11 +96,16 @@ class Moves:
             self.questions.refused = None
 
     def run_plan(self) -> None:
-        """The plan runs; then every group whose prompt is computed is forked, and the next plan begins."""
+        """The plan runs; then every group whose prompt is computed is forked, and transfers may begin."""
         if self._plan:
             self._compute()
         if self.policy.moves_in_background:
-            self.questions.background()
+            ops = self.policy.background()
+            self.questions.answers.append(ops)
+            check_ops("background()", ops)
+            only = not (ops.copies or ops.moves)
+            require(10, only, f"background() orders {ops}: it begins transfers in the background alone")
+            self.witness.memory.perform(ops)
 
     def land(self, pick: int) -> None:
         """One of the transfers that are on their way ends."""

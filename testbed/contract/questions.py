@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import TypeVar
 
-from testbed.contract.clauses import check_answer, check_answers, check_ops, pool_of, require, state_of
+from testbed.contract.clauses import check_answer, check_answers, pool_of, require, state_of
 from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
 from testbed.core.request import Incoming
@@ -93,15 +93,6 @@ class Questions:
             return False
         self._perform([answer])
         return True
-
-    def background(self) -> None:
-        """A plan begins: the policy may begin transfers."""
-        ops = self.policy.background()
-        self.answers.append(ops)
-        check_ops("background()", ops)
-        only = not (ops.copies or ops.moves)
-        require(10, only, f"background() orders {ops}: it begins transfers in the background alone")
-        self.witness.memory.perform(ops)
 
     def extend(self, batch: Batch, num_tokens: int) -> Answer:
         """More slots for all members: clauses 1, 2, 6, 7 and 10."""

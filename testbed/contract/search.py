@@ -137,13 +137,12 @@ def broken_by(make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: boo
     harness = Harness(lambda: make(pool), pool)
     try:
         history = harness.run(calls)
-        if not twice or history == Harness(lambda: make(pool), pool, thorough=False).run(calls):
-            return None
-        broken = ClauseBroken(9, "the same calls gave different answers or tables")
-    except ClauseBroken as error:
-        broken = error
-    broken.calls = [str(pool), *harness.questions.log]
-    return broken
+        same = not twice or history == Harness(lambda: make(pool), pool, thorough=False).run(calls)
+        require(9, same, "the same calls gave different answers or tables")
+    except ClauseBroken as broken:
+        broken.calls = [str(pool), *harness.questions.log]
+        return broken
+    return None
 
 
 def check_policy(

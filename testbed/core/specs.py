@@ -98,7 +98,8 @@ class ModelSpec:
         if self.window:
             found.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
         if self.states:
-            found.append(self.states.group(self.slot_bytes))
+            state_bytes = self.states.state_bytes or self.states.num_tokens * self.slot_bytes
+            found.append(KvGroup("state", self.states.num_layers, 0, None, state_bytes))
         return tuple(group for group in found if group.num_layers)
 
     @property

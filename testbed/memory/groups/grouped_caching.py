@@ -96,14 +96,13 @@ class GroupedCaching(Grouped):
         unready = {page for pages in self._unready.values() for page in pages}
         hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * self.tokens_per_page <= num_tokens]
-        chosen = dict.fromkeys([hits[0], *(within[:1] if self.pages.hits_save else within)])
-        return [self._hit(path, num_blocks) for num_blocks in chosen]
-
-    def _hit(self, path: list[Node], num_blocks: int) -> Hit:
-        num_tokens = num_blocks * self.tokens_per_page
-        dropped = [self.pages.first_read(i, num_tokens) for i in range(len(self.pages.columns))]
-        pages = [[node.memo[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)]
-        return Hit(num_tokens, pages, dropped)
+        chosen = list[Hit]()
+        for num_blocks in dict.fromkeys([hits[0], *(within[:1] if self.pages.hits_save else within)]):
+            end = num_blocks * self.tokens_per_page
+            dropped = [self.pages.first_read(i, end) for i in range(len(self.pages.columns))]
+            pages = [[node.memo[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)]
+            chosen.append(Hit(end, pages, dropped))
+        return chosen
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
         self._counts.add(seq, self.tokens_per_page, hit.num_tokens // self.tokens_per_page)

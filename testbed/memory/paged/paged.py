@@ -100,8 +100,11 @@ class Paged(MemoryPolicy):
             if needed > num_free:
                 evicted = index.marked(num_tokens, [False] * (num_free - len(writers)) + self._pool.were_cached)
         self._tables.live += num_tokens * num_seqs
-        if index.tails:
-            return self._write_tails(index, num_tokens, writers)
+        if index.tails:  # never within guaranteed steps
+            ops = self._tables.copy_tails(writers)
+            index.tails.clear()
+            growth = index.grow(num_tokens)
+            return Grant(0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size))
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
@@ -227,13 +230,6 @@ class Paged(MemoryPolicy):
             tables.held[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
         tables.live += num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
         return blocks
-
-    def _write_tails(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> Answer:
-        """Extend a batch whose last blocks may be shared, and unshare them. Never within guaranteed steps."""
-        ops = self._tables.copy_tails(writers)
-        index.tails.clear()
-        growth = index.grow(num_tokens)
-        return Grant(0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size))
 
 
 @lru_cache(1 << 10)

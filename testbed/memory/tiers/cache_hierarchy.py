@@ -67,7 +67,8 @@ class CacheHierarchy:
 
     def can_store(self, target: int, node: Node) -> bool:
         """Whether the place above tier `target` has the node's content, and the tier has not."""
-        return self.places[target - 1].stores(node) and node not in self.tiers[target - 1]
+        above = node.block != HOLE if target == 1 else node in self.tiers[target - 2].blocks
+        return above and node not in self.tiers[target - 1]
 
     def pin_for_loads(self, below: Places, stay: list[Node]) -> list[InTransit]:
         """Loads of these nodes: one from each place, in the prompt's order, whose blocks are pinned; `stay` is kept."""
@@ -75,7 +76,9 @@ class CacheHierarchy:
         for place, nodes in below.items():
             tier = self.tiers[place - 1]
             tier.touch(nodes)
-            loads.append(InTransit(place, ON_DEVICE, nodes, tier.pin(nodes), [], self.device.keep(stay)))
+            kept = self.device.pin(stay)
+            self.device.kept.add(kept)
+            loads.append(InTransit(place, ON_DEVICE, nodes, tier.pin(nodes), [], kept))
         return loads
 
     def begin_load(self, load: InTransit) -> Transfer:
@@ -104,9 +107,12 @@ class CacheHierarchy:
         self.places[transfer.source].unpin(transfer.read)
         if transfer.target == ON_DEVICE:
             self.loading.difference_update(nodes)
-            self.device.unkeep(transfer.kept)
-            if self._exclusive:
-                self.tiers[transfer.source - 1].drop_unpinned(nodes)
+            self.device.kept.drop(transfer.kept)
+            self.device.unpin(transfer.kept)
+            tier = self.tiers[transfer.source - 1]
+            for node in nodes if self._exclusive else ():
+                if tier.blocks[node] not in tier.pins:
+                    tier.drop(node)
         return transfer
 
     def write_back(self, node: Node) -> bool:

@@ -65,9 +65,6 @@ class PinnedPool(CachingPool):
         evicted = sorted(block for block in self.pins if self.index.holder[block] is None)
         return [*self.pinned(), *evicted, *sorted(self.arriving)]
 
-    def stores(self, node: Node) -> bool:
-        return node.block != HOLE
-
     def pin(self, nodes: Iterable[Node]) -> list[int]:
         """A transfer needs the blocks of these nodes, and unpins them when it has landed."""
         blocks = [node.block for node in nodes]
@@ -76,16 +73,6 @@ class PinnedPool(CachingPool):
 
     def unpin(self, blocks: Iterable[int]) -> None:
         self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
-
-    def keep(self, nodes: Iterable[Node]) -> list[int]:
-        """Pin the blocks of these nodes, which also stay findable until `unkeep`."""
-        blocks = self.pin(nodes)
-        self.kept.add(blocks)
-        return blocks
-
-    def unkeep(self, blocks: Iterable[int]) -> None:
-        self.kept.drop(blocks)
-        self.unpin(blocks)
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """A transfer has written what `nodes` store to `blocks`: parked now, or free where it was there already."""
@@ -159,9 +146,6 @@ class LowerTier:
         block = self.arriving[node] = self._free.pop()
         return block
 
-    def stores(self, node: Node) -> bool:
-        return node in self.blocks
-
     def slots(self, size: int) -> NonSequenceSlots:
         found = [tuple(Extent(b * size, size) for b in held.values()) for held in (self.blocks, self.arriving)]
         return NonSequenceSlots(cached=found[0], in_transit=found[1])
@@ -191,11 +175,6 @@ class LowerTier:
         """Forget the content of a node that is here and not pinned."""
         self._free.append(self.blocks.pop(node))
         self._index.dereference(node)
-
-    def drop_unpinned(self, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            if self.blocks[node] not in self.pins:
-                self.drop(node)
 
     def check(self) -> None:
         """Raise AssertionError where blocks were lost, or pins count what is not here."""
