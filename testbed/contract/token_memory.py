@@ -1,7 +1,7 @@
 """A memory that stores tokens, tier by tier; the tokens of prompts, and what must be found of them (clause 8)."""
 
 from collections.abc import Hashable, Iterable
-from itertools import count
+from itertools import count, islice
 
 from testbed.contract.clauses import require, slots_of
 from testbed.contract.histories import Admit
@@ -74,17 +74,14 @@ class Stories:
         self._announced: dict[int, tuple[int, int]] = {}
         self._declared: dict[int, int] = {}
         self._findable: dict[tuple[int, int], int] = {}
-        self._fresh = count()
+        self.fresh = count()
 
     def tell(self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int) -> tuple[int, ...]:
         """The prompt of these new sequences, which begins with a registered prefix of `prefix` tokens, if any."""
         story, shared = (PREFIX, prefix) if prefix else (call.story, min(call.shared, prompt_len))
         for seq_id in seq_ids:
             self._announced[seq_id] = story, 0 if prefix else shared
-        return (*story_tokens(story, shared), *(self.fresh() for _ in range(prompt_len - shared)))
-
-    def fresh(self) -> int:
-        return next(self._fresh)
+        return (*story_tokens(story, shared), *islice(self.fresh, prompt_len - shared))
 
     def entered(self, seq_id: int, num_cached: int) -> None:
         self._declared[seq_id] = num_cached

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from collections.abc import Sequence as Seq
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from testbed.contract.clauses import check_footprint, check_tables, check_usage, overrides, require, slots_of
@@ -79,7 +79,7 @@ class Witness:
         holders = Counter(chain(self.pinned, *lists.values()))
         for seq, start, num_tokens in writes:
             tokens = self.tokens[seq.seq_id]
-            tokens.extend(self.stories.fresh() for _ in range(start + num_tokens - len(tokens)))
+            tokens.extend(islice(self.stories.fresh, max(start + num_tokens - len(tokens), 0)))
             self._check_states(seq, tables[seq.seq_id], start)
         for seq, start, num_tokens in writes:
             own = set(lists[seq.seq_id])

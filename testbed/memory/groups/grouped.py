@@ -114,7 +114,8 @@ class Grouped(MemoryPolicy):
             for i in range(len(columns)):
                 if pages := table.unread(i):
                     self._put(i, pages)
-                    table.drop(i, len(pages))
+                    table.dropped[i] += len(pages)
+                    del table.pages[i][: len(pages)]
         self._ensure_free(needed)
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
@@ -168,11 +169,6 @@ class Grouped(MemoryPolicy):
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
-
-    def check(self) -> None:
-        super().check()
-        for table in self._tables.values():
-            table.check()
 
     def _is_too_long(self, num_tokens: int) -> bool:
         return not self.pages.fits(self._blocks(0, num_tokens, is_new=True), self.pages.nothing, self.pages.nothing)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Extent, GroupTable, NonSequenceSlots, ceil_div
+from testbed.core.slots import Extent, GroupTable, NonSequenceSlots
 from testbed.memory.groups.page_rules import PagePool, Pages
 from testbed.memory.policy import UNBOUNDED_LEN
 from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, PrefixIndex
@@ -24,14 +24,13 @@ class Hit(NamedTuple):
 
 
 class PageTable:
-    """The pages of one sequence by column, from block `dropped[c]` on; num_cached: tokens found in the cache."""
+    """The pages of one sequence by column, from block `dropped[c]` on."""
 
-    __slots__ = ("dropped", "num_cached", "pages", "pool", "seq")
+    __slots__ = ("dropped", "pages", "pool", "seq")
 
     def __init__(self, seq: Sequence, pool: PagePool, hit: Hit, new: Pages) -> None:
         self.seq = seq
         self.pool = pool
-        self.num_cached = hit.num_tokens
         self.dropped = list(hit.dropped)
         self.pages = [found + taken for found, taken in zip(hit.pages, new, strict=True)]
 
@@ -47,25 +46,11 @@ class PageTable:
         first = self.pool.first_read(column, self.seq.num_slots)
         return self.pages[column][: max(first - self.dropped[column], 0)]
 
-    def drop(self, column: int, count: int) -> None:
-        del self.pages[column][:count]
-        self.dropped[column] += count
-
     def steps_to_return(self) -> int:
         """How many steps in a row leave it the pages that it has."""
         ends = zip(self.dropped, self.pool.columns, strict=True)
         kept = [(dropped + 1) * self.pool.block_size + one.window for dropped, one in ends if one.window]
         return min(kept, default=UNBOUNDED_LEN) - self.seq.num_slots - 1
-
-    def check(self) -> None:
-        """Raise AssertionError where it lacks a page that it reads, or has one too many."""
-        blocks = ceil_div(self.seq.num_slots, self.pool.block_size)
-        reading = max(self.seq.num_slots - 1, self.num_cached)
-        for i, one in enumerate(self.pool.columns):
-            expected = blocks - self.dropped[i] if one.per_block else 1
-            assert len(self.pages[i]) == expected, f"{self.seq} has {len(self.pages[i])} pages of column {i}"
-            unread = self.pool.first_read(i, reading)
-            assert self.dropped[i] <= unread, f"{self.seq} has given back what it reads, in column {i}"
 
 
 def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from testbed.core.slots import Copy, Move, Transfer
+from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 
@@ -129,7 +129,7 @@ class CacheHierarchy:
     def take_written(self) -> Move:
         """The move to the first tier of all blocks that were written back since the last call."""
         written, self.written = self.written, []
-        return Move(self.device.name, self.tiers[0].name, runs_of(written, self._block_size))
+        return Move(DEVICE, self.tiers[0].name, runs_of(written, self._block_size))
 
     def check(self) -> None:
         for tier in self.tiers:
@@ -141,9 +141,9 @@ class CacheHierarchy:
     def _begin(self, transfer: InTransit) -> Transfer:
         self._num_transfers += 1
         self.in_transit[self._num_transfers] = transfer
-        source, target = self.places[transfer.source].name, self.places[transfer.target].name
+        names = [DEVICE, *(tier.name for tier in self.tiers)]
         copies = runs_of(zip(transfer.read, transfer.written, strict=True), self._block_size)
-        return Transfer(self._num_transfers, Move(source, target, copies))
+        return Transfer(self._num_transfers, Move(names[transfer.source], names[transfer.target], copies))
 
 
 def runs_of(pairs: Iterable[tuple[int, int]], block_size: int) -> tuple[Copy, ...]:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from testbed.core.slots import DEVICE, Extent, NonSequenceSlots
+from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_index import HOLE, HashOf, Node, PrefixIndex
@@ -42,11 +42,10 @@ class PinnedPool(CachingPool):
     owner hears of each victim.
     """
 
-    __slots__ = ("arriving", "kept", "name", "owner", "pins")
+    __slots__ = ("arriving", "kept", "owner", "pins")
 
     def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf, owner: Owner) -> None:
         super().__init__(num_blocks, order, hash_of)
-        self.name = DEVICE
         self.owner = owner
         self.pins = Pins()
         self.kept = Pins()

@@ -9,7 +9,6 @@ from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
     GRANTED,
     HOST,
-    NO_OPS,
     Answer,
     Answers,
     Grant,
@@ -122,13 +121,10 @@ class TieredCaching(PrefixCaching):
     def background(self) -> Ops:
         for node in self._store.ahead(self._device):
             self._to_store[1, node] = None
-        if not self._to_store:
-            return NO_OPS
         chosen, self._to_store = self._to_store, {}
         targets = range(1, len(self._lower) + 1)
         stores = [self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at]) for at in targets]
-        transfers = tuple(transfer for transfer in stores if transfer is not None)
-        return Ops(background=transfers) if transfers else NO_OPS
+        return Ops(background=tuple(transfer for transfer in stores if transfer is not None))
 
     def release(self, seq: Seq) -> None:
         self._refused.clear()
