@@ -42,7 +42,7 @@ from testbed.core.slots import (
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.traced import Traced
 
-TRAITS = {
+TRAITS = {  # a policy that declares one defines its method
     "shares": "fork",
     "caches_prefixes": "publish",
     "moves_tiers": "move",
@@ -75,13 +75,6 @@ def overrides(policy: MemoryPolicy, method: str) -> bool:
 def pool_of(policy: MemoryPolicy, given: PoolSpec) -> PoolSpec:
     """The pool in the policy's own slots, which it has where it has tables of several KV groups."""
     return policy.pool if overrides(policy, "group_tables") else given  # type: ignore[attr-defined]
-
-
-def check_traits(policy: MemoryPolicy) -> None:
-    """Clause 10: a policy that declares a trait defines its method."""
-    for trait, method in TRAITS.items():
-        kept = not getattr(policy, trait) or overrides(policy, method)
-        require(10, kept, f"declares {trait} = True, but does not define {method}()")
 
 
 def check_answer(name: str, answer: object) -> None:

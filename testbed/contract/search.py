@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Any, TypeVar
 
-from testbed.contract.clauses import ClauseBroken, check_traits, overrides, require
+from testbed.contract.clauses import TRAITS, ClauseBroken, overrides, require
 from testbed.contract.histories import Act, Admit, Call, Histories
 from testbed.contract.moves import Group, Moves
 from testbed.contract.questions import PolicyFactory, check_max_seq_len
@@ -57,7 +57,9 @@ class Harness(Moves):
     def run(self, calls: Iterable[Call]) -> list[object]:
         """Carry out all calls, then release everything; the visible history, for clause 9."""
         try:
-            check_traits(self.policy)
+            for trait, method in TRAITS.items():
+                kept = not getattr(self.policy, trait) or overrides(self.policy, method)
+                require(10, kept, f"declares {trait} = True, but does not define {method}()")
             for call in calls:
                 self._carry_out(call)
                 self.questions.check()
