@@ -8,6 +8,7 @@ import broken_caches  # noqa: F401
 import planted
 import pytest
 import two_tiers
+from histories import keeps_the_contract
 from planted import BROKEN
 from same_runs import FEW_AND_MANY
 
@@ -55,9 +56,8 @@ POLICIES = {
 
 @pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("name", POLICIES)
-def test_policy_keeps_the_contract(name, num_examples):
-    broken = check_policy(POLICIES[name], max_examples=num_examples)
-    assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
+def test_policy_keeps_the_contract(name, num_examples, golden):
+    keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
 def test_a_sequence_finds_again_what_it_generated_though_it_asks_for_less():

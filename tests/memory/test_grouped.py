@@ -4,11 +4,11 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from histories import keeps_the_contract
 from refusals import refuses
 from same_runs import FEW_AND_MANY
 
 from testbed.build import build
-from testbed.contract import check_policy
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.layers import KvGroup
 from testbed.core.request import Incoming
@@ -51,9 +51,9 @@ def pools(model, sizes=((150, 64), (70, 50), (40, 64))):
 @pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("model", "rule"), CASES)
-def test_policy_keeps_the_contract(model, rule, kind, num_examples):
-    broken = check_policy(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model), num_examples)
-    assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
+def test_policy_keeps_the_contract(model, rule, kind, num_examples, golden):
+    make = partial(KINDS[kind], block_size=4, page_rule=rule)
+    keeps_the_contract(golden, f"{model} {rule} {kind}", make, pools(model), num_examples)
 
 
 @pytest.mark.parametrize("kind", ["plain", "caching"])

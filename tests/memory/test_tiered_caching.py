@@ -3,11 +3,11 @@
 from functools import partial
 
 import pytest
+from histories import keeps_the_contract
 from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, analytic, server
 
-from testbed.contract import check_policy
 from testbed.contract.search import POOLS
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
@@ -41,8 +41,8 @@ POLICIES = {
 
 @pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("name", POLICIES)
-def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, num_examples):
-    assert check_policy(POLICIES[name], max_examples=num_examples) is None
+def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, num_examples, golden):
+    keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
 @pytest.mark.parametrize("name", POLICIES)
