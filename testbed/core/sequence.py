@@ -217,7 +217,8 @@ class SequenceGroup:
     @property
     def prefill_len(self) -> int:
         """Tokens of each sequence that prefill must store; after recompute these include the generated tokens."""
-        return self.request.prompt_len + self.num_generated
+        at_rest = self.request.prompt_len + self.generated_offset
+        return at_rest if self.batch is None else at_rest + self.batch.steps
 
     def generate(self) -> None:
         """Count one more output token for each sequence, from an iteration that was not a step of its batch."""

@@ -23,16 +23,12 @@ class BlockPool:
         self.num_saved = 0
         self.were_cached: list[bool] = []
 
-    @property
-    def num_free(self) -> int:
-        return len(self.free)
-
-    @property
-    def num_evictable(self) -> int:
-        """Blocks that no table has, but that store something until they are evicted."""
-        return 0
+    def counts(self) -> tuple[int, int, int]:
+        """How many blocks are free, can be evicted, are in transit."""
+        return len(self.free), 0, 0
 
     def evictable(self) -> list[int]:
+        """Blocks that no table has, but that store something until they are evicted."""
         return []
 
     def in_transit(self) -> list[int]:

@@ -133,10 +133,10 @@ class Paged(MemoryPolicy):
 
     def usage(self) -> Usage:
         size, pool, live = self.block_size, self._pool, self._tables.live
-        total, free, cached = pool.num_blocks * size, pool.num_free * size, pool.num_evictable * size
-        in_transit, saved = len(pool.in_transit()) * size, pool.num_saved * size
-        held = total - free - cached - in_transit
-        return record(Usage, (total, live, held, held, cached, free, free + cached, saved, in_transit))
+        free, cached, in_transit = pool.counts()
+        held, most = (pool.num_blocks - free - cached - in_transit) * size, (free + cached) * size
+        total, saved = pool.num_blocks * size, pool.num_saved * size
+        return record(Usage, (total, live, held, held, cached * size, free * size, most, saved, in_transit * size))
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
@@ -202,7 +202,8 @@ class Paged(MemoryPolicy):
         return self._watermark if self._tables.held else 0
 
     def _available(self) -> int:
-        return self._pool.num_free + self._pool.num_evictable
+        free, evictable, _ = self._pool.counts()
+        return free + evictable
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         size = self.block_size
@@ -213,10 +214,11 @@ class Paged(MemoryPolicy):
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
         """Whether needed + reserve blocks are free or can be evicted; needed ones are free then."""
-        if needed + reserve > self._available():
+        free = len(self._pool.free)
+        if needed + reserve > free and needed + reserve > self._available():
             return False
-        if needed > len(self._pool.free):
-            self._pool.evict(needed - len(self._pool.free))
+        if needed > free:
+            self._pool.evict(needed - free)
         return True
 
     def _allocate_tables(self, seqs: list[Sequence], num_tokens: int, found: list[int]) -> list[int]:

@@ -25,6 +25,9 @@ class CachingPool(BlockPool):
     def num_evictable(self) -> int:
         return self.num_parked
 
+    def counts(self) -> tuple[int, int, int]:
+        return len(self.free), self.num_evictable, len(self.in_transit())
+
     def hold(self, nodes: Sequence[Node]) -> int:
         """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were parked."""
         self.order.hit(nodes)
@@ -98,9 +101,8 @@ class LastUsePool(CachingPool):
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.copies: dict[Node, list[int]] = {}
 
-    @property
-    def num_free(self) -> int:
-        return len(self.free) + len(self.queue) - self.num_parked
+    def counts(self) -> tuple[int, int, int]:
+        return len(self.free) + len(self.queue) - self.num_parked, self.num_parked, 0
 
     def hold(self, nodes: Sequence[Node]) -> int:
         for node in nodes:
