@@ -1,21 +1,41 @@
-"""Memory policies with changed answers, and those that break one clause each."""
+"""Memory policies with changed answers, and those that break a clause each; what is found is in golden/broken.csv."""
 
-import random
 from dataclasses import replace
+from random import Random
 
-from testbed.core.slots import GRANTED, HOST, NO_GROWTH, Grant, Granular, Refusal
+from window import Window
+
+from testbed.core.slots import (
+    GRANTED,
+    HOST,
+    NO_GROWTH,
+    Copy,
+    Extent,
+    Grant,
+    Granular,
+    Growth,
+    NonSequenceSlots,
+    Ops,
+    Refusal,
+    Transfer,
+)
 from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.groups.grouped import Grouped
+from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import host
+from testbed.memory.policy import MemoryPolicy, host
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching
 
 BROKEN = {}
 
 
 class Breaks:
-    """A base of policies that break one of these clauses; the check() of `silent` ones does not notice it."""
+    """A base of policies that break a clause; the check() of `silent` ones does not notice it."""
 
-    def __init_subclass__(cls, clauses, silent=False):
-        BROKEN[cls] = clauses
+    def __init_subclass__(cls, silent=False):
+        BROKEN[cls.__name__] = cls
         if silent:
             cls.check = lambda self: None
 
@@ -34,29 +54,52 @@ def altered(name, base=Paged, **changes):
     return type(name, (base,), changed(base, **changes))
 
 
-def planted(name, clauses, silent=False, **changes):
-    """A policy of this name: paged memory, some of whose answers are changed."""
-    type(name, (Breaks, Paged), changed(Paged, **changes), clauses=clauses, silent=silent)
+def planted(name, base=Paged, silent=False, **changes):
+    """A policy of this name that breaks a clause, because some of its answers are changed."""
+    type(name, (Breaks, base), changed(base, **changes), silent=silent)
 
 
 def instead(wrong, other):
     return lambda policy, answer, *arguments: other if answer is wrong else answer
 
 
+def always(answer):
+    return lambda *_: answer
+
+
 def granted(change):
-    """Changes a Grant, and leaves a Refusal as it is."""
-    return lambda policy, answer, *arguments: change(answer) if isinstance(answer, Grant) else answer
+    """Changes a Grant, or the first of several, and leaves a Refusal as it is."""
+
+    def changed_one(policy, answer, *_):
+        if isinstance(answer, list):
+            return [change(answer[0]), *answer[1:]]
+        return change(answer) if isinstance(answer, Grant) else answer
+
+    return changed_one
 
 
-def with_moves(answer, change):
+def fields(**values):
+    """Some fields of an answer in place of what it has; a function makes them of it."""
+    return lambda one: one._replace(**{key: made(one) if callable(made) else made for key, made in values.items()})
+
+
+def counted(**values):
+    """The same of what a policy counts or lists."""
+    return lambda policy, one, *_: fields(**values)(one)
+
+
+def with_moves(change):
     """The answer, each of its moves changed."""
-    return granted(lambda one: one._replace(ops=one.ops._replace(moves=tuple(map(change, one.ops.moves)))))(
-        None, answer
-    )
+    return granted(lambda one: one._replace(ops=one.ops._replace(moves=tuple(map(change, one.ops.moves)))))
 
 
-def backwards(move):
-    return move._replace(copies=tuple(copy._replace(length=-copy.length) for copy in move.copies))
+def with_copies(ops, **values):
+    """Transfers in the background, all of whose copies have these fields."""
+    moves = [
+        (move_id, move._replace(copies=tuple(one._replace(**values) for one in move.copies)))
+        for move_id, move in ops.background
+    ]
+    return ops._replace(background=tuple(Transfer(*one) for one in moves))
 
 
 def without_growth_of_copies(answer):
@@ -64,34 +107,97 @@ def without_growth_of_copies(answer):
     return answer._replace(growth=answer.growth._replace(slots=answer.growth.slots - copied)) if copied else answer
 
 
-planted("RefusesForeverWhenFull", {3}, admit=instead(Refusal.LATER, Refusal.NEVER))
-planted("DefersWhatCannotFit", {3}, admit=instead(Refusal.NEVER, Refusal.LATER))
-planted("UnderstatesMaxSeqLen", {3}, max_seq_len=lambda policy, longest, *_: longest - 1)
-planted("OverstatesMaxSeqLen", {3}, max_seq_len=lambda policy, longest, *_: longest + 1)
-planted("OverstatesGuaranteedSteps", {6}, guaranteed_steps=lambda *_: 1 << 60)
-planted("OmitsGrowth", {7}, extend=granted(lambda answer: answer._replace(growth=NO_GROWTH)))
-planted("ForgetsThatCopiesGrow", {7}, extend=granted(without_growth_of_copies))
-planted("OmitsCopyOnWrite", {5, 7}, extend=granted(lambda one: one._replace(ops=one.ops._replace(copies=()))))
-planted("ReturnsNone", {10}, extend=lambda *_: None)
-planted("CountsInATuple", {10}, usage=lambda policy, usage: tuple(usage))
-planted("MisstatesItsFootprint", {11}, footprint=lambda policy, *_: Granular(2 * policy.block_size))
-planted("OmitsSwapInCopies", {5}, move=lambda policy, answer, seqs, tier: (
+planted("RefusesForeverWhenFull", admit=instead(Refusal.LATER, Refusal.NEVER))
+planted("DefersWhatCannotFit", admit=instead(Refusal.NEVER, Refusal.LATER))
+planted("UnderstatesMaxSeqLen", max_seq_len=lambda policy, longest, *_: longest - 1)
+planted("OverstatesMaxSeqLen", max_seq_len=lambda policy, longest, *_: longest + 1)
+planted("AnswersMaxSeqLenInHalves", max_seq_len=lambda policy, longest, *_: longest / 2)
+planted("NeverLoads", TieredCaching, load=lambda policy, answer, *_: Refusal.NEVER)
+planted("OverstatesGuaranteedSteps", guaranteed_steps=always(1 << 60))
+planted("GuaranteesLessThanNothing", guaranteed_steps=always(-1))
+planted("GuaranteesHalfSteps", guaranteed_steps=always(0.5))
+planted("FragmentsAsItGrows", usage=counted(largest_free=lambda used: used.free // 2))
+planted("OmitsGrowth", extend=granted(fields(growth=NO_GROWTH)))
+planted("OmitsEvictions", PrefixCaching, extend=granted(fields(evicted=NO_GROWTH)))
+planted("ForgetsThatCopiesGrow", extend=granted(without_growth_of_copies))
+planted("CopiesTwiceInLongSteps", extend=lambda policy, answer, batch, num_tokens=1: (
+    answer._replace(ops=Ops(answer.ops.copies * 2)) if num_tokens > 1 and isinstance(answer, Grant) else answer
+))  # fmt: skip
+planted("OmitsCopyOnWrite", extend=granted(lambda one: one._replace(ops=one.ops._replace(copies=()))))
+planted("ReturnsNone", extend=always(None))
+planted("AnswersWithOneGrant", admit=lambda policy, answers, *_: answers[0] if isinstance(answers, list) else answers)
+planted("AnswersWithTooManyGrants", admit=lambda policy, answers, *_: (
+    [*answers, GRANTED] if isinstance(answers, list) else answers
+))  # fmt: skip
+planted("ListsARefusal", admit=granted(lambda one: Refusal.LATER))
+planted("FindsLessThanNothing", admit=granted(fields(num_cached=-1)))
+planted("FindsTrue", admit=granted(fields(num_cached=True)))
+planted("FindsMoreThanThereIs", admit=granted(fields(num_cached=1000)))
+planted("GrowsByHalves", extend=granted(fields(growth=Growth(0.5))))
+planted("GrowsByATuple", extend=granted(fields(growth=(0, 0, 0))))
+planted("EvictsByHalves", extend=granted(fields(evicted=Growth(0, 0.5))))
+planted("OrdersNone", admit=granted(fields(ops=None)))
+planted("CopiesNothing", admit=granted(fields(ops=Ops((Copy(0, 0, 0),)))))
+planted("CopiesFromNowhere", admit=granted(fields(ops=Ops((Copy(-1, 0, 1),)))))
+planted("CopiesHalves", admit=granted(fields(ops=Ops((Copy(0, 0.5, 1),)))))
+planted("CopiesBeyondThePool", admit=granted(fields(ops=Ops((Copy(0, 89, 2),)))))
+planted("MovesATuple", move=with_moves(tuple))
+planted("MovesWithinATier", move=with_moves(lambda move: move._replace(target=move.source)))
+planted("MovesToNowhere", move=lambda policy, answer, seqs, tier: (
+    with_moves(lambda move: move._replace(target="disk"))(policy, answer) if tier == HOST else answer
+))  # fmt: skip
+planted("MovesFromElsewhere", TieredCaching, move=with_moves(lambda move: move._replace(source="dram", target="nvme")))
+planted("MovesBackwards", move=with_moves(lambda move: move._replace(
+    copies=tuple(copy._replace(length=-copy.length) for copy in move.copies)
+)))  # fmt: skip
+planted("CountsInATuple", usage=lambda policy, used: tuple(used))
+planted("CountsHalves", usage=counted(live=lambda used: used.live / 2))
+planted("CountsAFreeSlotTwice", usage=counted(free=lambda used: used.free + 1), silent=True)
+planted("CountsLessThanNothing", usage=counted(saved=-1))
+planted("CountsALiveSlotMore", usage=counted(live=lambda used: min(used.live + 1, used.held)))
+planted("CountsMoreLiveThanHeld", usage=counted(live=lambda used: used.held + 1))
+planted("CountsAHeldSlotLess", usage=counted(held=lambda used: max(used.held - 1, used.live)))
+planted("CountsASavedSlotMore", usage=counted(saved=lambda used: used.saved + 1))
+planted("CountsALargerRange", usage=counted(largest_free=lambda used: used.free + 1))
+planted("TablesBeyondThePool", table=lambda policy, table, *_: [Extent(at + 88, length) for at, length in table])
+planted("ListsNothingCached", PrefixCaching, non_sequence_slots=counted(cached=()))
+planted("ListsASlotTwice", PrefixCaching, non_sequence_slots=counted(
+    cached=lambda others: others.cached[:1] * len(others.cached)
+))  # fmt: skip
+planted("ListsNothingPinned", non_sequence_slots=always(NonSequenceSlots()))
+planted("SaysNothingOfItsFootprint", footprint=always(None))
+planted("SaysHalvesOfItsFootprint", footprint=always(Granular(8.0)))
+planted("SaysAListOfItsFootprint", footprint=always([8]))
+planted("MisstatesItsFootprint", footprint=lambda policy, *_: Granular(2 * policy.block_size))
+planted("OmitsSwapInCopies", move=lambda policy, answer, seqs, tier: (
     Grant() if tier != HOST and isinstance(answer, Grant) else answer
 ))  # fmt: skip
-planted("MovesToNowhere", {4}, move=lambda policy, answer, seqs, tier: (
-    with_moves(answer, lambda move: move._replace(target="disk")) if tier == HOST else answer
-))  # fmt: skip
-planted("MovesBackwards", {10}, move=lambda policy, answer, *_: with_moves(answer, backwards))
-planted("OmitsPrefixCopy", {8}, admit=lambda policy, answers, *_: (  # of a registered prefix's partial last block
+planted("OmitsPrefixCopy", admit=lambda policy, answers, *_: (  # of a registered prefix's partial last block
     answers if isinstance(answers, Refusal) else [Grant(grant.num_cached) for grant in answers]
 ))  # fmt: skip
-planted("AssumesPromptStoredAfterPreemption", {8}, admit=lambda policy, answers, seqs, num_tokens: (
+planted("FindsLessThanTheRegisteredPrefix", admit=granted(fields(num_cached=lambda one: max(one.num_cached - 1, 0))))
+planted("AssumesPromptStoredAfterPreemption", admit=lambda policy, answers, seqs, num_tokens: (
     [Grant(min(num_tokens, seqs[0].prompt_len) - 1)] * len(seqs)
     if isinstance(answers, list) and seqs[0].num_preemptions else answers
 ))  # fmt: skip
+planted(
+    "StoresAtOnce", TieredCaching, background=lambda policy, ops: Ops(moves=tuple(one for _, one in ops.background))
+)
+planted("NamesTransfersAlike", TieredCaching, background=lambda policy, ops: (
+    ops._replace(background=tuple(Transfer(1, move) for _, move in ops.background))
+))  # fmt: skip
+planted("TablesOfTruthValues", table=lambda policy, table, *_: [Extent(False, length) for _, length in table])
+planted("ReversesItsWindow", Window, table=lambda policy, table, *_: table[::-1])
+planted("StoresFromSlot0", TieredCaching, background=lambda policy, ops: with_copies(ops, src=0))
+planted("StoresToSlot0", TieredCaching, background=lambda policy, ops: with_copies(ops, dst=0))
 
 
-class LeaksOnRefusal(Breaks, Paged, clauses={1}):
+class FailsTheCheck(Breaks, Paged):
+    def check(self):
+        raise AssertionError("something is wrong")
+
+
+class LeaksOnRefusal(Breaks, Paged):
     def admit(self, seqs, num_tokens):
         answer = super().admit(seqs, num_tokens)
         if answer is Refusal.LATER and self._pool.free:
@@ -99,7 +205,7 @@ class LeaksOnRefusal(Breaks, Paged, clauses={1}):
         return answer
 
 
-class SharesPartialBlock(Breaks, Paged, clauses={4, 5, 8}, silent=True):
+class SharesPartialBlock(Breaks, Paged, silent=True):
     def _allocate_tables(self, seqs, num_tokens, found):
         blocks = super()._allocate_tables(seqs[:1], num_tokens, found)
         for seq in seqs[1:]:
@@ -107,7 +213,7 @@ class SharesPartialBlock(Breaks, Paged, clauses={4, 5, 8}, silent=True):
         return blocks
 
 
-class RefusalDependsOnCallCount(Breaks, Paged, clauses={2, 9}):
+class RefusalDependsOnCallCount(Breaks, Paged):
     requested = 0
 
     def admit(self, seqs, num_tokens):
@@ -117,14 +223,14 @@ class RefusalDependsOnCallCount(Breaks, Paged, clauses={2, 9}):
         return super().admit(seqs, num_tokens)
 
 
-class LeaksBlockOnRelease(Breaks, Paged, clauses={4}, silent=True):
+class LeaksBlockOnRelease(Breaks, Paged, silent=True):
     def release(self, seq):
         super().release(seq)
         if len(self._pool.free) > 3:
             self._pool.free.pop()
 
 
-class AllocatesBlockTwice(Breaks, Paged, clauses={4, 5, 6, 7}, silent=True):
+class AllocatesBlockTwice(Breaks, Paged, silent=True):
     def extend(self, batch, num_tokens):
         before = list(self._pool.free)
         answer = super().extend(batch, num_tokens)
@@ -133,32 +239,34 @@ class AllocatesBlockTwice(Breaks, Paged, clauses={4, 5, 6, 7}, silent=True):
         return answer
 
 
-class AllocatesAtRandom(Breaks, Paged, clauses={9}):
+class AllocatesAtRandom(Breaks, Paged):
+    random = Random(0)
+
     def admit(self, seqs, num_tokens):
-        random.shuffle(self._pool.free)
+        self.random.shuffle(self._pool.free)
         return super().admit(seqs, num_tokens)
 
 
-class ReadsOutputLenInAdmit(Breaks, Paged, clauses={10}):
+class ReadsOutputLenInAdmit(Breaks, Paged):
     def admit(self, seqs, num_tokens):
         return super().admit(seqs, seqs[0].prompt_len + self.output_len[seqs[0].request_id])
 
 
-class GrantsWithoutAllocating(Breaks, ContiguousMax, clauses={4, 7, 10}):
+class GrantsWithoutAllocating(Breaks, ContiguousMax):
     def extend(self, batch, num_tokens):
         return GRANTED
 
 
-class Raises(Breaks, Paged, clauses={10}):
+class Raises(Breaks, Paged):
     def release(self, seq):
         raise IndexError("no such thing")
 
 
-class DeclaresMoves(Breaks, ContiguousMax, clauses={10}):
+class DeclaresMoves(Breaks, ContiguousMax):
     moves_tiers = True
 
 
-class LeaksHostBlocksOnSwapIn(Breaks, Paged, clauses={3}, silent=True):
+class LeaksHostBlocksOnSwapIn(Breaks, Paged, silent=True):
     def move(self, seqs, tier):
         before = list(self._host.pool.free)
         answer = super().move(seqs, tier)
@@ -167,7 +275,7 @@ class LeaksHostBlocksOnSwapIn(Breaks, Paged, clauses={3}, silent=True):
         return answer
 
 
-class AllocatesHostBlockTwice(Breaks, Paged, clauses={4, 5}, silent=True):
+class AllocatesHostBlockTwice(Breaks, Paged, silent=True):
     """The last block of the host is given to two."""
 
     def move(self, seqs, tier):
@@ -178,22 +286,22 @@ class AllocatesHostBlockTwice(Breaks, Paged, clauses={4, 5}, silent=True):
         return answer
 
 
-class TakesTwiceThePool(Breaks, Paged, clauses={4}):
+class TakesTwiceThePool(Breaks, Paged):
     def __init__(self, pool, **options):
         super().__init__(replace(pool, num_slots=2 * pool.num_slots), **options)
 
 
-class TakesTwiceTheHost(Breaks, Paged, clauses={4}):
+class TakesTwiceTheHost(Breaks, Paged):
     def __init__(self, pool, **options):
         super().__init__(replace(pool, tiers=host(2 * pool.slots_of(HOST))), **options)
 
 
-class ShrinksABlockLess(Breaks, Paged, clauses={4, 11}, silent=True):
+class ShrinksABlockLess(Breaks, Paged, silent=True):
     def shrink(self, seq, num_tokens):
         return super().shrink(seq, max(num_tokens - self.block_size, 0))
 
 
-class SeatsHalf(Breaks, Paged, clauses={3, 4, 5, 10}):
+class SeatsHalf(Breaks, Paged):
     """Only the first half of a group that comes back gets slots."""
 
     def admit(self, seqs, num_tokens):
@@ -201,10 +309,79 @@ class SeatsHalf(Breaks, Paged, clauses={3, 4, 5, 10}):
         return answers if isinstance(answers, Refusal) else answers + [GRANTED] * (len(seqs) - len(answers))
 
 
-class WritesWhereOthersRead(Breaks, Paged, clauses={5}):
+class WritesWhereOthersRead(Breaks, Paged):
     """No shared block is copied before it is written."""
 
     def extend(self, batch, num_tokens):
         for index in batch.indexes.values():
             index.tails.clear()
         return super().extend(batch, num_tokens)
+
+
+class RefusesTheSecond(Breaks, Paged):
+    """As long as there is one sequence on the device, and not two."""
+
+    def admit(self, seqs, num_tokens):
+        return Refusal.LATER if len(self._tables.held) == 1 else super().admit(seqs, num_tokens)
+
+
+class RefusesSingleSteps(Breaks, Paged):
+    def extend(self, batch, num_tokens=1):
+        return Refusal.LATER if num_tokens == 1 and len(batch) == 2 else super().extend(batch, num_tokens)
+
+
+class RefusesLongSteps(Breaks, Paged):
+    guaranteed_steps = always(0)
+
+    def extend(self, batch, num_tokens=1):
+        too_long = num_tokens > 1 and len(self._tables.held) > 2
+        return Refusal.LATER if too_long else super().extend(batch, num_tokens)
+
+
+class PromisesACopy(Breaks, Paged):
+    def guaranteed_steps(self, batch):
+        index = batch.index(self, self._index)
+        return index.steps_within(max(self._available() - len(index.tails), 0)) if len(batch) else 0
+
+
+class DoesNotDeclareThatItShares(Breaks, Paged):
+    shares = False
+
+
+class AllocatesASlotLess(Breaks, Paged, silent=True):
+    footprint = MemoryPolicy.footprint
+
+    def __init__(self, pool, block_size):
+        super().__init__(pool, 1)
+
+    def admit(self, seqs, num_tokens):
+        return super().admit(seqs, max(num_tokens - 1, 1))
+
+
+class KeepsABlock(Breaks, Paged):
+    """Once nothing is on the device, its last block is lost to rounding."""
+
+    def usage(self):
+        used, lost = super().usage(), 0 if self._tables.held else self.block_size
+        return used._replace(allocated=used.allocated + lost, free=used.free - lost, largest_free=used.free - lost)
+
+    def non_sequence_slots(self):
+        others = super().non_sequence_slots()
+        return others if self._tables.held else others._replace(rounding=(Extent(80, 8),))
+
+
+class Hasty(OnePageSize):
+    def first_read(self, column, token):
+        return super().first_read(column, token + self.block_size)
+
+
+class GivesBackTooEarly(Breaks, Grouped):
+    def __init__(self, pool, block_size):
+        super().__init__(pool, block_size)
+        self.pages = Hasty(pool.num_slots * pool.num_layers, pool.groups, block_size)
+
+
+class FindsStatesTooEarly(Breaks, GroupedCaching):
+    def publish(self, seq, num_tokens):
+        super().publish(seq, num_tokens)
+        self._unready.clear()
