@@ -23,7 +23,7 @@ class TrustingIndex(PrefixIndex):
         return nodes[: nodes.index(None)] if None in nodes else nodes
 
 
-class TrustsTheHash(Breaks, PrefixCaching, silent=True):
+class TrustsTheHash(Breaks, PrefixCaching):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size, hash_of=lambda pair: pair[0] & 1)
         self._pool.index = TrustingIndex(self._pool.num_blocks, lambda pair: pair[0] & 1)
@@ -55,7 +55,7 @@ class DoesNotPublishAfterSwapIn(Breaks, PrefixCaching):
         return Paged.move(self, seqs, tier)
 
 
-class HitsEvictedBlocks(Breaks, PrefixCaching, silent=True):
+class HitsEvictedBlocks(Breaks, PrefixCaching):
     """An evicted block is found still, whatever it stores by now."""
 
     class Index(PrefixIndex):

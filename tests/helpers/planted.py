@@ -1,24 +1,12 @@
-"""Memory policies with changed answers, and those that break a clause each; what is found is in golden/broken.csv."""
+"""Memory policies with changed answers, and those that break a clause each: what is found is in golden/broken.csv."""
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from window import Window
 
-from testbed.core.slots import (
-    GRANTED,
-    HOST,
-    NO_GROWTH,
-    Copy,
-    Extent,
-    Grant,
-    Granular,
-    Growth,
-    NonSequenceSlots,
-    Ops,
-    Refusal,
-    Transfer,
-)
+from testbed.core.slots import DEVICE, GRANTED, HOST, NO_GROWTH, Copy, Extent, Grant, Granular, Growth, Ops, Refusal
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
@@ -32,12 +20,10 @@ BROKEN = {}
 
 
 class Breaks:
-    """A base of policies that break a clause; the check() of `silent` ones does not notice it."""
+    """A base of policies that break a clause."""
 
-    def __init_subclass__(cls, silent=False):
+    def __init_subclass__(cls):
         BROKEN[cls.__name__] = cls
-        if silent:
-            cls.check = lambda self: None
 
 
 def changed(base, **changes):
@@ -54,9 +40,18 @@ def altered(name, base=Paged, **changes):
     return type(name, (base,), changed(base, **changes))
 
 
-def planted(name, base=Paged, silent=False, **changes):
-    """A policy of this name that breaks a clause, because some of its answers are changed."""
-    type(name, (Breaks, base), changed(base, **changes), silent=silent)
+def planted(name, base=Paged, **changes):
+    """One that breaks a clause by what is changed."""
+    type(name, (Breaks, base), changed(base, **changes))
+
+
+def around(name, base=Paged, **methods):
+    """One that breaks a clause, some of whose methods are method(the base's, policy, *arguments)."""
+
+    def calling(call, method):
+        return lambda self, *arguments, **options: method(partial(call, self), self, *arguments, **options)
+
+    type(name, (Breaks, base), {call: calling(getattr(base, call), method) for call, method in methods.items()})
 
 
 def instead(wrong, other):
@@ -79,7 +74,7 @@ def granted(change):
 
 
 def fields(**values):
-    """Some fields of an answer in place of what it has; a function makes them of it."""
+    """Some fields of a named tuple in place of what it has; a function makes them of it."""
     return lambda one: one._replace(**{key: made(one) if callable(made) else made for key, made in values.items()})
 
 
@@ -88,18 +83,23 @@ def counted(**values):
     return lambda policy, one, *_: fields(**values)(one)
 
 
-def with_moves(change):
-    """The answer, each of its moves changed."""
-    return granted(lambda one: one._replace(ops=one.ops._replace(moves=tuple(map(change, one.ops.moves)))))
+def ordered(**values):
+    """The same of the operations of a grant."""
+    return granted(fields(ops=lambda one: fields(**values)(one.ops)))
 
 
-def with_copies(ops, **values):
-    """Transfers in the background, all of whose copies have these fields."""
-    moves = [
-        (move_id, move._replace(copies=tuple(one._replace(**values) for one in move.copies)))
-        for move_id, move in ops.background
-    ]
-    return ops._replace(background=tuple(Transfer(*one) for one in moves))
+def moved(change):
+    return ordered(moves=lambda ops: tuple(map(change, ops.moves)))
+
+
+def copied(change):
+    """All copies of a move are changed."""
+    return fields(copies=lambda move: tuple(map(change, move.copies)))
+
+
+def stored(change):
+    """All transfers in the background are changed."""
+    return lambda policy, ops: ops._replace(background=tuple(map(change, ops.background)))
 
 
 def without_growth_of_copies(answer):
@@ -112,7 +112,7 @@ planted("DefersWhatCannotFit", admit=instead(Refusal.NEVER, Refusal.LATER))
 planted("UnderstatesMaxSeqLen", max_seq_len=lambda policy, longest, *_: longest - 1)
 planted("OverstatesMaxSeqLen", max_seq_len=lambda policy, longest, *_: longest + 1)
 planted("AnswersMaxSeqLenInHalves", max_seq_len=lambda policy, longest, *_: longest / 2)
-planted("NeverLoads", TieredCaching, load=lambda policy, answer, *_: Refusal.NEVER)
+planted("NeverLoads", TieredCaching, load=always(Refusal.NEVER))
 planted("OverstatesGuaranteedSteps", guaranteed_steps=always(1 << 60))
 planted("GuaranteesLessThanNothing", guaranteed_steps=always(-1))
 planted("GuaranteesHalfSteps", guaranteed_steps=always(0.5))
@@ -120,16 +120,14 @@ planted("FragmentsAsItGrows", usage=counted(largest_free=lambda used: used.free 
 planted("OmitsGrowth", extend=granted(fields(growth=NO_GROWTH)))
 planted("OmitsEvictions", PrefixCaching, extend=granted(fields(evicted=NO_GROWTH)))
 planted("ForgetsThatCopiesGrow", extend=granted(without_growth_of_copies))
-planted("CopiesTwiceInLongSteps", extend=lambda policy, answer, batch, num_tokens=1: (
-    answer._replace(ops=Ops(answer.ops.copies * 2)) if num_tokens > 1 and isinstance(answer, Grant) else answer
+planted("CopiesTwiceInLongSteps", extend=lambda policy, answer, batch, num_tokens: (
+    ordered(copies=lambda ops: ops.copies * 2)(policy, answer) if num_tokens > 1 else answer
 ))  # fmt: skip
-planted("OmitsCopyOnWrite", extend=granted(lambda one: one._replace(ops=one.ops._replace(copies=()))))
+planted("OmitsCopyOnWrite", extend=ordered(copies=()))
 planted("ReturnsNone", extend=always(None))
 planted("AnswersWithOneGrant", admit=lambda policy, answers, *_: answers[0] if isinstance(answers, list) else answers)
-planted("AnswersWithTooManyGrants", admit=lambda policy, answers, *_: (
-    [*answers, GRANTED] if isinstance(answers, list) else answers
-))  # fmt: skip
-planted("ListsARefusal", admit=granted(lambda one: Refusal.LATER))
+around("AnswersWithTooManyGrants", admit=lambda call, policy, seqs, num_tokens: call([*seqs, seqs[0]], num_tokens))
+planted("ListsARefusal", admit=granted(always(Refusal.LATER)))
 planted("FindsLessThanNothing", admit=granted(fields(num_cached=-1)))
 planted("FindsTrue", admit=granted(fields(num_cached=True)))
 planted("FindsMoreThanThereIs", admit=granted(fields(num_cached=1000)))
@@ -137,22 +135,18 @@ planted("GrowsByHalves", extend=granted(fields(growth=Growth(0.5))))
 planted("GrowsByATuple", extend=granted(fields(growth=(0, 0, 0))))
 planted("EvictsByHalves", extend=granted(fields(evicted=Growth(0, 0.5))))
 planted("OrdersNone", admit=granted(fields(ops=None)))
-planted("CopiesNothing", admit=granted(fields(ops=Ops((Copy(0, 0, 0),)))))
-planted("CopiesFromNowhere", admit=granted(fields(ops=Ops((Copy(-1, 0, 1),)))))
-planted("CopiesHalves", admit=granted(fields(ops=Ops((Copy(0, 0.5, 1),)))))
-planted("CopiesBeyondThePool", admit=granted(fields(ops=Ops((Copy(0, 89, 2),)))))
-planted("MovesATuple", move=with_moves(tuple))
-planted("MovesWithinATier", move=with_moves(lambda move: move._replace(target=move.source)))
-planted("MovesToNowhere", move=lambda policy, answer, seqs, tier: (
-    with_moves(lambda move: move._replace(target="disk"))(policy, answer) if tier == HOST else answer
-))  # fmt: skip
-planted("MovesFromElsewhere", TieredCaching, move=with_moves(lambda move: move._replace(source="dram", target="nvme")))
-planted("MovesBackwards", move=with_moves(lambda move: move._replace(
-    copies=tuple(copy._replace(length=-copy.length) for copy in move.copies)
-)))  # fmt: skip
+planted("CopiesNothing", admit=ordered(copies=(Copy(0, 0, 0),)))
+planted("CopiesFromNowhere", admit=ordered(copies=(Copy(-1, 0, 1),)))
+planted("CopiesHalves", admit=ordered(copies=(Copy(0, 0.5, 1),)))
+planted("CopiesBeyondThePool", admit=ordered(copies=(Copy(0, 89, 2),)))
+planted("MovesATuple", move=moved(tuple))
+planted("MovesWithinATier", move=moved(fields(target=lambda move: move.source)))
+planted("MovesToNowhere", move=moved(fields(target=lambda move: "disk" if move.target == HOST else DEVICE)))
+planted("MovesFromElsewhere", TieredCaching, move=moved(fields(source="dram", target="nvme")))
+planted("MovesBackwards", move=moved(copied(fields(length=lambda copy: -copy.length))))
 planted("CountsInATuple", usage=lambda policy, used: tuple(used))
 planted("CountsHalves", usage=counted(live=lambda used: used.live / 2))
-planted("CountsAFreeSlotTwice", usage=counted(free=lambda used: used.free + 1), silent=True)
+planted("CountsAFreeSlotTwice", usage=counted(free=lambda used: used.free + 1))
 planted("CountsLessThanNothing", usage=counted(saved=-1))
 planted("CountsALiveSlotMore", usage=counted(live=lambda used: min(used.live + 1, used.held)))
 planted("CountsMoreLiveThanHeld", usage=counted(live=lambda used: used.held + 1))
@@ -160,36 +154,57 @@ planted("CountsAHeldSlotLess", usage=counted(held=lambda used: max(used.held - 1
 planted("CountsASavedSlotMore", usage=counted(saved=lambda used: used.saved + 1))
 planted("CountsALargerRange", usage=counted(largest_free=lambda used: used.free + 1))
 planted("TablesBeyondThePool", table=lambda policy, table, *_: [Extent(at + 88, length) for at, length in table])
+planted("TablesOfTruthValues", table=lambda policy, table, *_: [Extent(False, length) for _, length in table])
+planted("ReversesItsWindow", Window, table=lambda policy, table, *_: table[::-1])
 planted("ListsNothingCached", PrefixCaching, non_sequence_slots=counted(cached=()))
 planted("ListsASlotTwice", PrefixCaching, non_sequence_slots=counted(
     cached=lambda others: others.cached[:1] * len(others.cached)
 ))  # fmt: skip
-planted("ListsNothingPinned", non_sequence_slots=always(NonSequenceSlots()))
+planted("ListsNothingPinned", non_sequence_slots=counted(pinned=()))
 planted("SaysNothingOfItsFootprint", footprint=always(None))
 planted("SaysHalvesOfItsFootprint", footprint=always(Granular(8.0)))
 planted("SaysAListOfItsFootprint", footprint=always([8]))
 planted("MisstatesItsFootprint", footprint=lambda policy, *_: Granular(2 * policy.block_size))
-planted("OmitsSwapInCopies", move=lambda policy, answer, seqs, tier: (
-    Grant() if tier != HOST and isinstance(answer, Grant) else answer
-))  # fmt: skip
-planted("OmitsPrefixCopy", admit=lambda policy, answers, *_: (  # of a registered prefix's partial last block
-    answers if isinstance(answers, Refusal) else [Grant(grant.num_cached) for grant in answers]
-))  # fmt: skip
+planted("OmitsSwapInCopies", move=lambda policy, answer, seqs, tier: ordered(moves=())(
+    policy, answer
+) if tier != HOST else answer)  # fmt: skip
+planted("OmitsPrefixCopy", admit=granted(lambda one: Grant(one.num_cached)))  # of its partial last block
 planted("FindsLessThanTheRegisteredPrefix", admit=granted(fields(num_cached=lambda one: max(one.num_cached - 1, 0))))
 planted("AssumesPromptStoredAfterPreemption", admit=lambda policy, answers, seqs, num_tokens: (
     [Grant(min(num_tokens, seqs[0].prompt_len) - 1)] * len(seqs)
     if isinstance(answers, list) and seqs[0].num_preemptions else answers
 ))  # fmt: skip
 planted(
-    "StoresAtOnce", TieredCaching, background=lambda policy, ops: Ops(moves=tuple(one for _, one in ops.background))
+    "StoresAtOnce", TieredCaching, background=lambda policy, ops: Ops(moves=tuple(one.move for one in ops.background))
 )
-planted("NamesTransfersAlike", TieredCaching, background=lambda policy, ops: (
-    ops._replace(background=tuple(Transfer(1, move) for _, move in ops.background))
+planted("NamesTransfersAlike", TieredCaching, background=stored(fields(move_id=1)))
+planted("StoresFromSlot0", TieredCaching, background=stored(fields(move=lambda one: copied(fields(src=0))(one.move))))
+planted("StoresToSlot0", TieredCaching, background=stored(fields(move=lambda one: copied(fields(dst=0))(one.move))))
+planted("LeaksOnRefusal", admit=lambda policy, answer, *_: (
+    answer if answer is not Refusal.LATER or not policy._pool.free else [policy._pool.free.pop(), answer][1]
 ))  # fmt: skip
-planted("TablesOfTruthValues", table=lambda policy, table, *_: [Extent(False, length) for _, length in table])
-planted("ReversesItsWindow", Window, table=lambda policy, table, *_: table[::-1])
-planted("StoresFromSlot0", TieredCaching, background=lambda policy, ops: with_copies(ops, src=0))
-planted("StoresToSlot0", TieredCaching, background=lambda policy, ops: with_copies(ops, dst=0))
+planted("LeaksBlockOnRelease", release=lambda policy, *_: policy._pool.free[3:] and policy._pool.free.pop())
+around("ReadsOutputLenInAdmit", admit=lambda call, policy, seqs, _: call(seqs, policy.output_len[seqs[0].request_id]))
+around("GrantsWithoutAllocating", ContiguousMax, extend=always(GRANTED))
+around("Raises", release=lambda *_: [].pop())
+around("ShrinksABlockLess", shrink=lambda call, policy, seq, count: call(seq, max(count - policy.block_size, 0)))
+around("TakesTwiceThePool", __init__=lambda call, policy, pool, **options: call(
+    replace(pool, num_slots=2 * pool.num_slots), **options
+))  # fmt: skip
+around("TakesTwiceTheHost", __init__=lambda call, policy, pool, **options: call(
+    replace(pool, tiers=host(2 * pool.slots_of(HOST))), **options
+))  # fmt: skip
+around("RefusesTheSecond", admit=lambda call, policy, *asked: (
+    Refusal.LATER if len(policy._tables.held) == 1 else call(*asked)
+))  # fmt: skip
+around("RefusesSingleSteps", extend=lambda call, policy, batch, num_tokens: (
+    Refusal.LATER if num_tokens == 1 and len(batch) == 2 else call(batch, num_tokens)
+))  # fmt: skip
+around("RefusesLongSteps", guaranteed_steps=always(0), extend=lambda call, policy, batch, num_tokens: (
+    Refusal.LATER if num_tokens > 1 and len(policy._tables.held) > 2 else call(batch, num_tokens)
+))  # fmt: skip
+type("DeclaresMoves", (Breaks, ContiguousMax), {"moves_tiers": True})
+type("DoesNotDeclareThatItShares", (Breaks, Paged), {"shares": False})
 
 
 class FailsTheCheck(Breaks, Paged):
@@ -197,15 +212,7 @@ class FailsTheCheck(Breaks, Paged):
         raise AssertionError("something is wrong")
 
 
-class LeaksOnRefusal(Breaks, Paged):
-    def admit(self, seqs, num_tokens):
-        answer = super().admit(seqs, num_tokens)
-        if answer is Refusal.LATER and self._pool.free:
-            self._pool.free.pop()
-        return answer
-
-
-class SharesPartialBlock(Breaks, Paged, silent=True):
+class SharesPartialBlock(Breaks, Paged):
     def _allocate_tables(self, seqs, num_tokens, found):
         blocks = super()._allocate_tables(seqs[:1], num_tokens, found)
         for seq in seqs[1:]:
@@ -218,19 +225,11 @@ class RefusalDependsOnCallCount(Breaks, Paged):
 
     def admit(self, seqs, num_tokens):
         self.requested += 1
-        if self.requested % 3 == 1 and self._tables.held:
-            return Refusal.LATER
-        return super().admit(seqs, num_tokens)
+        later = self.requested % 3 == 1 and self._tables.held
+        return Refusal.LATER if later else super().admit(seqs, num_tokens)
 
 
-class LeaksBlockOnRelease(Breaks, Paged, silent=True):
-    def release(self, seq):
-        super().release(seq)
-        if len(self._pool.free) > 3:
-            self._pool.free.pop()
-
-
-class AllocatesBlockTwice(Breaks, Paged, silent=True):
+class AllocatesBlockTwice(Breaks, Paged):
     def extend(self, batch, num_tokens):
         before = list(self._pool.free)
         answer = super().extend(batch, num_tokens)
@@ -247,26 +246,7 @@ class AllocatesAtRandom(Breaks, Paged):
         return super().admit(seqs, num_tokens)
 
 
-class ReadsOutputLenInAdmit(Breaks, Paged):
-    def admit(self, seqs, num_tokens):
-        return super().admit(seqs, seqs[0].prompt_len + self.output_len[seqs[0].request_id])
-
-
-class GrantsWithoutAllocating(Breaks, ContiguousMax):
-    def extend(self, batch, num_tokens):
-        return GRANTED
-
-
-class Raises(Breaks, Paged):
-    def release(self, seq):
-        raise IndexError("no such thing")
-
-
-class DeclaresMoves(Breaks, ContiguousMax):
-    moves_tiers = True
-
-
-class LeaksHostBlocksOnSwapIn(Breaks, Paged, silent=True):
+class LeaksHostBlocksOnSwapIn(Breaks, Paged):
     def move(self, seqs, tier):
         before = list(self._host.pool.free)
         answer = super().move(seqs, tier)
@@ -275,7 +255,7 @@ class LeaksHostBlocksOnSwapIn(Breaks, Paged, silent=True):
         return answer
 
 
-class AllocatesHostBlockTwice(Breaks, Paged, silent=True):
+class AllocatesHostBlockTwice(Breaks, Paged):
     """The last block of the host is given to two."""
 
     def move(self, seqs, tier):
@@ -284,21 +264,6 @@ class AllocatesHostBlockTwice(Breaks, Paged, silent=True):
         if tier == HOST and isinstance(answer, Grant) and not free:
             free.append(answer.ops.moves[0].copies[-1].dst // self.block_size)
         return answer
-
-
-class TakesTwiceThePool(Breaks, Paged):
-    def __init__(self, pool, **options):
-        super().__init__(replace(pool, num_slots=2 * pool.num_slots), **options)
-
-
-class TakesTwiceTheHost(Breaks, Paged):
-    def __init__(self, pool, **options):
-        super().__init__(replace(pool, tiers=host(2 * pool.slots_of(HOST))), **options)
-
-
-class ShrinksABlockLess(Breaks, Paged, silent=True):
-    def shrink(self, seq, num_tokens):
-        return super().shrink(seq, max(num_tokens - self.block_size, 0))
 
 
 class SeatsHalf(Breaks, Paged):
@@ -318,37 +283,13 @@ class WritesWhereOthersRead(Breaks, Paged):
         return super().extend(batch, num_tokens)
 
 
-class RefusesTheSecond(Breaks, Paged):
-    """As long as there is one sequence on the device, and not two."""
-
-    def admit(self, seqs, num_tokens):
-        return Refusal.LATER if len(self._tables.held) == 1 else super().admit(seqs, num_tokens)
-
-
-class RefusesSingleSteps(Breaks, Paged):
-    def extend(self, batch, num_tokens=1):
-        return Refusal.LATER if num_tokens == 1 and len(batch) == 2 else super().extend(batch, num_tokens)
-
-
-class RefusesLongSteps(Breaks, Paged):
-    guaranteed_steps = always(0)
-
-    def extend(self, batch, num_tokens=1):
-        too_long = num_tokens > 1 and len(self._tables.held) > 2
-        return Refusal.LATER if too_long else super().extend(batch, num_tokens)
-
-
 class PromisesACopy(Breaks, Paged):
     def guaranteed_steps(self, batch):
         index = batch.index(self, self._index)
         return index.steps_within(max(self._available() - len(index.tails), 0)) if len(batch) else 0
 
 
-class DoesNotDeclareThatItShares(Breaks, Paged):
-    shares = False
-
-
-class AllocatesASlotLess(Breaks, Paged, silent=True):
+class AllocatesASlotLess(Breaks, Paged):
     footprint = MemoryPolicy.footprint
 
     def __init__(self, pool, block_size):
@@ -359,7 +300,7 @@ class AllocatesASlotLess(Breaks, Paged, silent=True):
 
 
 class KeepsABlock(Breaks, Paged):
-    """Once nothing is on the device, its last block is lost to rounding."""
+    """While nothing is on the device, its last block is lost to rounding."""
 
     def usage(self):
         used, lost = super().usage(), 0 if self._tables.held else self.block_size

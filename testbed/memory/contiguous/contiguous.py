@@ -132,11 +132,6 @@ class Contiguous(MemoryPolicy):
         ends = ((r.block * size + r.slots, (size << r.order) - r.slots) for r in held)
         return NonSequenceSlots(rounding=tuple(Extent(end, length) for end, length in ends if length))
 
-    def check(self) -> None:
-        self._buddy.check()
-        used = sum(1 << r.order for r in self._reservations.values())
-        assert used + self._buddy.num_free == self._buddy.num_units, "blocks were lost or counted twice"
-
     def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
         """By bisection: reservations do not shrink as outputs grow. The longest, which mostly fits, is tried first."""
         units = self._buddy.num_units

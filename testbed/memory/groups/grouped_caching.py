@@ -1,6 +1,5 @@
 """Prefix caching over several KV groups: a hit ends where all groups have what the next token reads."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import ClassVar
@@ -79,11 +78,6 @@ class GroupedCaching(Grouped):
     def check(self) -> None:
         super().check()
         self._index.check()
-        tables = [enumerate(table.pages) for table in self._tables.values()]
-        held = Counter((i, page) for table in tables for i, pages in table for page in pages)
-        assert {one: count for one, count in held.items() if count > 1} == self._holders, "holders are miscounted"
-        idle, pages = {page for queue in self.pages.idle for page in queue}, {page for _, page in held}
-        assert idle == set(self._index.by_page) - pages, "idle pages are not those that are findable and not held"
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids

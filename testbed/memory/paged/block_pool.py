@@ -1,8 +1,6 @@
 """Block ids: their reference counts, and the free list."""
 
-from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
 
 
 class BlockPool:
@@ -73,18 +71,6 @@ class BlockPool:
     def ref_count(self, block: int) -> int:
         return self.sharers.get(block, 1)
 
-    def check(self, tables: Iterable[list[int]]) -> None:
-        """Assert that free and held blocks are all blocks, and that the counts equal those of the tables."""
-        held = Counter(chain.from_iterable(tables))
-        blocks = sorted([*self.free, *held, *self._others()])
-        assert blocks == list(range(self.num_blocks)), "blocks were lost, or are free and held"
-        assert {b: n for b, n in held.items() if n > 1} == self.sharers, "reference counts differ from the tables"
-        assert self.num_saved == sum(n - 1 for n in held.values()), "saved blocks are miscounted"
-
     def _unheld(self, blocks: list[int]) -> None:
         """No table has these blocks any more."""
         self.free.extend(blocks)
-
-    def _others(self) -> list[int]:
-        """Blocks that no table has, besides the free ones."""
-        return [*self.evictable(), *self.in_transit()]

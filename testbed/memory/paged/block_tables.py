@@ -121,15 +121,6 @@ class Tables:
             self.live += table.seq.num_slots % size
         return Ops(tuple(copies))
 
-    def check(self, kept: Iterable[list[int]]) -> None:
-        """Raise AssertionError where a count is wrong; `kept`: blocks of swapped sequences."""
-        self.pool.check([*(table.blocks for table in self.held.values()), *self.prefixes.values(), *kept])
-        num_stored = [(table.seq.num_slots, table.blocks) for table in self.held.values()]
-        stored = stored_tokens([*num_stored, *self.prefixes.items()], self.block_size)
-        assert self.live == stored, "live slots are miscounted"
-        for seq_id, table in self.held.items():
-            assert len(table.blocks) == ceil_div(table.seq.num_slots, self.block_size), f"table of sequence {seq_id}"
-
     def _num_whole(self, seq: Sequence) -> int:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 

@@ -98,7 +98,7 @@ class Paged(MemoryPolicy):
             if not self._ensure_free(needed):
                 return Refusal.LATER
             if needed > num_free:
-                evicted = index.marked(num_tokens, [False] * (num_free - len(writers)) + self._pool.were_cached)
+                evicted = index.marked(num_tokens, [False] * num_free + self._pool.were_cached)
         self._tables.live += num_tokens * num_seqs
         if index.tails:  # never within guaranteed steps
             ops = self._tables.copy_tails(writers)
@@ -186,11 +186,6 @@ class Paged(MemoryPolicy):
         pool, pinned = self._pool, chain.from_iterable(self._tables.prefixes.values())
         cached, in_transit = self._extents(pool.evictable()), self._extents(pool.in_transit())
         return NonSequenceSlots(tuple(self._extents(pinned)), tuple(cached), (), tuple(in_transit))
-
-    def check(self) -> None:
-        swapped = self._host.held.values()
-        self._tables.check([table.blocks[: table.pinned] for table in swapped])
-        self._host.pool.check(table.blocks[table.pinned :] for table in swapped)
 
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)

@@ -56,11 +56,6 @@ class CachingPool(BlockPool):
     def evictable(self) -> list[int]:
         return [node.block for node in filter(None, self.index.holder) if node.parked]
 
-    def check(self, tables: Iterable[list[int]]) -> None:
-        super().check(tables)
-        assert len(self.evictable()) == self.num_evictable, "parked blocks are miscounted"
-        self.index.check()
-
     def _unheld(self, blocks: list[int]) -> None:
         backwards = blocks[::-1]
         nodes = list(map(self.index.holder.__getitem__, backwards))
@@ -119,14 +114,6 @@ class LastUsePool(CachingPool):
     def evictable(self) -> list[int]:
         return sorted(block for block in self.queue if self.index.holder[block] is not None)
 
-    def check(self, tables: Iterable[list[int]]) -> None:
-        super().check(tables)
-        copies = {block: node for node, blocks in self.copies.items() for block in blocks}
-        known = [(block, node) for block, node in enumerate(self.index.holder) if node is not None]
-        assert copies == {block: node for block, node in known if node.block != block}, "copies are miscounted"
-        for _, node in known:
-            assert node.parked == (node.block in self.queue), "a held block may be evicted"
-
     def _unheld(self, blocks: list[int]) -> None:
         for block in reversed(blocks):
             node = self.index.holder[block]
@@ -137,9 +124,6 @@ class LastUsePool(CachingPool):
                 self.queue[block] = None
             else:
                 self.free.append(block)
-
-    def _others(self) -> list[int]:
-        return list(self.queue)
 
     def _forget(self, block: int) -> bool:
         holder = self.index.holder

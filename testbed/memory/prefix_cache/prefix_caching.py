@@ -153,6 +153,10 @@ class PrefixCaching(Paged):
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._cache.evictions}
 
+    def check(self) -> None:
+        super().check()
+        self._cache.index.check()
+
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
         """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
         if seq.prompt_ids is None:
