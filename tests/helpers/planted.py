@@ -286,7 +286,7 @@ class WritesWhereOthersRead(Breaks, Paged):
 class PromisesACopy(Breaks, Paged):
     def guaranteed_steps(self, batch):
         index = batch.index(self, self._index)
-        return index.steps_within(max(self._available() - len(index.tails), 0)) if len(batch) else 0
+        return index.steps_within(max(self._pool.available() - len(index.tails), 0)) if len(batch) else 0
 
 
 class AllocatesASlotLess(Breaks, Paged):

@@ -21,6 +21,10 @@ class BlockPool:
         self.num_saved = 0
         self.were_cached: list[bool] = []
 
+    def available(self) -> int:
+        """Blocks that are free or can be evicted."""
+        return len(self.free)
+
     def counts(self) -> tuple[int, int, int]:
         """How many blocks are free, can be evicted, are in transit."""
         return len(self.free), 0, 0

@@ -115,7 +115,7 @@ class Paged(MemoryPolicy):
             own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
         else:
             own = self._tables.whole_prefix(seq) if seq.registered_prefix in self._tables.prefixes else []
-        return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._available()
+        return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._pool.available()
 
     def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
         self._tables.cut(seq, seq.num_slots - num_tokens)
@@ -140,7 +140,9 @@ class Paged(MemoryPolicy):
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
-        return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
+        if index.tails or not batch.sequences:
+            return 0
+        return min(index.steps_within(self._pool.available()), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
         return self._footprint
@@ -196,10 +198,6 @@ class Paged(MemoryPolicy):
     def _reserve(self) -> int:
         return self._watermark if self._tables.held else 0
 
-    def _available(self) -> int:
-        free, evictable, _ = self._pool.counts()
-        return free + evictable
-
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         size = self.block_size
         return [record(Extent, (block * size, size)) for block in blocks]
@@ -210,7 +208,7 @@ class Paged(MemoryPolicy):
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
         """Whether needed + reserve blocks are free or can be evicted; needed ones are free then."""
         free = len(self._pool.free)
-        if needed + reserve > free and needed + reserve > self._available():
+        if needed + reserve > free and needed + reserve > self._pool.available():
             return False
         if needed > free:
             self._pool.evict(needed - free)

@@ -25,6 +25,9 @@ class CachingPool(BlockPool):
     def num_evictable(self) -> int:
         return self.num_parked
 
+    def available(self) -> int:
+        return len(self.free) + self.num_evictable
+
     def counts(self) -> tuple[int, int, int]:
         return len(self.free), self.num_evictable, len(self.in_transit())
 
@@ -96,8 +99,11 @@ class LastUsePool(CachingPool):
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.copies: dict[Node, list[int]] = {}
 
+    def available(self) -> int:
+        return len(self.free) + len(self.queue)
+
     def counts(self) -> tuple[int, int, int]:
-        return len(self.free) + len(self.queue) - self.num_parked, self.num_parked, 0
+        return self.available() - self.num_parked, self.num_parked, 0
 
     def hold(self, nodes: Sequence[Node]) -> int:
         for node in nodes:

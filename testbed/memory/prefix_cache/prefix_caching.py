@@ -178,7 +178,7 @@ class PrefixCaching(Paged):
 
         What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction could end a refusal.
         """
-        num_slots = self._available() - self._reserve() - total
+        num_slots = self._pool.available() - self._reserve() - total
         num_slots += sum(not node.parked for node in found[:requested])
         if num_slots < 0:
             return None

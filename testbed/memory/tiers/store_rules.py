@@ -32,7 +32,7 @@ class StoreRule:
 
     def guaranteed_blocks(self, pool: PinnedPool) -> int:
         """Blocks that may be taken from the pool without a store."""
-        return len(pool.free) + pool.num_evictable
+        return pool.available()
 
 
 class WriteThrough(StoreRule):
