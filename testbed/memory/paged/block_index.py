@@ -80,11 +80,11 @@ class BlockIndex(BatchIndex):
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
         size, now = len(self.due), self.batch.extended % len(self.due)
-        in_turn = [*map(len, self.due[now:]), *map(len, self.due[:now])]
+        in_turn = [(step, len(members)) for step, members in enumerate(self.due[now:] + self.due[:now]) if members]
         taken, events = 0, list[tuple[int, int]]()
         for begun in range(0, num_steps, size):
-            for step, count in enumerate(in_turn[: num_steps - begun], begun):
-                if count:
-                    events.append((step, sum(marks[taken : taken + count]) * size))
+            for step, count in in_turn:
+                if begun + step < num_steps:
+                    events.append((begun + step, sum(marks[taken : taken + count]) * size))
                     taken += count
         return growth_of(events)
