@@ -1,6 +1,6 @@
-"""Prefix caches that break one clause each; most of them only once something was evicted or swapped."""
+"""Prefix caches that break one clause each; most of them only once something was evicted, swapped or loaded."""
 
-from planted import Breaks, granted, planted
+from planted import Breaks, around, ordered, planted
 from two_tiers import TwoTiers
 
 from testbed.core.slots import Refusal
@@ -11,9 +11,20 @@ from testbed.memory.tiers.cache_hierarchy import ON_DEVICE
 from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
-planted("ReadsBackFirst", TwoTiers, admit=granted(lambda one: one._replace(
-    ops=one.ops._replace(moves=one.ops.moves[::-1])
-)))  # fmt: skip
+
+def evicts(policy, count):
+    policy._pool.evict(min(count, policy._pool.num_parked))
+
+
+planted("EvictsOnRefusal", PrefixCaching, admit=lambda policy, answer, *_: (
+    evicts(policy, answer is Refusal.LATER), answer
+)[1])  # fmt: skip
+planted("EvictsInLongSteps", PrefixCaching, extend=lambda policy, answer, batch, num_tokens: (
+    evicts(policy, 99 if num_tokens > 4 and answer is not Refusal.LATER else 0), answer
+)[1])  # fmt: skip
+around("EvictsWhenAdvancing", PrefixCaching, advance=lambda call, policy, *steps: (evicts(policy, 99), call(*steps))[1])
+around("DoesNotPublishAfterSwapIn", PrefixCaching, move=lambda call, policy, *arguments: Paged.move(policy, *arguments))
+planted("ReadsBackFirst", TwoTiers, admit=ordered(moves=lambda ops: ops.moves[::-1]))
 
 
 class TrustingIndex(PrefixIndex):
@@ -25,16 +36,17 @@ class TrustingIndex(PrefixIndex):
 
 class TrustsTheHash(Breaks, PrefixCaching):
     def __init__(self, pool, block_size):
-        super().__init__(pool, block_size, hash_of=lambda pair: pair[0] & 1)
+        super().__init__(pool, block_size)
         self._pool.index = TrustingIndex(self._pool.num_blocks, lambda pair: pair[0] & 1)
+
+    def check(self):
+        """Notices nothing."""
 
 
 class PublishesTooEarly(Breaks, PrefixCaching):
     def publish(self, seq, num_tokens):
-        super().publish(
-            seq,
-            min(num_tokens + self.block_size - 1, seq.prompt_len, len(self._tables.of(seq).blocks) * self.block_size),
-        )
+        num_slots = len(self._tables.of(seq).blocks) * self.block_size
+        super().publish(seq, min(num_tokens + self.block_size - 1, seq.prompt_len, num_slots))
 
 
 class PublishesOneCallLate(Breaks, PrefixCaching):
@@ -48,33 +60,17 @@ class PublishesOneCallLate(Breaks, PrefixCaching):
         self.last = seq, num_tokens
 
 
-class DoesNotPublishAfterSwapIn(Breaks, PrefixCaching):
-    """What comes back from the host is not published again."""
+class KeepingIndex(PrefixIndex):
+    """An evicted block is found still, whatever it stores by now."""
 
-    def move(self, seqs, tier):
-        return Paged.move(self, seqs, tier)
+    def drop(self, dropped):
+        return [node.block for node in dropped]
 
 
 class HitsEvictedBlocks(Breaks, PrefixCaching):
-    """An evicted block is found still, whatever it stores by now."""
-
-    class Index(PrefixIndex):
-        def drop(self, dropped):
-            return [node.block for node in dropped]
-
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
-        self._pool.index = self.Index(self._pool.num_blocks)
-
-
-class EvictsOnRefusal(Breaks, PrefixCaching):
-    """Evicts although it refuses."""
-
-    def admit(self, seqs, num_tokens):
-        answer = super().admit(seqs, num_tokens)
-        if answer is Refusal.LATER:
-            self._pool.evict(min(1, self._pool.num_parked))
-        return answer
+        self._pool.index = KeepingIndex(self._pool.num_blocks)
 
 
 class EvictsWhileBlocksAreFree(Breaks, PrefixCaching):
@@ -83,26 +79,8 @@ class EvictsWhileBlocksAreFree(Breaks, PrefixCaching):
     def extend(self, batch, num_tokens):
         free = len(self._pool.free)
         answer = super().extend(batch, num_tokens)
-        if len(self._pool.free) < free and self._pool.num_parked:
-            self._pool.evict(1)
+        evicts(self, len(self._pool.free) < free)
         return answer
-
-
-class EvictsInLongSteps(Breaks, PrefixCaching):
-    """Decoding evicts whatever is cached."""
-
-    def extend(self, batch, num_tokens):
-        answer = super().extend(batch, num_tokens)
-        self._pool.evict(self._pool.num_parked if num_tokens > 4 and not isinstance(answer, Refusal) else 0)
-        return answer
-
-
-class EvictsWhenAdvancing(Breaks, PrefixCaching):
-    """Decoding evicts whatever is cached."""
-
-    def advance(self, batch, num_steps):
-        self._pool.evict(self._pool.num_parked)
-        return self.extend(batch, num_steps)
 
 
 class Unpinned(PinnedPool):

@@ -5,12 +5,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
 
-from testbed.core.request import Incoming, Request
+from testbed.core.request import Request
 from testbed.core.sequence import Batch, Sequence, disband, passing_batch
-from testbed.core.slots import GRANTED, Copy, Grant, Growth, Refusal, growth_of
-from testbed.memory.paged.block_index import BlockIndex
+from testbed.core.slots import GRANTED, Copy, Grant, Refusal
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, Tables
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
@@ -23,7 +21,6 @@ def possible_steps(policy, seqs):
     steps = 0
     while not isinstance(extend(policy, seqs, 1), Refusal):
         steps += 1
-        policy.check()
     return steps
 
 
@@ -52,7 +49,6 @@ def test_samples_share_all_but_the_last_partial_block():
     assert len({table[2] for table in tables}) == 3
     used = policy.usage()
     assert (used.live, used.held, used.saved) == (8 + 3 * 2, 8 + 3 * 4, 2 * 8)
-    policy.check()
 
 
 def test_shared_block_is_copied_except_for_the_last_writer():
@@ -63,7 +59,6 @@ def test_shared_block_is_copied_except_for_the_last_writer():
     answer = extend(policy, [parent, *children], 1)
     assert answer.ops.copies == (Copy(4, 8, 4), Copy(4, 12, 4))
     assert policy.usage().live == 4 + 3 * 3
-    policy.check()
 
 
 def test_preempted_group_leaves_no_pending_copies():
@@ -83,7 +78,6 @@ def test_preempted_group_leaves_no_pending_copies():
     assert len(policy.extend(batch, 1).ops.copies) == 1
     batch.extend(1)
     assert policy.table(parent)[-1] != policy.table(child)[-1]
-    policy.check()
 
 
 @pytest.mark.parametrize("lengths", [(4,), (3, 5), (8, 8, 8), (1, 2, 3, 4), (7, 9)])
@@ -108,7 +102,6 @@ def test_replaced_beam_frees_its_last_blocks():
     extend(policy, [one, two], 2)
     assert policy.usage().held == 16
     policy.fork(one, two)
-    policy.check()
     assert policy.table(one) == policy.table(two)
     assert (policy.usage().live, policy.usage().held, policy.usage().saved) == (10, 12, 12)
 
@@ -192,38 +185,3 @@ def test_shared_block_is_free_after_its_last_release():
     assert ([pool.ref_count(b) for b in blocks], pool.num_saved) == ([3, 2], 3)
     assert [pool.put(list(blocks)), pool.put(list(blocks)), pool.put(blocks[:1])] == [0, 1, 1]
     assert (sorted(pool.free), pool.sharers, pool.num_saved) == ([0, 1, 2, 3], {}, 0)
-
-
-def batch_of(slot_counts: list[int]) -> tuple[Batch, BlockIndex]:
-    """A batch whose members have slots for so many tokens, in as many blocks as that takes."""
-    batch, tables = Batch(), Tables(BlockPool(1000), SIZE)
-    for i, num_slots in enumerate(slot_counts):
-        seq = Sequence(i, Incoming(i, 0, num_slots))
-        seq.num_slots = num_slots
-        tables.held[i] = BlockTable(seq, tables.pool.take(-(-num_slots // SIZE)))
-        batch.add(seq)
-    return batch, batch.index("blocks", lambda batch: BlockIndex(batch, tables, tables.pool))
-
-
-def events(slot_counts: list[int], steps: int) -> list[tuple[int, int]]:
-    """Each step with the slots that it takes: a block for every member whose blocks are full by then."""
-    return [(step, SIZE * sum((num_slots + step) % SIZE == 0 for num_slots in slot_counts)) for step in range(steps)]
-
-
-@given(SLOT_COUNTS, st.integers(1, 5 * SIZE))
-def test_batch_growth_equals_growth_of_single_events(slot_counts: list[int], steps: int) -> None:
-    batch, index = batch_of(slot_counts)
-    assert index.grow(steps) == growth_of(events(slot_counts, steps))
-    batch.extend(steps)
-    assert [len(index.tables.of(seq).blocks) for seq in batch] == [-(-seq.num_slots // SIZE) for seq in batch]
-
-
-@given(SLOT_COUNTS, st.integers(0, SIZE))
-def test_single_step_equals_growth_by_one(slot_counts: list[int], before: int) -> None:
-    indexes = [batch_of(slot_counts)[1] for _ in range(2)]
-    for index in indexes:
-        index.grow(before)
-        index.batch.extend(before)
-    stepped, grown = indexes
-    assert Growth(stepped.step()) == grown.grow(1)
-    assert [t.blocks for t in stepped.tables.held.values()] == [t.blocks for t in grown.tables.held.values()]

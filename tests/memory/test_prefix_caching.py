@@ -5,7 +5,7 @@ from manual_driver import admit, admit_and_prefill, extend, paged, release, sequ
 from refusals import refuses
 
 from testbed.core.errors import OracleError
-from testbed.core.slots import DEVICE, HOST, Grant, Refusal
+from testbed.core.slots import DEVICE, HOST, Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier, UnsupportedError, host
 from testbed.memory.prefix_cache.eviction.belady import Belady
@@ -72,22 +72,6 @@ def test_block_of_the_last_prompt_token_is_recomputed():
     assert blocks(caching, first)[1] != blocks(caching, again)[1]
 
 
-def test_hit_can_exceed_the_chunk():
-    caching = policy()
-    found(caching, prompt(0, TEXT[:16]))
-    second = prompt(1, (*TEXT[:16], 1, 2))
-    assert found(caching, second, 2) == 16
-    assert len(caching.table(second)) == 4
-
-
-def test_chunk_is_published_after_its_prefill():
-    caching = policy()
-    found(caching, first := prompt(0, TEXT[:16]), 6)
-    assert found(caching, prompt(1, TEXT[:16]), 1) == 4
-    extend(caching, [first], 6)
-    assert found(caching, prompt(2, TEXT[:16]), 1) == 12
-
-
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_one_id_can_stand_for_sixteen_tokens(size):
     caching = policy(block_size=size)
@@ -114,29 +98,6 @@ def test_hit_beyond_the_chunk_needs_no_free_blocks():
     release(caching, first)
     found(caching, prompt(1, tuple(range(32))))  # 8 blocks of 16; 5 cached, 3 free, 4 to be kept
     assert found(caching, prompt(2, (*TEXT, 1)), 1) == 16
-
-
-def test_swapped_in_block_can_be_hit_again():
-    caching = policy()
-    found(caching, first := prompt(0, TEXT[:8]))
-    assert isinstance(caching.move([first], HOST), Grant)
-    assert caching.usage().cached == 8
-    found(caching, large := prompt(1, tuple(range(60))))  # evicts what is cached
-    release(caching, large)
-    assert isinstance(caching.move([first], DEVICE), Grant)
-    caching.publish(first, 8)
-    assert found(caching, prompt(2, TEXT[:9])) == 8
-
-
-def test_duplicate_blocks_merge_after_release():
-    caching = policy()
-    first, second = prompt(0, TEXT[:9]), prompt(1, TEXT[:9])
-    found(caching, first, 2)
-    found(caching, second, 2)
-    extend(caching, [first, second], 7)
-    release(caching, first)
-    release(caching, second)
-    assert caching.usage().cached == 8
 
 
 def test_counters_of_lookups_and_hits():

@@ -114,7 +114,6 @@ def test_figure_9_frees_blocks_of_dropped_candidates():
         [0, 1, 3, 7, 12],
     ]
     assert [policy._pool.ref_count(block) for block in (0, 1, 3, 6, 7, 9)] == [4, 4, 4, 2, 2, 1]
-    policy.check()
 
 
 def test_a_blog_s_pool_of_llama_3_70b():
