@@ -185,16 +185,17 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
         raise InputError(f"{path}: weights of {kept_as!r}: none of {', '.join(DTYPE_BYTES)}: not supported")
     dtype = DTYPE_BYTES[kept_as]
     bits, expert_bits = weight_bits(fields)
+    is_gated = kind not in ("opt", "nemotron_h")
+    window = window_of(fields, kind, layers) if is_gated else None
     states = mamba(fields, pattern["M"], dtype) if pattern else None
     if kind == "qwen3_next":
         states = delta_net(fields, layers, dtype)
-    is_gated = kind not in ("opt", "nemotron_h")
     shape = ModelSpec(
         name, layers, hidden, heads, fields.get("num_key_value_heads", heads), _head_size(fields, kind, hidden, heads),
         fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"), 3 if is_gated else 2,
         fields.whole("vocab_size"), fields.whole("max_position_embeddings"),
         bool(fields.get("tie_word_embeddings", kind in types()["tied"])), dtype, None, bits,
-        pattern["-"] if pattern else None, window_of(fields, kind, layers) if is_gated else None,
+        pattern["-"] if pattern else None, window,
         latent_of(fields) if kind.startswith("deepseek") else None, experts_of(fields, kind, expert_bits), states,
     )  # fmt: skip
     fields.check_memory()

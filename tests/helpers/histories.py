@@ -21,5 +21,6 @@ def keeps_the_contract(golden, name, make, pools=POOLS, num_examples=2):
             answers += harness.run(histories.draw(40))
             calls += harness.questions.log
             answers += [harness.policy.tier_slots(), harness.policy.counters()]
+        calls += [f"{call}" for _ in range(20) for call in histories.draw(40)]
     refused, digest = sum("-> Refusal" in call for call in calls), crc32(repr((calls, answers)).encode())
     golden("histories.csv", name, {"calls": len(calls), "refused": refused, "checksum": f"{digest:08x}"})
