@@ -155,15 +155,16 @@ def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], 
         require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
 
 
-def check_footprint(policy: MemoryPolicy, seq: Sequence) -> None:
+def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) -> None:
     """Clause 11."""
     footprint = policy.footprint(seq)
     if footprint is None:
         require(11, not overrides(policy, "footprint"), f"footprint() says nothing of {seq}, though it does of others")
         return
     require(10, is_footprint(footprint), f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)")
-    held = sum(num_slots_of(one.extents) for one in policy.group_tables(seq) if one.slots_per_token)
-    claimed = slots_at(footprint, seq.num_slots)
+    claimed, held = slots_at(footprint, seq.num_slots), num_slots_of(table)
+    if policy.returns_slots:
+        held = sum(num_slots_of(one.extents) for one in policy.group_tables(seq) if one.slots_per_token)
     reported = f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}"
     require(11, held <= claimed if policy.returns_slots else held == claimed, reported)
 

@@ -107,7 +107,7 @@ class Witness:
         check_tables(self.policy, used, list(tables.values()), self.pinned)
         live = set(self.pinned[: self._num_pinned])
         for seq_id, seq in self.resident.items():
-            check_footprint(self.policy, seq)
+            check_footprint(self.policy, seq, tables[seq_id])
             for _, extents, first, each in by_group[seq_id]:
                 slots = slots_of(extents)
                 live.update(slots[: (seq.num_slots - first) * each] if each else slots)

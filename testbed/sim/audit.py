@@ -65,8 +65,8 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
     tables = [policy.table(seq) for seq in seqs]
     pinned = policy.non_sequence_slots().pinned
     try:
-        for seq in seqs:
-            clauses.check_footprint(policy, seq)
+        for seq, table in zip(seqs, tables, strict=True):
+            clauses.check_footprint(policy, seq, table)
         if not (pinned and policy.moves_tiers):  # who is on the host may have kept the prefix here
             held = clauses.num_slots_of(chain(pinned, *tables)) - used.saved
             clauses.require(4, held == used.held, f"usage() reports {used.held} held slots, the tables have {held}")
