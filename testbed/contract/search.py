@@ -71,7 +71,7 @@ class Harness(Moves):
                 self.land(0)
                 self.questions.check()
             used = self.policy.usage()
-            returned = used.held == used.allocated == len(self.witness.pinned)
+            returned = used.held == used.allocated == len(self.witness.pinned) + used.saved
             require(4, returned, f"{used} though everything is released")
         except ClauseBroken:
             raise

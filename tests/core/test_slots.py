@@ -7,6 +7,7 @@ import pytest
 from manual_driver import sequence
 from refusals import refuses
 
+from testbed.core.request import Incoming, Request
 from testbed.core.sequence import Batch, disband, passing_batch
 from testbed.core.slots import Copy, Extent, Fixed, Granular, Move, Ops, Stepped, copies_between
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
@@ -120,6 +121,11 @@ def test_batch_counts_equal_counts_per_member(seed):
             sum(slot_counts),
             len(slot_counts),
         )
+
+
+def test_a_request_is_a_plain_one_unless_it_says_more():
+    assert Request(3, 4, 5, 6).incoming == (3, 4, 5, 1, False, 0, None, 1, None, 0)
+    assert Request(3, 4, 5, 6)[3:] == (6, *Incoming(3, 4, 5)[3:])
 
 
 def test_member_counts_cannot_be_set_directly():

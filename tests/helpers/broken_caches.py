@@ -21,7 +21,8 @@ planted("EvictsOnRefusal", PrefixCaching, admit=lambda policy, answer, *_: (
 )[1])  # fmt: skip
 planted("EvictsInLongSteps", PrefixCaching, extend=lambda policy, answer, batch, num_tokens: (
     evicts(policy, 99 if num_tokens > 4 and answer is not Refusal.LATER else 0), answer
-)[1])  # fmt: skip
+)[1], guaranteed_steps=lambda policy, steps, batch: min(steps, 5))  # fmt: skip
+planted("FindsTheFirstBlockAlone", PrefixCaching, _match=lambda policy, found, *_: found[:1])
 around("EvictsWhenAdvancing", PrefixCaching, advance=lambda call, policy, *steps: (evicts(policy, 99), call(*steps))[1])
 around("DoesNotPublishAfterSwapIn", PrefixCaching, move=lambda call, policy, *arguments: Paged.move(policy, *arguments))
 planted("ReadsBackFirst", TwoTiers, admit=ordered(moves=lambda ops: ops.moves[::-1]))

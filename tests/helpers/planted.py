@@ -186,6 +186,9 @@ planted("LeaksOnRefusal", admit=lambda policy, answer, *_: (
 planted("LeaksBlockOnRelease", release=lambda policy, *_: policy._pool.free[3:] and policy._pool.free.pop())
 around("ReadsOutputLenInAdmit", admit=lambda call, policy, seqs, _: call(seqs, policy.output_len[seqs[0].request_id]))
 around("GrantsWithoutAllocating", ContiguousMax, extend=always(GRANTED))
+planted("LeaksAReferenceToItsPrefix", release=lambda policy, answer, seq: (
+    policy._pool.share(policy._tables.prefixes.get(seq.registered_prefix, ())[:1])
+))  # fmt: skip
 around("Raises", release=lambda *_: [].pop())
 around("ShrinksABlockLess", shrink=lambda call, policy, seq, count: call(seq, max(count - policy.block_size, 0)))
 around("TakesTwiceThePool", __init__=lambda call, policy, pool, **options: call(

@@ -53,7 +53,7 @@ def pools(model, sizes=((150, 64), (70, 50), (40, 64))):
 @pytest.mark.parametrize(("model", "rule"), CASES)
 def test_policy_keeps_the_contract(model, rule, kind, num_examples, golden):
     make = partial(KINDS[kind], block_size=4, page_rule=rule)
-    keeps_the_contract(golden, f"{model} {rule} {kind}", make, pools(model), num_examples)
+    keeps_the_contract(golden, f"{model} {rule} {kind}", make, pools(model), num_examples, num_golden=2)
 
 
 @pytest.mark.parametrize("kind", ["plain", "caching"])

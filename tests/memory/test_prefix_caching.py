@@ -1,6 +1,9 @@
 """Prefix caching by example: what is found, what is written, and what goes first."""
 
+from functools import partial
+
 import pytest
+from histories import row_of
 from manual_driver import admit, admit_and_prefill, extend, paged, release, sequence
 from refusals import refuses
 
@@ -90,6 +93,7 @@ def test_block_size_must_match_tokens_per_id():
     reported = "block_size 4 does not go with a trace whose ids name 6 tokens"
     refuses(reported, policy().admit, [prompt(0, (1, 2), 12, 6)], 12)
     assert block_contents((1, 2, 3, 4), 2, 8, 4) == [(1, 2), (3, 4)]
+    assert block_contents((5, 6), 16, 27, 4) == [20, 21, 22, 23, 24, 25]
 
 
 def test_hit_beyond_the_chunk_needs_no_free_blocks():
@@ -202,3 +206,40 @@ def test_swapped_in_blocks_replace_their_cached_copies():
     assert (caching.usage().held, caching.usage().cached, caching.usage().free) == (12, 0, 52)
     found(caching, prompt(1, TEXT[:10]))
     assert caching.usage().saved == 8
+
+
+@pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
+def test_what_find_and_fits_say_before_an_admission_is_in_the_golden_row(kind, golden):
+    said = []
+
+    class Asked(kind):
+        def admit(self, seqs, num_tokens):
+            before = self.find(seqs[0], num_tokens), self.fits(seqs[0], num_tokens)
+            answers = super().admit(seqs, num_tokens)
+            said.append((*before, answers))
+            if len(seqs) == 1 and not seqs[0].registered_prefix and answers is not Refusal.LOADING:
+                assert before[1] == isinstance(answers, list)
+            return answers
+
+    golden("histories.csv", f"find and fits of {kind.__name__}", row_of(partial(Asked, block_size=8), said))
+
+
+CORRUPTED = {
+    "children are miscounted": lambda policy, index: setattr(index, "num_kept", 1),
+    "holders are lost": lambda policy, index: index.holder.pop(),
+    "not found by its content": lambda policy, index: setattr(index.holder[0], "content", 0),
+    "blocks and nodes differ": lambda policy, index: index.holder.reverse(),
+    "a hole with nothing behind it": lambda policy, index: (setattr(index.holder[-1], "block", -1), index.holder.pop()),
+    "blocks of the dram were lost": lambda policy, index: policy._hierarchy.tiers[0]._free.pop(),
+    "the dram pins what it does not have": lambda policy, index: policy._hierarchy.tiers[0].pins.add([0]),
+    "an evicted block was not written": lambda policy, index: policy._hierarchy.written.append((0, 0)),
+}
+
+
+@pytest.mark.parametrize("message", CORRUPTED)
+def test_check_notices_what_tables_and_counts_do_not_show(message):
+    caching = TieredCaching(PoolSpec(20, 64, (Tier("dram", 64),)), block_size=4, watermark=0)
+    found(caching, prompt(0, TEXT))
+    CORRUPTED[message](caching, caching._cache.index)
+    with pytest.raises(AssertionError, match=message):
+        caching.check()

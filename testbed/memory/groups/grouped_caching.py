@@ -76,7 +76,6 @@ class GroupedCaching(Grouped):
         return {**asdict(self._counts), "evictions": self._evictions}
 
     def check(self) -> None:
-        super().check()
         self._index.check()
 
     def _contents(self, seq: Sequence) -> list[Content]:
