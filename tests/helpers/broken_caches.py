@@ -1,6 +1,6 @@
 """Prefix caches that break one clause each; most of them only once something was evicted, swapped or loaded."""
 
-from planted import Breaks, around, ordered, planted
+from planted import Breaks, after, around, before, ordered, planted
 from two_tiers import TwoTiers
 
 from testbed.core.slots import Refusal
@@ -16,14 +16,17 @@ def evicts(policy, count):
     policy._pool.evict(min(count, policy._pool.num_parked))
 
 
-planted("EvictsOnRefusal", PrefixCaching, admit=lambda policy, answer, *_: (
-    evicts(policy, answer is Refusal.LATER), answer
-)[1])  # fmt: skip
-planted("EvictsInLongSteps", PrefixCaching, extend=lambda policy, answer, batch, num_tokens: (
-    evicts(policy, 99 if num_tokens > 4 and answer is not Refusal.LATER else 0), answer
-)[1], guaranteed_steps=lambda policy, steps, batch: min(steps, 5))  # fmt: skip
+planted("EvictsOnRefusal", PrefixCaching, admit=after(
+    lambda policy, answer, *_: evicts(policy, answer is Refusal.LATER)
+))  # fmt: skip
+planted("EvictsInLongSteps", PrefixCaching, guaranteed_steps=lambda policy, steps, batch: min(steps, 5), extend=after(
+    lambda policy, answer, batch, num_tokens: evicts(policy, 99 * (num_tokens > 4 and answer is not Refusal.LATER))
+))  # fmt: skip
+planted("EvictsWhileBlocksAreFree", PrefixCaching, extend=after(
+    lambda policy, answer, *_: evicts(policy, answer is not Refusal.LATER and answer.growth.slots > 0)
+))  # fmt: skip
 planted("FindsTheFirstBlockAlone", PrefixCaching, _match=lambda policy, found, *_: found[:1])
-around("EvictsWhenAdvancing", PrefixCaching, advance=lambda call, policy, *steps: (evicts(policy, 99), call(*steps))[1])
+around("EvictsWhenAdvancing", PrefixCaching, advance=before(lambda policy, *_: evicts(policy, 99)))
 around("DoesNotPublishAfterSwapIn", PrefixCaching, move=lambda call, policy, *arguments: Paged.move(policy, *arguments))
 planted("ReadsBackFirst", TwoTiers, admit=ordered(moves=lambda ops: ops.moves[::-1]))
 
@@ -72,16 +75,6 @@ class HitsEvictedBlocks(Breaks, PrefixCaching):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
         self._pool.index = KeepingIndex(self._pool.num_blocks)
-
-
-class EvictsWhileBlocksAreFree(Breaks, PrefixCaching):
-    """Decoding evicts while blocks are free."""
-
-    def extend(self, batch, num_tokens):
-        free = len(self._pool.free)
-        answer = super().extend(batch, num_tokens)
-        evicts(self, len(self._pool.free) < free)
-        return answer
 
 
 class Unpinned(PinnedPool):

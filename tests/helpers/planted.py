@@ -17,6 +17,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
 BROKEN = {}
+RANDOM = Random(0)
 
 
 class Breaks:
@@ -52,6 +53,20 @@ def around(name, base=Paged, **methods):
         return lambda self, *arguments, **options: method(partial(call, self), self, *arguments, **options)
 
     type(name, (Breaks, base), {call: calling(getattr(base, call), method) for call, method in methods.items()})
+
+
+def after(act):
+    """The answer is the same, but something happens behind it."""
+    return lambda policy, answer, *arguments: (act(policy, answer, *arguments), answer)[1]
+
+
+def before(act):
+    """The same, but something happens ahead of the call."""
+    return lambda call, policy, *arguments: (act(policy, *arguments), call(*arguments))[1]
+
+
+def fail(*_):
+    raise AssertionError("something is wrong")
 
 
 def instead(wrong, other):
@@ -100,6 +115,11 @@ def copied(change):
 def stored(change):
     """All transfers in the background are changed."""
     return lambda policy, ops: ops._replace(background=tuple(map(change, ops.background)))
+
+
+def leak(policy, least):
+    if len(policy._pool.free) >= least:
+        policy._pool.free.pop()
 
 
 def without_growth_of_copies(answer):
@@ -180,15 +200,26 @@ planted(
 planted("NamesTransfersAlike", TieredCaching, background=stored(fields(move_id=1)))
 planted("StoresFromSlot0", TieredCaching, background=stored(fields(move=lambda one: copied(fields(src=0))(one.move))))
 planted("StoresToSlot0", TieredCaching, background=stored(fields(move=lambda one: copied(fields(dst=0))(one.move))))
-planted("LeaksOnRefusal", admit=lambda policy, answer, *_: (
-    answer if answer is not Refusal.LATER or not policy._pool.free else [policy._pool.free.pop(), answer][1]
+planted("LeaksOnRefusal", admit=after(lambda policy, answer, *_: answer is Refusal.LATER and leak(policy, 1)))
+planted("LeaksBlockOnRelease", release=after(lambda policy, *_: leak(policy, 4)))
+planted("LeaksAReferenceToItsPrefix", release=after(
+    lambda policy, _, seq: policy._pool.share(policy._tables.prefixes.get(seq.registered_prefix, ())[:1])
 ))  # fmt: skip
-planted("LeaksBlockOnRelease", release=lambda policy, *_: policy._pool.free[3:] and policy._pool.free.pop())
+planted("FindsStatesTooEarly", GroupedCaching, publish=after(lambda policy, *_: policy._unready.clear()))
+around("SharesPartialBlock", _allocate_tables=lambda call, policy, seqs, *found: (
+    after(lambda *_: [policy._tables.fork(seqs[0], seq) for seq in seqs[1:]])(policy, call(seqs[:1], *found))
+))  # fmt: skip
+around("SeatsHalf", admit=lambda call, policy, seqs, num_tokens: (  # of a group that comes back
+    answers if isinstance(answers := call(seqs[: -(-len(seqs) // 2)], num_tokens), Refusal)
+    else answers + [GRANTED] * (len(seqs) // 2)
+))  # fmt: skip
+around("AllocatesAtRandom", admit=before(lambda policy, *_: RANDOM.shuffle(policy._pool.free)))
+around("WritesWhereOthersRead", extend=before(
+    lambda policy, batch, _: [index.tails.clear() for index in batch.indexes.values()]
+))  # fmt: skip
+around("FailsTheCheck", check=fail)
 around("ReadsOutputLenInAdmit", admit=lambda call, policy, seqs, _: call(seqs, policy.output_len[seqs[0].request_id]))
 around("GrantsWithoutAllocating", ContiguousMax, extend=always(GRANTED))
-planted("LeaksAReferenceToItsPrefix", release=lambda policy, answer, seq: (
-    policy._pool.share(policy._tables.prefixes.get(seq.registered_prefix, ())[:1])
-))  # fmt: skip
 around("Raises", release=lambda *_: [].pop())
 around("ShrinksABlockLess", shrink=lambda call, policy, seq, count: call(seq, max(count - policy.block_size, 0)))
 around("TakesTwiceThePool", __init__=lambda call, policy, pool, **options: call(
@@ -210,19 +241,6 @@ type("DeclaresMoves", (Breaks, ContiguousMax), {"moves_tiers": True})
 type("DoesNotDeclareThatItShares", (Breaks, Paged), {"shares": False})
 
 
-class FailsTheCheck(Breaks, Paged):
-    def check(self):
-        raise AssertionError("something is wrong")
-
-
-class SharesPartialBlock(Breaks, Paged):
-    def _allocate_tables(self, seqs, num_tokens, found):
-        blocks = super()._allocate_tables(seqs[:1], num_tokens, found)
-        for seq in seqs[1:]:
-            self._tables.fork(seqs[0], seq)
-        return blocks
-
-
 class RefusalDependsOnCallCount(Breaks, Paged):
     requested = 0
 
@@ -239,14 +257,6 @@ class AllocatesBlockTwice(Breaks, Paged):
         if len(self._pool.free) < len(before):
             self._pool.free[-1:] = [before[-1]]
         return answer
-
-
-class AllocatesAtRandom(Breaks, Paged):
-    random = Random(0)
-
-    def admit(self, seqs, num_tokens):
-        self.random.shuffle(self._pool.free)
-        return super().admit(seqs, num_tokens)
 
 
 class LeaksHostBlocksOnSwapIn(Breaks, Paged):
@@ -267,23 +277,6 @@ class AllocatesHostBlockTwice(Breaks, Paged):
         if tier == HOST and isinstance(answer, Grant) and not free:
             free.append(answer.ops.moves[0].copies[-1].dst // self.block_size)
         return answer
-
-
-class SeatsHalf(Breaks, Paged):
-    """Only the first half of a group that comes back gets slots."""
-
-    def admit(self, seqs, num_tokens):
-        answers = super().admit(seqs[: -(-len(seqs) // 2)], num_tokens)
-        return answers if isinstance(answers, Refusal) else answers + [GRANTED] * (len(seqs) - len(answers))
-
-
-class WritesWhereOthersRead(Breaks, Paged):
-    """No shared block is copied before it is written."""
-
-    def extend(self, batch, num_tokens):
-        for index in batch.indexes.values():
-            index.tails.clear()
-        return super().extend(batch, num_tokens)
 
 
 class PromisesACopy(Breaks, Paged):
@@ -323,9 +316,3 @@ class GivesBackTooEarly(Breaks, Grouped):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
         self.pages = Hasty(pool.num_slots * pool.num_layers, pool.groups, block_size)
-
-
-class FindsStatesTooEarly(Breaks, GroupedCaching):
-    def publish(self, seq, num_tokens):
-        super().publish(seq, num_tokens)
-        self._unready.clear()

@@ -5,7 +5,6 @@ from manual_driver import admit, admit_and_prefill, extend, fork, paged, release
 
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence
-from testbed.core.slots import DEVICE, HOST, Refusal
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -53,14 +52,6 @@ def test_prompt_without_ids_is_cached_for_its_sequence_only():
     assert policy.counters()["prompts"] == 0  # nobody could have found anything
 
 
-def test_only_full_stored_blocks_are_cached_until_eviction():
-    policy, seq = preempted(3, 12)
-    assert policy.usage().cached == 12
-    admit_and_prefill(policy, [large := sequence(1, 60)], 60)
-    release(policy, large)
-    assert found_again(policy, seq, 16) == 4  # the end went first
-
-
 def test_generated_blocks_of_finished_sequences_are_not_hit():
     policy = caching()
     admit_and_prefill(policy, [seq := sequence(0, 4, prompt_ids=TEXT[:4])], 4)
@@ -80,18 +71,6 @@ def test_samples_publish_only_their_prompt():
         preempt(policy, seq)
     assert policy.usage().cached == 8
     policy.check()
-
-
-def test_swap_out_and_swap_in_keep_generated_blocks_cached():
-    policy = caching()
-    admit_and_prefill(policy, [seq := sequence(0, 8, prompt_ids=TEXT[:8])], 8)
-    extend(policy, [seq], 8)
-    policy.move([seq], HOST)
-    assert policy.usage().cached == 8
-    policy.move([seq], DEVICE)
-    policy.publish(seq, seq.num_stored)
-    preempt(policy, seq)
-    assert found_again(policy, seq, 17) == 16
 
 
 def cache(num_blocks, **options):
@@ -156,15 +135,3 @@ def test_a_found_block_leaves_the_queue_and_comes_back_at_its_end():
     policy.release(seq)
     admitted(policy, 3, 6, 7, 8, 9)  # what was never used and (3, 4) come before (1, 2)
     assert (found(policy, 3, 4, 9), found(policy, 1, 2, 9)) == (0, 2)
-
-
-@pytest.mark.parametrize("num_tokens", [5, 7, 9])
-def test_fits_says_what_admit_would_and_changes_nothing(num_tokens):
-    policy = cache(4)
-    seq, _ = admitted(policy, 0, 1, 2, 3, 4)
-    policy.release(seq)
-    before = policy.usage()
-    other = Sequence(1, Incoming(1, 0, num_tokens, prompt_ids=(1, 2, *range(10, 8 + num_tokens))))
-    fits = policy.fits(other, num_tokens)
-    assert policy.usage() == before
-    assert fits == (not isinstance(policy.admit([other], num_tokens), Refusal))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
 
 from testbed.core.request import Request
-from testbed.core.sequence import Batch, Sequence, disband, passing_batch
+from testbed.core.sequence import Batch, Sequence, passing_batch
 from testbed.core.slots import GRANTED, Copy, Grant, Refusal
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
@@ -14,14 +14,6 @@ from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import Mixed2023, MixedPrefill
 from testbed.sched.preemption import Recompute
-
-
-def possible_steps(policy, seqs):
-    """How many single steps these sequences can go on for."""
-    steps = 0
-    while not isinstance(extend(policy, seqs, 1), Refusal):
-        steps += 1
-    return steps
 
 
 def test_request_larger_than_the_pool_is_never_admitted():
@@ -78,21 +70,6 @@ def test_preempted_group_leaves_no_pending_copies():
     assert len(policy.extend(batch, 1).ops.copies) == 1
     batch.extend(1)
     assert policy.table(parent)[-1] != policy.table(child)[-1]
-
-
-@pytest.mark.parametrize("lengths", [(4,), (3, 5), (8, 8, 8), (1, 2, 3, 4), (7, 9)])
-@pytest.mark.parametrize("num_blocks", [6, 7, 13])
-def test_guaranteed_steps_never_exceed_possible_steps(lengths, num_blocks):
-    """At most the steps that there are, at least the whole rounds that every sequence has a block for."""
-    policy, seqs = paged(num_blocks), [sequence(i, length) for i, length in enumerate(lengths)]
-    for seq in seqs:
-        admit_and_prefill(policy, [seq], seq.prompt_len)
-    batch = passing_batch(seqs)
-    promised, free = policy.guaranteed_steps(batch), policy.usage().free // 4
-    disband(batch)
-    found = possible_steps(policy, seqs)
-    assert promised <= found
-    assert promised >= free // len(seqs) * 4
 
 
 def test_replaced_beam_frees_its_last_blocks():

@@ -8,7 +8,7 @@ from manual_driver import admit, admit_and_prefill, extend, paged, release, sequ
 from refusals import refuses
 
 from testbed.core.errors import OracleError
-from testbed.core.slots import DEVICE, HOST, Refusal
+from testbed.core.slots import Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier, UnsupportedError, host
 from testbed.memory.prefix_cache.eviction.belady import Belady
@@ -81,12 +81,6 @@ def test_one_id_can_stand_for_sixteen_tokens(size):
     found(caching, prompt(0, (5, 6), 32, 16))
     assert found(caching, prompt(1, (5, 7), 32, 16)) == 16
     assert found(caching, prompt(2, (6, 5), 16, 16)) == 0
-
-
-def test_partial_last_id_is_shared_in_full_blocks():
-    caching = policy()
-    found(caching, prompt(0, (5, 6), 27, 16))
-    assert found(caching, prompt(1, (5, 6), 27, 16)) == 24
 
 
 def test_block_size_must_match_tokens_per_id():
@@ -173,39 +167,6 @@ def test_watermark_applies_to_evictable_blocks_too():
     assert admit(caching, [prompt(2, tuple(range(32)))], 32) is Refusal.LATER
     assert admit(caching, [sequence(2, 32)], 32) is Refusal.LATER  # nor for content that nobody else has
     assert not isinstance(admit(caching, [prompt(3, tuple(range(28)))], 28), Refusal)
-
-
-def test_block_with_an_evicted_duplicate_is_published():
-    """Two prompts alike are admitted before either is computed, so each has blocks of its own; the first one leaves."""
-    caching, first, second, other = (
-        paged(6, PrefixCaching),
-        *(prompt(i, TEXT[:8]) for i in range(2)),
-        prompt(2, tuple(range(17))),
-    )
-    for seq in (first, second):
-        admit(caching, [seq], 8)
-    for seq in (first, second):
-        caching.publish(seq, 4)
-    release(caching, first)
-    found(caching, other, 16)
-    release(caching, other)
-    assert caching.counters()["evictions"] == 1
-    caching.publish(second, 8)
-    caching.check()
-    assert found(caching, prompt(3, TEXT[:9])) == 8
-
-
-def test_swapped_in_blocks_replace_their_cached_copies():
-    caching, seq = policy(), prompt(0, TEXT[:10])
-    found(caching, seq)
-    caching.move([seq], HOST)
-    assert (caching.usage().held, caching.usage().cached) == (0, 8)
-    caching.move([seq], DEVICE)
-    caching.publish(seq, 10)
-    caching.check()
-    assert (caching.usage().held, caching.usage().cached, caching.usage().free) == (12, 0, 52)
-    found(caching, prompt(1, TEXT[:10]))
-    assert caching.usage().saved == 8
 
 
 @pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
