@@ -1,11 +1,35 @@
-"""Options of the whole suite."""
+"""Options of the whole suite, and golden rows."""
 
+import csv
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # An example may take long on a machine that is busy, which says nothing of the code.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
+GOLDEN = Path(__file__).with_name("golden")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.csv from this run")
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.csv from this run (-n 0)")
+
+
+@pytest.fixture
+def golden(request):
+    """Asserts that the row of a case in a file of tests/golden is this one, or writes it there."""
+
+    def check(file, case, row):
+        with (GOLDEN / file).open(newline="") as lines:
+            rows = {one["case"]: one for one in csv.DictReader(lines)}
+        found = {"case": case, **{name: str(value) for name, value in row.items()}}
+        if request.config.getoption("--update-golden"):
+            rows[case] = found
+            with (GOLDEN / file).open("w", newline="") as lines:
+                writer = csv.DictWriter(lines, found)
+                writer.writeheader()
+                writer.writerows(rows.values())
+        assert rows.get(case) == found
+
+    return check

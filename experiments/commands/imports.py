@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import KINDS, model_of
+from testbed.core.hf_config import model_of, types
 from testbed.core.renamed import kinds
 from testbed.cost.sections import check_profile, dump
 from testbed.experiments.commands.terminal import Parser, above_zero, at_least_one
@@ -44,7 +44,7 @@ def import_lengths(argv: list[str]) -> None:
 def import_model(argv: list[str]) -> None:
     """Write the model file and print its size."""
     this = Parser("import-model", "Converts the shape in a Hugging Face config.json to a model of the testbed.")
-    this.add_argument("config", type=Path, metavar="CONFIG", help=f"config.json of {', '.join(KINDS)}")
+    this.add_argument("config", type=Path, metavar="CONFIG", help=f"config.json of {', '.join(types()['supported'])}")
     this.add_argument("--name", help="the model's name (default: the file's name for it, else its folder)")
     this.add_argument("--out", type=Path, metavar="FILE", help="default: model/NAME.yaml")
     options = this.parse_args(argv)

@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
 def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
     """Name, class and first comment line of a group's YAML files; for a model, its shape's source."""
     if group == "model":
-        yield from ((name, MODEL_CLASS, shipped(name).about) for name in model_names())
+        yield from ((name, MODEL_CLASS, shipped(name)["about"]) for name in model_names())
     for name, path in files_of(group, folders).items():
         if not name.startswith(HIDDEN):
             yield described(path)

@@ -99,7 +99,7 @@ def register_models() -> None:
     """Register every shipped shape in Hydra's store as the group `model`; launchers pass the store to workers."""
     for name in model_names():
         ConfigStore.instance().store(
-            name=name, node={**CHOICES, **shipped(name).shape}, group="model", provider="testbed.core.models"
+            name=name, node={**CHOICES, **shipped(name)["shape"]}, group="model", provider="testbed.core.models"
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from testbed.contract.token_memory import TokenMemory
-from testbed.core.slots import Extent, Ops
+from testbed.core.slots import DEVICE, Extent, Ops
 from testbed.kernels.engine.layout import Ints, Pools, Tables
 from testbed.kernels.engine.ragged import Ragged, TokenBuffers
 from testbed.memory.policy import PoolSpec
@@ -112,7 +112,7 @@ class SlotChecker(NoSlotChecker):
             rows = (gone[:, None] * heads + np.arange(heads)).ravel()  # whole blocks or extents: any order
             self.pools.all_rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = self.pools.nan
             for slot in gone.tolist():
-                self.memory.device.pop(slot, None)
+                self.memory.tiers[DEVICE].pop(slot, None)
         self._owned = owned
 
     def _ids(self, seq_id: int) -> list[int]:
@@ -125,7 +125,7 @@ class SlotChecker(NoSlotChecker):
         return slots
 
     def _check_read(self, seq_id: int, slots: list[int], ids: list[int]) -> None:
-        found = [self.memory.device.get(slot) for slot in slots]
+        found = self.memory.read(slots)
         if found == ids[: len(slots)]:
             return
         at = next(i for i, (is_there, expected) in enumerate(zip(found, ids, strict=False)) if is_there != expected)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from testbed.contract.clauses import check_answer, check_ops
+from testbed.contract.clauses import check_answer, check_ops, require
 from testbed.contract.questions import PolicyFactory, Questions
 from testbed.contract.witness import Write
 from testbed.core.request import Incoming
@@ -85,28 +85,36 @@ class Moves:
 
     def _place(self, seq: Sequence, start: int, end: int) -> None:
         """The tokens from `start` to `end`, if any, run in this plan; a later admission may find them."""
-        if start == end:
-            return
-        self._plan.append(Write(seq, start, end - start))
-        self.policy.publish(seq, end)
-        self.witness.publish(seq, end)
-        self._published()
+        if start < end:
+            self._plan.append(Write(seq, start, end - start))
+            self._publish(seq, end)
 
-    def _published(self) -> None:
+    def _publish(self, seq: Sequence, num_tokens: int) -> None:
+        self.policy.publish(seq, num_tokens)
+        self.witness.publish(seq, num_tokens)
         if self.policy.caches_prefixes:
             self.questions.refused = None
 
     def run_plan(self) -> None:
-        """The plan runs; then every group whose prompt is computed is forked, and the next plan begins."""
+        """The plan runs; then every group whose prompt is computed is forked, and transfers may begin."""
         if self._plan:
             self._compute()
         if self.policy.moves_in_background:
-            self.questions.background()
+            ops = self.policy.background()
+            self.questions.answers.append(ops)
+            check_ops("background()", ops)
+            only = not (ops.copies or ops.moves)
+            require(10, only, f"background() orders {ops}: it begins transfers in the background alone")
+            self.witness.memory.perform(ops)
 
     def land(self, pick: int) -> None:
         """One of the transfers that are on their way ends."""
         if on_way := list(self.witness.memory.in_transit):
-            self.questions.land(on_way[pick % len(on_way)])
+            move_id = on_way[pick % len(on_way)]
+            self.questions.log.append(f"landed({move_id})")
+            self.witness.memory.land(move_id)
+            self.policy.landed(move_id)
+            self.questions.refused = None
 
     def _compute(self) -> None:
         self.questions.log.append("the plan runs")
@@ -193,10 +201,7 @@ class Moves:
                 self.witness.removed(seq)
             else:
                 self.witness.entered(seq, 0)
-                self.policy.publish(seq, seq.num_stored)
-                self.witness.publish(seq, seq.num_stored)
-        if tier == DEVICE:
-            self._published()
+                self._publish(seq, seq.num_stored)
 
     def shrink(self, group: Group, num_tokens: int) -> None:
         """It gives its last slots back, but for the first, and will compute what they stored again."""

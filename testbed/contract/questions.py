@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import TypeVar
 
-from testbed.contract.clauses import check_answer, check_answers, check_ops, pool_of, require, state_of
+from testbed.contract.clauses import check_answer, check_answers, pool_of, require, state_of
 from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
 from testbed.core.request import Incoming
@@ -57,14 +57,21 @@ class Questions:
 
     def admit(self, seqs: list[Sequence], num_tokens: int, most: int, note: str) -> Answers:
         """First slots for num_tokens of their `most` tokens each: clauses 1, 2, 3, 8 and 10."""
-        name = f"admit({seqs}, {num_tokens}){note}"
-        first, tables = seqs[0], self.witness.tables()
-        certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, tables)
-        answers = self._ask(name, lambda policy: policy.admit(seqs, num_tokens))
+        name, first = f"admit({seqs}, {num_tokens}){note}", seqs[0]
+        certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, self.witness.tables())
+
+        def ask(policy: MemoryPolicy) -> Answers:
+            return policy.admit(seqs, num_tokens)
+
+        answers = self._ask(name, ask)
         check_answers(name, answers, len(seqs))
         if isinstance(answers, Refusal):
             if self.thorough:
-                self._check_never(name, answers, lambda policy: policy.admit(seqs, num_tokens))
+                self.refused, fresh = (name, ask), ask(self.fresh())
+                if answers is Refusal.NEVER:
+                    require(3, fresh is Refusal.NEVER, f"{name} answered NEVER, but an empty pool has the slots")
+                refuses = f"{name} answered {answers.name}, but an empty pool refuses too"
+                require(3, answers is Refusal.NEVER or not isinstance(fresh, Refusal), refuses)
             return answers
         found = answers[0].num_cached
         for seq, grant in zip(seqs, answers, strict=True):
@@ -86,21 +93,6 @@ class Questions:
             return False
         self._perform([answer])
         return True
-
-    def background(self) -> None:
-        """A plan begins: the policy may begin transfers."""
-        ops = self.policy.background()
-        self.answers.append(ops)
-        check_ops("background()", ops)
-        only = not (ops.copies or ops.moves)
-        require(10, only, f"background() orders {ops}: it begins transfers in the background alone")
-        self.witness.memory.perform(ops)
-
-    def land(self, move_id: int) -> None:
-        self.log.append(f"landed({move_id})")
-        self.witness.memory.land(move_id)
-        self.policy.landed(move_id)
-        self.refused = None
 
     def extend(self, batch: Batch, num_tokens: int) -> Answer:
         """More slots for all members: clauses 1, 2, 6, 7 and 10."""
@@ -166,14 +158,6 @@ class Questions:
             require(1, state_of(self.policy, seqs) == before, f"{name} was refused and changed the policy's state")
             require(2, isinstance(ask(self.policy), Refusal), f"{name} was refused, and granted when repeated")
         return answer
-
-    def _check_never(self, name: str, answer: Refusal, ask: Question) -> None:
-        fresh = ask(self.fresh())
-        if answer is Refusal.NEVER:
-            require(3, fresh is Refusal.NEVER, f"{name} answered NEVER, but an empty pool has the slots")
-        else:
-            require(3, not isinstance(fresh, Refusal), f"{name} answered {answer.name}, but an empty pool refuses too")
-        self.refused = name, ask
 
     def _perform(self, grants: list[Grant]) -> None:
         for grant in grants:

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Any, TypeVar
 
-from testbed.contract.clauses import ClauseBroken, check_all_returned, check_traits, overrides
+from testbed.contract.clauses import TRAITS, ClauseBroken, overrides, require
 from testbed.contract.histories import Act, Admit, Call, Histories
 from testbed.contract.moves import Group, Moves
 from testbed.contract.questions import PolicyFactory, check_max_seq_len
@@ -53,12 +53,13 @@ class Harness(Moves):
     def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool = True) -> None:
         super().__init__(factory, pool, thorough)
         self._max_len = pool.max_len
-        self._num_requests = self._num_seqs = 0
 
     def run(self, calls: Iterable[Call]) -> list[object]:
         """Carry out all calls, then release everything; the visible history, for clause 9."""
         try:
-            check_traits(self.policy)
+            for trait, method in TRAITS.items():
+                kept = not getattr(self.policy, trait) or overrides(self.policy, method)
+                require(10, kept, f"declares {trait} = True, but does not define {method}()")
             for call in calls:
                 self._carry_out(call)
                 self.questions.check()
@@ -69,7 +70,9 @@ class Harness(Moves):
             while self.witness.memory.in_transit:
                 self.land(0)
                 self.questions.check()
-            check_all_returned(self.policy.usage(), len(self.witness.pinned))
+            used = self.policy.usage()
+            returned = used.held == used.allocated == len(self.witness.pinned) + used.saved
+            require(4, returned, f"{used} though everything is released")
         except ClauseBroken:
             raise
         except Exception as error:
@@ -78,13 +81,13 @@ class Harness(Moves):
         return self.questions.answers
 
     def _carry_out(self, call: Call) -> None:
-        if not (isinstance(call, Admit) or (isinstance(call, Act) and call.verb in SAME_PLAN)):
+        if isinstance(call, Act) and call.verb not in SAME_PLAN:
             self.run_plan()
         match call:
             case Admit():
                 self._admit_new(call)
             case Act("register", _, num_tokens):
-                if num_tokens and not self._num_requests and overrides(self.policy, "register_prefix"):
+                if num_tokens and not self.questions.lengths and overrides(self.policy, "register_prefix"):
                     self.questions.register(num_tokens)
             case Act("flood"):
                 self._flood()
@@ -101,16 +104,15 @@ class Harness(Moves):
     def _admit_new(self, call: Admit) -> bool:
         registered_prefix = self.questions.registered_prefix if call.provided else 0
         prompt_len = max(call.prompt_len, registered_prefix)
-        ids = range(self._num_seqs, self._num_seqs + call.num_seqs)
-        prompt = self.witness.stories.tell(list(ids), call, prompt_len, registered_prefix)
+        first, request_id = len(self.witness.tokens), len(self.questions.lengths)
+        ids = list(range(first, first + call.num_seqs))
+        prompt = self.witness.stories.tell(ids, call, prompt_len, registered_prefix)
         request = Incoming(
-            self._num_requests, 0, prompt_len, call.num_seqs, registered_prefix=registered_prefix, prompt_ids=prompt
+            request_id, 0, prompt_len, call.num_seqs, registered_prefix=registered_prefix, prompt_ids=prompt
         )
-        self._num_requests += 1
-        self._num_seqs += call.num_seqs
         final_len = min(prompt_len + call.output_len, self._max_len)
         group = Group(request, [Sequence(i, request) for i in ids], final_len, prompt_len)
-        self.questions.lengths[request.request_id] = final_len - prompt_len
+        self.questions.lengths[request_id] = final_len - prompt_len
         self.witness.tokens.update((seq.seq_id, list(prompt)) for seq in group.sequences)
         group.note = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
         if call.waits:
@@ -120,7 +122,7 @@ class Harness(Moves):
         if self.questions.thorough and not registered_prefix:
             check_max_seq_len(self.questions.fresh(), request, group.final_len)
         if admitted:
-            self.groups[request.request_id] = group
+            self.groups[request_id] = group
         return admitted
 
     def _flood(self) -> None:
@@ -137,13 +139,12 @@ def broken_by(make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: boo
     harness = Harness(lambda: make(pool), pool)
     try:
         history = harness.run(calls)
-        if not twice or history == Harness(lambda: make(pool), pool, thorough=False).run(calls):
-            return None
-        broken = ClauseBroken(9, "the same calls gave different answers or tables")
-    except ClauseBroken as error:
-        broken = error
-    broken.calls = [str(pool), *harness.questions.log]
-    return broken
+        same = not twice or history == Harness(lambda: make(pool), pool, thorough=False).run(calls)
+        require(9, same, "the same calls gave different answers or tables")
+    except ClauseBroken as broken:
+        broken.calls = [str(pool), *harness.questions.log]
+        return broken
+    return None
 
 
 def check_policy(
@@ -173,33 +174,10 @@ def shrunk(make: MakePolicy, pool: PoolSpec, calls: list[Call], broken: ClauseBr
     """The same clause, broken by the shortest calls that so many tries find."""
 
     def fails(candidate: list[Call]) -> bool:
-        nonlocal broken
         found = broken_by(make, pool, candidate, twice=broken.clause == 9)
-        if found is None or found.clause != broken.clause:
-            return False
-        broken = found
-        return True
+        return found is not None and found.clause == broken.clause
 
-    shortest(calls, fails)
-    return broken
-
-
-def shortest(
-    calls: list[C],
-    fails: Callable[[list[C]], bool],
-    fewer: Callable[[list[C]], Iterator[list[C]]] | None = None,
-    max_tries: int = MAX_TRIES,
-) -> list[C]:
-    """The shortest calls that so many tries find and that still fail; `fewer` yields candidates a step smaller."""
-    step = fewer or smaller
-    candidates = step(calls)
-    for _ in range(max_tries):
-        candidate = next(candidates, None)
-        if candidate is None:
-            break
-        if fails(candidate):
-            calls, candidates = candidate, step(candidate)
-    return calls
+    return broken_by(make, pool, shortest(calls, fails)) or broken
 
 
 def without_runs(items: list[C]) -> Iterator[list[C]]:
@@ -219,3 +197,20 @@ def smaller(calls: list[C]) -> Iterator[list[C]]:
                 if least <= less < value:
                     changed: dict[str, Any] = {field.name: type(value)(less)}
                     yield [*calls[:i], replace(call, **changed), *calls[i + 1 :]]
+
+
+def shortest(
+    calls: list[C],
+    fails: Callable[[list[C]], bool],
+    fewer: Callable[[list[C]], Iterator[list[C]]] = smaller,
+    max_tries: int = MAX_TRIES,
+) -> list[C]:
+    """The shortest calls that so many tries find and that still fail; `fewer` yields candidates a step smaller."""
+    candidates = fewer(calls)
+    for _ in range(max_tries):
+        candidate = next(candidates, None)
+        if candidate is None:
+            break
+        if fails(candidate):
+            calls, candidates = candidate, fewer(candidate)
+    return calls

@@ -1,14 +1,14 @@
 """A memory that stores tokens, tier by tier; the tokens of prompts, and what must be found of them (clause 8)."""
 
 from collections.abc import Hashable, Iterable
-from itertools import count
+from itertools import count, islice
 
-from testbed.contract.clauses import require
+from testbed.contract.clauses import require, slots_of
 from testbed.contract.histories import Admit
-from testbed.core.slots import DEVICE, Copy, Extent, Move, Ops
+from testbed.core.slots import DEVICE, Extent, Move, Ops
 from testbed.memory.policy import PoolSpec
 
-Slots = dict[int, Hashable]
+Contents = list[Hashable]
 Tables = dict[int, list[int]]
 PREFIX = 2  # the story of a registered prefix; 0 and 1 are those of requests
 
@@ -18,23 +18,15 @@ class TokenMemory:
 
     def __init__(self, pool: PoolSpec) -> None:
         self.num_slots = {DEVICE: pool.num_slots, **{tier.name: tier.num_slots for tier in pool.tiers}}
-        self.tiers: dict[str, Slots] = {name: {} for name in self.num_slots}
-        self.in_transit: dict[int, tuple[Move, Slots, Slots]] = {}
-
-    @property
-    def device(self) -> Slots:
-        return self.tiers[DEVICE]
+        self.tiers: dict[str, dict[int, Hashable]] = {name: {} for name in self.num_slots}
+        self.in_transit: dict[int, tuple[Move, Contents, Contents]] = {}
 
     def perform(self, ops: Ops) -> None:
         """Carry out all moves between tiers and all copies; each reads its sources before it overwrites anything."""
-        for source, target, copies in (*ops.moves, Move(DEVICE, DEVICE, ops.copies)):
-            self._check_inside(source, [Extent(copy.src, copy.length) for copy in copies])
-            self._check_inside(target, [Extent(copy.dst, copy.length) for copy in copies])
-            self._copy(self.tiers[source], self.tiers[target], copies)
+        for move in (*ops.moves, Move(DEVICE, DEVICE, ops.copies)):
+            self._carry_out(move, self._ends(move)[0])
         for move_id, move in ops.background:
             require(12, move_id not in self.in_transit, f"two transfers in the background have the id {move_id}")
-            self._check_inside(move.source, [Extent(copy.src, copy.length) for copy in move.copies])
-            self._check_inside(move.target, [Extent(copy.dst, copy.length) for copy in move.copies])
             self.in_transit[move_id] = (move, *self._ends(move))
 
     def land(self, move_id: int) -> None:
@@ -44,26 +36,29 @@ class TokenMemory:
         now_read, now_written = self._ends(move)
         require(12, now_read == read, f"what {name} reads was written before it has landed")
         require(12, now_written == written, f"{name}: its target was written by another call before it has landed")
-        self._copy(self.tiers[move.source], self.tiers[move.target], move.copies)
+        self._carry_out(move, read)
 
-    def _ends(self, move: Move) -> tuple[Slots, Slots]:
-        source, target = self.tiers[move.source], self.tiers[move.target]
-        pairs = [(src + i, dst + i) for src, dst, length in move.copies for i in range(length)]
-        return {src: source.get(src) for src, _ in pairs}, {dst: target.get(dst) for _, dst in pairs}
+    def read(self, slots: Iterable[int], tier: str = DEVICE) -> Contents:
+        return [self.tiers[tier].get(slot) for slot in slots]
 
-    def write(self, slots: Iterable[int], tokens: Iterable[Hashable]) -> None:
-        self.device.update(zip(slots, tokens, strict=True))
+    def write(self, slots: Iterable[int], contents: Iterable[Hashable], tier: str = DEVICE) -> None:
+        self.tiers[tier].update(zip(slots, contents, strict=True))
 
-    def _check_inside(self, tier: str, extents: list[Extent]) -> None:
-        given = self.num_slots.get(tier, 0)
+    def _carry_out(self, move: Move, contents: Contents) -> None:
+        self.write(slots_of(Extent(copy.dst, copy.length) for copy in move.copies), contents, move.target)
+
+    def _ends(self, move: Move) -> tuple[Contents, Contents]:
+        """What a move reads, and what it overwrites."""
+        read = self._inside(move.source, [Extent(copy.src, copy.length) for copy in move.copies])
+        return read, self._inside(move.target, [Extent(copy.dst, copy.length) for copy in move.copies])
+
+    def _inside(self, tier: str, extents: list[Extent]) -> Contents:
         require(4, tier in self.num_slots, f"ops name the tier {tier}; there are {', '.join(self.num_slots)}")
+        given = self.num_slots[tier]
         for start, length in extents:
             inside = start + length <= given
             require(4, inside, f"ops reach slots {start} to {start + length} of the {tier}; {given} were given")
-
-    def _copy(self, source: Slots, target: Slots, copies: Iterable[Copy]) -> None:
-        pairs = [(dst + i, source.get(src + i)) for src, dst, length in copies for i in range(length)]
-        target.update(pairs)
+        return self.read(slots_of(extents), tier)
 
 
 class Stories:
@@ -74,36 +69,27 @@ class Stories:
     that was published when no other had an equal one.
     """
 
-    def __init__(self, block_size: int | None) -> None:
-        self._block_size = block_size  # None: no block is certain to be found
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
         self._announced: dict[int, tuple[int, int]] = {}
         self._declared: dict[int, int] = {}
         self._findable: dict[tuple[int, int], int] = {}
-        self._fresh = count()
+        self.fresh = count()
 
     def tell(self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int) -> tuple[int, ...]:
         """The prompt of these new sequences, which begins with a registered prefix of `prefix` tokens, if any."""
         story, shared = (PREFIX, prefix) if prefix else (call.story, min(call.shared, prompt_len))
         for seq_id in seq_ids:
             self._announced[seq_id] = story, 0 if prefix else shared
-        return (*story_tokens(story, shared), *(self.fresh() for _ in range(prompt_len - shared)))
-
-    def fresh(self) -> int:
-        return next(self._fresh)
+        return (*story_tokens(story, shared), *islice(self.fresh, prompt_len - shared))
 
     def entered(self, seq_id: int, num_cached: int) -> None:
         self._declared[seq_id] = num_cached
 
-    def removed(self, seq_id: int) -> None:
-        self._declared.pop(seq_id, None)
-
     def publish(self, seq_id: int, num_tokens: int, tables: Tables) -> None:
         """The first num_tokens tokens are declared: its new blocks become findable unless equal ones may be."""
-        size = self._block_size
-        before = self._declared[seq_id]
+        size, before = self._block_size, self._declared[seq_id]
         self._declared[seq_id] = max(before, num_tokens)
-        if size is None:
-            return
         story, shared = self._announced[seq_id]
         for i in range(before // size, min(shared, num_tokens) // size):
             slot = tables[seq_id][i * size]
@@ -112,14 +98,11 @@ class Stories:
 
     def certain_hit(self, seq_id: int, prompt_len: int, tables: Tables) -> int:
         """Tokens of a prompt that must be found now, its last one aside."""
-        size = self._block_size
-        if size is None:
-            return 0
+        size, found = self._block_size, 0
         story, shared = self._announced[seq_id]
-        found = 0
         while found < min(shared, prompt_len - 1) // size:
             slot = self._findable.get((story, found))
-            if slot is None or all(t[found * size] != slot for t in self._holders(story, found, size, tables)):
+            if all(table[found * size] != slot for table in self._holders(story, found, size, tables)):
                 break
             found += 1
         return found * size

@@ -1,7 +1,10 @@
 """Model shapes from Hugging Face's config.json."""
 
 import json
+import tomllib
+from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +17,12 @@ from testbed.core.specs import ModelSpec
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 FP8_BLOCK_BITS = 8 + 32 / 128**2  # a weight, and its share of the scale of a block of 128 x 128
 MXFP4_BITS = 4 + 8 / 32  # a weight, and its share of the scale of 32 of them
-# Fields that change what is cached or how many weights there are; one that the model's type does not read is an error.
-MEMORY = (
-    "attention_chunk_size", "cross_attention_layers", "full_attention_interval", "hybrid_override_pattern",
-    "index_topk", "kv_lora_rank", "layer_types", "layers_block_type", "n_routed_experts", "num_experts",
-    "num_kv_shared_layers", "num_local_experts", "quantization_config", "sliding_window", "ssm_state_size",
-    "use_sliding_window", "vision_config",
-)  # fmt: skip
-DENSE = ("opt", "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text")
-KINDS = (*DENSE, "mixtral", "qwen3_moe", "qwen3_next", "deepseek_v2", "deepseek_v3", "gpt_oss", "nemotron_h")
-TEXT = {"gemma3": "gemma3_text"}  # types whose shape is that of their text_config
-TIED = ("opt", "gemma2", "gemma3_text")  # types that tie the embedding where the file does not say
-# What Transformers assumes where the file of a Gemma 3 does not say.
-GEMMA3 = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "head_dim": 256}
+
+
+@cache
+def types() -> dict[str, Any]:
+    """What is known of model types, as hf_types.toml says."""
+    return tomllib.loads(Path(__file__).with_name("hf_types.toml").read_text(encoding="utf-8"))
 
 
 class Fields:
@@ -50,7 +46,7 @@ class Fields:
 
     def check_memory(self) -> None:
         """No field that changes memory may be left unread."""
-        for key in MEMORY:
+        for key in types()["memory"]:
             if key not in self._read and self._values.get(key) not in (None, False, 0, [], {}):
                 kind = self._values.get("model_type")
                 raise InputError(f"{self.path}: {key}={self._values[key]!r}: changes the memory of a model, and is not "
@@ -89,22 +85,16 @@ def latent_of(fields: Fields) -> Latent:
 
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
-    if kind in ("mixtral", "gpt_oss"):
-        count, per_token = fields.whole("num_local_experts"), fields.whole("num_experts_per_tok")
-        return Experts(count, per_token, fields.whole("intermediate_size"), bits=bits)
-    if kind in ("qwen3_moe", "qwen3_next"):
-        if fields.get("mlp_only_layers", []) or fields.get("decoder_sparse_step", 1) != 1:
-            raise InputError(f"{fields.path}: mlp_only_layers, decoder_sparse_step: dense layers between those of "
-                             "experts are not supported")  # fmt: skip
-        size, shared = fields.whole("moe_intermediate_size"), fields.get("shared_expert_intermediate_size", 0)
-        return Experts(fields.whole("num_experts"), fields.whole("num_experts_per_tok"), size, shared, 0, bits)
-    if kind in ("deepseek_v2", "deepseek_v3"):
-        if fields.get("moe_layer_freq", 1) != 1:
-            raise InputError(f"{fields.path}: moe_layer_freq: dense layers between those of experts are not supported")
-        size, count = fields.whole("moe_intermediate_size"), fields.whole("n_routed_experts")
-        shared, dense = fields.get("n_shared_experts", 0) * size, fields.get("first_k_dense_replace", 0)
-        return Experts(count, fields.whole("num_experts_per_tok"), size, shared, dense, bits)
-    return None
+    names = next((one for one in types()["experts"] if kind in one["types"]), None)
+    if names is None:
+        return None
+    if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
+        keys = ", ".join(names["uniform"])
+        raise InputError(f"{fields.path}: {keys}: dense layers between those of experts are not supported")
+    size, some = fields.whole(names["size"]), {key: fields.get(name, 0) for key, name in names["some"].items()}
+    shared = some["shared"] if "shared" in some else size * some.get("num_shared", 0)
+    count, per_token = fields.whole(names["count"]), fields.whole("num_experts_per_tok")
+    return Experts(count, per_token, size, shared, some.get("num_dense_layers", 0), bits)
 
 
 def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
@@ -163,12 +153,13 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     if "num_layers" in config and "ffn_matrices" in config:
         return spec_of(ModelSpec, {key: value for key, value in config.items() if not key.startswith("_")}, path)
     named = name or _called(config, path)
-    if config.get("model_type") in TEXT and isinstance(config.get("text_config"), dict):
-        config = {**GEMMA3, **config["text_config"], "model_type": TEXT[config["model_type"]]}
-    if config.get("model_type") not in KINDS:
-        known = ", ".join((*KINDS, *TEXT))
-        kind = f"model_type {config.get('model_type')!r}"
-        raise InputError(f"{path}: {kind} is none of the supported model types ({known}); write the ModelSpec by hand")
+    kind, text = config.get("model_type"), types()["text"]
+    if kind in text and isinstance(config.get("text_config"), dict):
+        config = {**text[kind], **config["text_config"], "model_type": text[kind]["model_type"]}
+    if config.get("model_type") not in types()["supported"]:
+        known = ", ".join((*types()["supported"], *text))
+        raise InputError(f"{path}: model_type {kind!r} is none of the supported model types ({known}); write the "
+                         "ModelSpec by hand")  # fmt: skip
     return shape_of(named, config, path)
 
 
@@ -184,7 +175,8 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     and value heads than query heads. Weights of norms, biases and output gates are not counted.
     """
     fields, kind = Fields(config, path), config["model_type"]
-    layers = _layers(fields, kind)
+    pattern = _pattern_of(fields, kind)
+    layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
         raise InputError(f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported")
@@ -193,44 +185,38 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
         raise InputError(f"{path}: weights of {kept_as!r}: none of {', '.join(DTYPE_BYTES)}: not supported")
     dtype = DTYPE_BYTES[kept_as]
     bits, expert_bits = weight_bits(fields)
-    states, ffn_layers = _states(fields, kind, layers, dtype)
+    is_gated = kind not in ("opt", "nemotron_h")
+    window = window_of(fields, kind, layers) if is_gated else None
+    states = mamba(fields, pattern["M"], dtype) if pattern else None
+    if kind == "qwen3_next":
+        states = delta_net(fields, layers, dtype)
     shape = ModelSpec(
-        name, layers, hidden, heads, heads if kind == "opt" else fields.get("num_key_value_heads", heads),
-        _head_size(fields, kind, hidden, heads), fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
-        2 if kind in ("opt", "nemotron_h") else 3,
+        name, layers, hidden, heads, fields.get("num_key_value_heads", heads), _head_size(fields, kind, hidden, heads),
+        fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"), 3 if is_gated else 2,
         fields.whole("vocab_size"), fields.whole("max_position_embeddings"),
-        bool(fields.get("tie_word_embeddings", kind in TIED)), dtype, None, bits, ffn_layers,
-        None if kind in ("opt", "nemotron_h") else window_of(fields, kind, layers),
+        bool(fields.get("tie_word_embeddings", kind in types()["tied"])), dtype, None, bits,
+        pattern["-"] if pattern else None, window,
         latent_of(fields) if kind.startswith("deepseek") else None, experts_of(fields, kind, expert_bits), states,
     )  # fmt: skip
     fields.check_memory()
     return shape
 
 
-def _layers(fields: Fields, kind: str) -> int:
-    """Layers that mix tokens: all, but in Nemotron-H those that are no feed-forward network."""
+def _pattern_of(fields: Fields, kind: str) -> Counter[str]:
+    """Nemotron-H's layers by kind: Mamba, attention and feed-forward networks; those of other types are alike."""
     if kind != "nemotron_h":
-        return fields.whole("num_hidden_layers")
+        return Counter()
     pattern = fields.get("hybrid_override_pattern", "")
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-"):
         raise InputError(f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, * and - only")
-    return pattern.count("M") + pattern.count("*")
-
-
-def _states(fields: Fields, kind: str, layers: int, dtype_bytes: int) -> tuple[Any, int | None]:
-    if kind == "qwen3_next":
-        return delta_net(fields, layers, dtype_bytes), None
-    if kind != "nemotron_h":
-        return None, None
-    pattern = fields.get("hybrid_override_pattern")
-    return mamba(fields, pattern.count("M"), dtype_bytes), pattern.count("-")
+    return Counter(pattern)
 
 
 def _head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
     """The size of a query head; of a latent attention, its part without position."""
     if kind.startswith("deepseek"):
         return fields.whole("qk_nope_head_dim")
-    size = None if kind == "opt" else fields.get("head_dim", fields.get("attention_head_dim"))
+    size = fields.get("head_dim", fields.get("attention_head_dim"))
     if size is None and hidden % heads:
         raise InputError(f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)")
     return hidden // heads if size is None else int(size)

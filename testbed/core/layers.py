@@ -75,10 +75,6 @@ class States:
         if (self.state_bytes > 0) == (self.num_tokens > 0):
             raise InputError(f"states: state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one of them)")
 
-    def group(self, slot_bytes: int) -> KvGroup:
-        """These layers' cache, where K and V of a token take slot_bytes."""
-        return KvGroup("state", self.num_layers, 0, None, self.state_bytes or self.num_tokens * slot_bytes)
-
 
 def spec_of(kind: type[T], values: Any, where: object) -> T:
     """The spec whose fields `values` gives by name; `where` stands before the InputError of any that is missing."""

@@ -1,7 +1,7 @@
 """The models that ship: one JSON file each, read by the simulator, the experiments and the kernels."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,20 @@ CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits")
 MODELS = Path(__file__).parent / "models"
 
 
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """Where a file's numbers come from, and the fields of a ModelSpec (dtype_bytes 2: fp16; max_len in tokens)."""
-
-    about: str
-    shape: dict[str, Any]
-
-
 def model_names() -> list[str]:
     return sorted(path.stem for path in MODELS.glob("*.json"))
 
 
-def shipped(name: str) -> Shipped:
+def shipped(name: str) -> dict[str, Any]:
+    """A model's file: `about`, where its numbers come from, and `shape`, the fields of a ModelSpec."""
     if name not in model_names():
         raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
-    return Shipped(**json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8")))
+    found: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def read_model(name: str) -> ModelSpec:
-    return ModelSpec(**shipped(name).shape)
+    return ModelSpec(**shipped(name)["shape"])
 
 
 def check_known_shape(model: ModelSpec) -> None:

@@ -1,16 +1,13 @@
 """The shape of a model, the data sheet of a GPU, and a server with its KV pool."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 
 from testbed.core.errors import InputError
 from testbed.core.layers import Experts, KvGroup, Latent, States, Window, layers_of
 
 GIB = 1 << 30
-SIZES = (
-    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size", "ffn_matrices", "vocab_size",
-    "max_len", "dtype_bytes",
-)  # fmt: skip
+NO_EXPERTS = Experts(0, 0, 0)
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
 SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", *LAYERS)  # None in a plain model
 
@@ -48,10 +45,10 @@ class ModelSpec:
     def __post_init__(self) -> None:
         for part, kind in LAYERS.items():
             object.__setattr__(self, part, layers_of(kind, getattr(self, part), f"model {self.name}: {part}"))
-        for name in SIZES:
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise InputError(f"model {self.name}: {name} is {value!r}; it must be a whole number of at least 1")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type is int and (type(value) is not int or value < 1):
+                raise InputError(f"model {self.name}: {one.name} is {value!r}; it must be a whole number of at least 1")
         if self.kv_dtype_bytes == self.dtype_bytes:
             object.__setattr__(self, "kv_dtype_bytes", None)
         if self.num_heads % self.num_kv_heads:
@@ -101,7 +98,8 @@ class ModelSpec:
         if self.window:
             found.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
         if self.states:
-            found.append(self.states.group(self.slot_bytes))
+            state_bytes = self.states.state_bytes or self.states.num_tokens * self.slot_bytes
+            found.append(KvGroup("state", self.states.num_layers, 0, None, state_bytes))
         return tuple(group for group in found if group.num_layers)
 
     @property
@@ -128,7 +126,7 @@ class ModelSpec:
     @property
     def expert_params(self) -> int:
         """Weights of one expert of one layer; 0 where there are none."""
-        return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
+        return self.ffn_matrices * self.hidden_size * (self.experts or NO_EXPERTS).size
 
     @property
     def num_expert_layers(self) -> int:
@@ -139,23 +137,24 @@ class ModelSpec:
     def dense_params(self) -> int:
         """Weights of all layers that multiply every token."""
         states = self.states.num_layers * self.states.params if self.states else 0
-        shared = self.num_expert_layers * self.experts.shared_size if self.experts else 0
-        columns = (self.ffn_layers - self.num_expert_layers) * self.ffn_size + shared
-        router = self.num_expert_layers * self.hidden_size * self.experts.count if self.experts else 0
-        ffn = self.ffn_matrices * self.hidden_size * columns + router
+        experts, mixed = self.experts or NO_EXPERTS, self.num_expert_layers
+        columns = (self.ffn_layers - mixed) * self.ffn_size + mixed * experts.shared_size
+        ffn = self.hidden_size * (self.ffn_matrices * columns + mixed * experts.count)
         return self.num_attention_layers * self.attention_params + states + ffn
 
     @property
     def linear_params(self) -> int:
         """Weights of all layers and of the output projection."""
-        experts = self.num_expert_layers * self.experts.count * self.expert_params if self.experts else 0
-        return self.dense_params + experts + self.vocab_size * self.hidden_size
+        return self._params((self.experts or NO_EXPERTS).count)
 
     @property
     def active_params(self) -> int:
         """Weights that multiply one token: with experts, only those that it goes through."""
-        experts = self.num_expert_layers * self.experts.per_token * self.expert_params if self.experts else 0
-        return self.dense_params + experts + self.vocab_size * self.hidden_size
+        return self._params((self.experts or NO_EXPERTS).per_token)
+
+    def _params(self, experts_per_layer: int) -> int:
+        routed = self.num_expert_layers * experts_per_layer * self.expert_params
+        return self.dense_params + routed + self.vocab_size * self.hidden_size
 
     @property
     def num_params(self) -> int:
@@ -165,13 +164,12 @@ class ModelSpec:
     @property
     def weight_bytes(self) -> int:
         embedding = 0 if self.tied_embedding else self.vocab_size * self.hidden_size * self.dtype_bytes
-        every = self.experts.count if self.experts else 0
-        return round(self.read_bytes(every)) + embedding
+        return round(self.read_bytes((self.experts or NO_EXPERTS).count)) + embedding
 
     def read_bytes(self, experts_per_layer: float) -> float:
         """Bytes of the weights of an iteration whose tokens go through so many different experts of each layer."""
-        bits = 8 * self.dtype_bytes if self.weight_bits is None else self.weight_bits
-        expert_bits = bits if self.experts is None or self.experts.bits is None else self.experts.bits
+        bits = self.weight_bits or 8 * self.dtype_bytes
+        expert_bits = (self.experts or NO_EXPERTS).bits or bits
         routed = self.num_expert_layers * experts_per_layer * self.expert_params
         head = self.vocab_size * self.hidden_size * self.dtype_bytes
         return self.dense_params * bits / 8 + routed * expert_bits / 8 + head

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import DEVICE, Answer, Answers, Extent, Grant, Move, Ops
+from testbed.core.slots import DEVICE, Answer, Answers, Extent, Grant, Ops
 from testbed.memory.policy import MemoryPolicy
 
 
@@ -98,8 +98,11 @@ class Traced(MemoryPolicy):
         if tier == DEVICE:
             for seq in seqs:
                 del self._swapped[seq.seq_id]
+        copies = (copy for move in answer.ops.moves if move.source == DEVICE for copy in move.copies)
+        target = {copy.src: copy.dst for copy in copies}
         for seq, table in zip(seqs, tables, strict=False):
-            kept, moved = parted(table, answer.ops.moves)
+            kept = tuple(extent for extent in table if extent.start not in target)
+            moved = tuple(Extent(target[start], length) for start, length in table if start in target)
             self._swapped[seq.seq_id] = Held(seq.request_id, seq.num_slots, kept, moved)
         return answer
 
@@ -109,11 +112,3 @@ class Traced(MemoryPolicy):
     def _known(self, extents: list[Extent]) -> tuple[Extent, ...]:
         """These extents; equal ones are one object, because thousands of frames repeat them."""
         return tuple([self._extents.setdefault(extent, extent) for extent in extents])
-
-
-def parted(table: tuple[Extent, ...], moves: tuple[Move, ...]) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
-    """What a move off the device has left of a table there, and where it has put the rest."""
-    target = {copy.src: copy.dst for move in moves if move.source == DEVICE for copy in move.copies}
-    kept = tuple(extent for extent in table if extent.start not in target)
-    moved = tuple(Extent(target[start], length) for start, length in table if start in target)
-    return kept, moved

@@ -7,6 +7,7 @@ import pytest
 from manual_driver import sequence
 from refusals import refuses
 
+from testbed.core.request import Incoming, Request
 from testbed.core.sequence import Batch, disband, passing_batch
 from testbed.core.slots import Copy, Extent, Fixed, Granular, Move, Ops, Stepped, copies_between
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
@@ -19,19 +20,24 @@ def doubling(limit):
 
 
 FOOTPRINTS = {
-    "fixed": (Fixed(48), lambda num_stored: 48),
-    "blocks of 1": (Granular(1), lambda num_stored: num_stored),
-    "blocks of 16": (Granular(16), lambda num_stored: -(-num_stored // 16) * 16),
-    "blocks of 7": (Granular(7), lambda num_stored: -(-num_stored // 7) * 7),
-    "doubling": (doubling(128), lambda num_stored: max(4, 1 << (num_stored - 1).bit_length())),
-    "a last step": (Stepped(((10, 12), (48, 50))), lambda num_stored: 12 if num_stored <= 10 else 50),
-}
+    "fixed": (Fixed(48), lambda num_stored: 48, [(0, 38)]),
+    "blocks of 1": (Granular(1), lambda num_stored: num_stored, []),
+    "blocks of 16": (Granular(16), lambda num_stored: -(-num_stored // 16) * 16, [(1, 6)]),
+    "blocks of 7": (Granular(7), lambda num_stored: -(-num_stored // 7) * 7, [(8, 4)]),
+    "doubling": (doubling(128), lambda num_stored: max(4, 1 << (num_stored - 1).bit_length()), [
+        (9, 6), (17, 16), (33, 32), (65, 64),
+    ]),
+    "a last step": (Stepped(((10, 12), (48, 50))), lambda num_stored: 12 if num_stored <= 10 else 50, [
+        (0, 2), (11, 38),
+    ]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("final_len", [1, 2, 7, 8, 10, 11, 16, 17, 33, 47, 48])
 @pytest.mark.parametrize("name", FOOTPRINTS)
 def test_waste_is_slots_beyond_the_final_length(name, final_len):
-    footprint, slots_at = FOOTPRINTS[name]
+    footprint, slots_at, of_ten = FOOTPRINTS[name]
+    assert footprint.waste(10) == of_ten
     events = footprint.waste(final_len)
     assert all(slots > 0 for _, slots in events)
     for num_stored in range(1, final_len + 1):
@@ -115,6 +121,11 @@ def test_batch_counts_equal_counts_per_member(seed):
             sum(slot_counts),
             len(slot_counts),
         )
+
+
+def test_a_request_is_a_plain_one_unless_it_says_more():
+    assert Request(3, 4, 5, 6).incoming == (3, 4, 5, 1, False, 0, None, 1, None, 0)
+    assert Request(3, 4, 5, 6)[3:] == (6, *Incoming(3, 4, 5)[3:])
 
 
 def test_member_counts_cannot_be_set_directly():

@@ -90,7 +90,7 @@ def test_policy_object_brings_its_pool():
 
 def test_other_parts_can_be_objects():
     by_name = front.simulate(scheduler="chunked", preemption="swap", **SHORT).summary
-    model = ModelSpec(**shipped("opt-13b").shape)
+    model = ModelSpec(**shipped("opt-13b")["shape"])
     own = front.simulate(scheduler=ChunkedPrefill, preemption=Swap(), arrivals=Poisson(2, 30), model=model).summary
     assert {**own, "run": None} == {**by_name, "run": None}
 

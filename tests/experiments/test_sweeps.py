@@ -25,7 +25,7 @@ SWEEP = ("run", "-m", "policy=contiguous_max,paged", "policy.block_size=32", *SH
 LONG = ("arrivals.duration_s=2000000", "outputs=summary")
 LONG_SWEEP = ("run", "-m", "arrivals.rate=1,2", *LONG)
 SHADOWS = ("simpy", "numpy", "omegaconf", "joblib", "json", "logging", "random", "pathlib", "traces", "testbed")
-MODEL = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b").shape, "name": "mine", "num_layers": 3}
+MODEL = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b")["shape"], "name": "mine", "num_layers": 3}
 
 
 def summaries(folder, runs="runs"):

@@ -1,11 +1,34 @@
-"""Prefix caches that break one clause each; most of them only once something was evicted or swapped."""
+"""Prefix caches that break one clause each; most of them only once something was evicted, swapped or loaded."""
 
-from planted import Breaks
+from planted import Breaks, after, around, before, ordered, planted
+from two_tiers import TwoTiers
 
 from testbed.core.slots import Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import PrefixIndex
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE
+from testbed.memory.tiers.pools import PinnedPool
+from testbed.memory.tiers.tiered_caching import TieredCaching
+
+
+def evicts(policy, count):
+    policy._pool.evict(min(count, policy._pool.num_parked))
+
+
+planted("EvictsOnRefusal", PrefixCaching, admit=after(
+    lambda policy, answer, *_: evicts(policy, answer is Refusal.LATER)
+))  # fmt: skip
+planted("EvictsInLongSteps", PrefixCaching, guaranteed_steps=lambda policy, steps, batch: min(steps, 5), extend=after(
+    lambda policy, answer, batch, num_tokens: evicts(policy, 99 * (num_tokens > 4 and answer is not Refusal.LATER))
+))  # fmt: skip
+planted("EvictsWhileBlocksAreFree", PrefixCaching, extend=after(
+    lambda policy, answer, *_: evicts(policy, answer is not Refusal.LATER and answer.growth.slots > 0)
+))  # fmt: skip
+planted("FindsTheFirstBlockAlone", PrefixCaching, _match=lambda policy, found, *_: found[:1])
+around("EvictsWhenAdvancing", PrefixCaching, advance=before(lambda policy, *_: evicts(policy, 99)))
+around("DoesNotPublishAfterSwapIn", PrefixCaching, move=lambda call, policy, *arguments: Paged.move(policy, *arguments))
+planted("ReadsBackFirst", TwoTiers, admit=ordered(moves=lambda ops: ops.moves[::-1]))
 
 
 class TrustingIndex(PrefixIndex):
@@ -15,21 +38,22 @@ class TrustingIndex(PrefixIndex):
         return nodes[: nodes.index(None)] if None in nodes else nodes
 
 
-class TrustsTheHash(Breaks, PrefixCaching, clauses={5, 8}, silent=True):
+class TrustsTheHash(Breaks, PrefixCaching):
     def __init__(self, pool, block_size):
-        super().__init__(pool, block_size, hash_of=lambda pair: pair[0] & 1)
+        super().__init__(pool, block_size)
         self._pool.index = TrustingIndex(self._pool.num_blocks, lambda pair: pair[0] & 1)
 
+    def check(self):
+        """Notices nothing."""
 
-class PublishesTooEarly(Breaks, PrefixCaching, clauses={4, 8}):
+
+class PublishesTooEarly(Breaks, PrefixCaching):
     def publish(self, seq, num_tokens):
-        super().publish(
-            seq,
-            min(num_tokens + self.block_size - 1, seq.prompt_len, len(self._tables.of(seq).blocks) * self.block_size),
-        )
+        num_slots = len(self._tables.of(seq).blocks) * self.block_size
+        super().publish(seq, min(num_tokens + self.block_size - 1, seq.prompt_len, num_slots))
 
 
-class PublishesOneCallLate(Breaks, PrefixCaching, clauses={8}):
+class PublishesOneCallLate(Breaks, PrefixCaching):
     """What is said to be computed is findable when the next thing is."""
 
     last = None
@@ -40,41 +64,46 @@ class PublishesOneCallLate(Breaks, PrefixCaching, clauses={8}):
         self.last = seq, num_tokens
 
 
-class DoesNotPublishAfterSwapIn(Breaks, PrefixCaching, clauses={8}):
-    """What comes back from the host is not published again."""
-
-    def move(self, seqs, tier):
-        return Paged.move(self, seqs, tier)
-
-
-class HitsEvictedBlocks(Breaks, PrefixCaching, clauses={4, 5, 8}, silent=True):
+class KeepingIndex(PrefixIndex):
     """An evicted block is found still, whatever it stores by now."""
 
-    class Index(PrefixIndex):
-        def drop(self, dropped):
-            return [node.block for node in dropped]
+    def drop(self, dropped):
+        return [node.block for node in dropped]
 
+
+class HitsEvictedBlocks(Breaks, PrefixCaching):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
-        self._pool.index = self.Index(self._pool.num_blocks)
+        self._pool.index = KeepingIndex(self._pool.num_blocks)
 
 
-class EvictsOnRefusal(Breaks, PrefixCaching, clauses={1}):
-    """Evicts although it refuses."""
+class Unpinned(PinnedPool):
+    """What transfers read may be taken by others."""
 
-    def admit(self, seqs, num_tokens):
-        answer = super().admit(seqs, num_tokens)
-        if answer is Refusal.LATER:
-            self._pool.evict(min(1, self._pool.num_parked))
+    __slots__ = ()
+
+    def pin(self, nodes):
+        return [node.block for node in nodes]
+
+    def unpin(self, blocks):
+        """Nothing."""
+
+
+class Overwritten(Breaks, TieredCaching):
+    def _make_cache(self, num_blocks, order, hash_of):
+        return Unpinned(num_blocks, order, hash_of, self)
+
+
+class FoundTooEarly(Breaks, TieredCaching):
+    """What is to be loaded is found before it has landed."""
+
+    def load(self, seq, num_tokens):
+        answer = super().load(seq, num_tokens)
+        for move_id, one in list(self._hierarchy.in_transit.items()):
+            if one.target == ON_DEVICE:
+                super().landed(move_id)
         return answer
 
-
-class EvictsWhileBlocksAreFree(Breaks, PrefixCaching, clauses={6, 7}):
-    """Decoding evicts while blocks are free."""
-
-    def extend(self, batch, num_tokens):
-        free = len(self._pool.free)
-        answer = super().extend(batch, num_tokens)
-        if len(self._pool.free) < free and self._pool.num_parked:
-            self._pool.evict(1)
-        return answer
+    def landed(self, move_id):
+        if move_id in self._hierarchy.in_transit:
+            super().landed(move_id)

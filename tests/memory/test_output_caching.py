@@ -1,11 +1,10 @@
 """Prefix caching with generated blocks: what a sequence finds of its own, and the queue of blocks that nobody holds."""
 
 import pytest
-from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
+from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, sequence
 
 from testbed.core.request import Incoming
-from testbed.core.sequence import Sequence, disband, passing_batch
-from testbed.core.slots import DEVICE, HOST, Refusal
+from testbed.core.sequence import Sequence
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -46,24 +45,11 @@ def test_preempted_sequence_hits_prompt_and_generated_blocks():
         assert found_again(policy, seq, 19) == found
 
 
-def test_hit_on_generated_blocks_can_exceed_the_chunk():
-    policy, seq = preempted(10, 8, TEXT[:10])
-    assert found_again(policy, seq, 6) == 16
-
-
 def test_prompt_without_ids_is_cached_for_its_sequence_only():
     policy, seq = preempted(8, 1)
     assert found_again(policy, sequence(1, 8), 8) == 0
     assert found_again(policy, seq, 10) == 8
     assert policy.counters()["prompts"] == 0  # nobody could have found anything
-
-
-def test_only_full_stored_blocks_are_cached_until_eviction():
-    policy, seq = preempted(3, 12)
-    assert policy.usage().cached == 12
-    admit_and_prefill(policy, [large := sequence(1, 60)], 60)
-    release(policy, large)
-    assert found_again(policy, seq, 16) == 4  # the end went first
 
 
 def test_generated_blocks_of_finished_sequences_are_not_hit():
@@ -85,29 +71,6 @@ def test_samples_publish_only_their_prompt():
         preempt(policy, seq)
     assert policy.usage().cached == 8
     policy.check()
-
-
-def test_recomputed_samples_publish_only_their_prompt():
-    policy, seqs = caching(), samples(8)
-    for seq in seqs:
-        seq.prompt_ids = TEXT[:8]
-    admit_and_prefill(policy, seqs, 13)  # five generated tokens of each are computed again
-    for seq in seqs:
-        release(policy, seq)
-    policy.check()
-    assert policy.usage().cached == 8
-
-
-def test_swap_out_and_swap_in_keep_generated_blocks_cached():
-    policy = caching()
-    admit_and_prefill(policy, [seq := sequence(0, 8, prompt_ids=TEXT[:8])], 8)
-    extend(policy, [seq], 8)
-    policy.move([seq], HOST)
-    assert policy.usage().cached == 8
-    policy.move([seq], DEVICE)
-    policy.publish(seq, seq.num_stored)
-    preempt(policy, seq)
-    assert found_again(policy, seq, 17) == 16
 
 
 def cache(num_blocks, **options):
@@ -172,28 +135,3 @@ def test_a_found_block_leaves_the_queue_and_comes_back_at_its_end():
     policy.release(seq)
     admitted(policy, 3, 6, 7, 8, 9)  # what was never used and (3, 4) come before (1, 2)
     assert (found(policy, 3, 4, 9), found(policy, 1, 2, 9)) == (0, 2)
-
-
-@pytest.mark.parametrize("num_tokens", [5, 7, 9])
-def test_fits_says_what_admit_would_and_changes_nothing(num_tokens):
-    policy = cache(4)
-    seq, _ = admitted(policy, 0, 1, 2, 3, 4)
-    policy.release(seq)
-    before = policy.usage()
-    other = Sequence(1, Incoming(1, 0, num_tokens, prompt_ids=(1, 2, *range(10, 8 + num_tokens))))
-    fits = policy.fits(other, num_tokens)
-    assert policy.usage() == before
-    assert fits == (not isinstance(policy.admit([other], num_tokens), Refusal))
-
-
-def test_evictions_of_a_step_are_reported():
-    policy = cache(3)
-    cached, _ = admitted(policy, 0, 1, 2)
-    grower, _ = admitted(policy, 1, 3)
-    policy.release(cached)
-    batch = passing_batch([grower])
-    grant = policy.extend(batch, 4)  # five tokens: two blocks more, the unused one, then the cached one
-    batch.extend(4)
-    disband(batch)
-    assert (grant.growth.slots, grant.evicted.slots) == (4, 2)
-    policy.check()

@@ -5,26 +5,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, samples, sequence
 
-from testbed.core.request import Incoming, Request
-from testbed.core.sequence import Batch, Sequence, disband, passing_batch
-from testbed.core.slots import GRANTED, Copy, Grant, Growth, Refusal, growth_of
-from testbed.memory.paged.block_index import BlockIndex
+from testbed.core.request import Request
+from testbed.core.sequence import Batch, Sequence, passing_batch
+from testbed.core.slots import GRANTED, Copy, Grant, Refusal
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, Tables
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import Mixed2023, MixedPrefill
 from testbed.sched.preemption import Recompute
-
-
-def possible_steps(policy, seqs):
-    """How many single steps these sequences can go on for."""
-    steps = 0
-    while not isinstance(extend(policy, seqs, 1), Refusal):
-        steps += 1
-        policy.check()
-    return steps
 
 
 def test_request_larger_than_the_pool_is_never_admitted():
@@ -52,7 +41,6 @@ def test_samples_share_all_but_the_last_partial_block():
     assert len({table[2] for table in tables}) == 3
     used = policy.usage()
     assert (used.live, used.held, used.saved) == (8 + 3 * 2, 8 + 3 * 4, 2 * 8)
-    policy.check()
 
 
 def test_shared_block_is_copied_except_for_the_last_writer():
@@ -63,7 +51,6 @@ def test_shared_block_is_copied_except_for_the_last_writer():
     answer = extend(policy, [parent, *children], 1)
     assert answer.ops.copies == (Copy(4, 8, 4), Copy(4, 12, 4))
     assert policy.usage().live == 4 + 3 * 3
-    policy.check()
 
 
 def test_preempted_group_leaves_no_pending_copies():
@@ -83,22 +70,6 @@ def test_preempted_group_leaves_no_pending_copies():
     assert len(policy.extend(batch, 1).ops.copies) == 1
     batch.extend(1)
     assert policy.table(parent)[-1] != policy.table(child)[-1]
-    policy.check()
-
-
-@pytest.mark.parametrize("lengths", [(4,), (3, 5), (8, 8, 8), (1, 2, 3, 4), (7, 9)])
-@pytest.mark.parametrize("num_blocks", [6, 7, 13])
-def test_guaranteed_steps_never_exceed_possible_steps(lengths, num_blocks):
-    """At most the steps that there are, at least the whole rounds that every sequence has a block for."""
-    policy, seqs = paged(num_blocks), [sequence(i, length) for i, length in enumerate(lengths)]
-    for seq in seqs:
-        admit_and_prefill(policy, [seq], seq.prompt_len)
-    batch = passing_batch(seqs)
-    promised, free = policy.guaranteed_steps(batch), policy.usage().free // 4
-    disband(batch)
-    found = possible_steps(policy, seqs)
-    assert promised <= found
-    assert promised >= free // len(seqs) * 4
 
 
 def test_replaced_beam_frees_its_last_blocks():
@@ -108,7 +79,6 @@ def test_replaced_beam_frees_its_last_blocks():
     extend(policy, [one, two], 2)
     assert policy.usage().held == 16
     policy.fork(one, two)
-    policy.check()
     assert policy.table(one) == policy.table(two)
     assert (policy.usage().live, policy.usage().held, policy.usage().saved) == (10, 12, 12)
 
@@ -142,6 +112,17 @@ def test_step_needs_a_free_block_for_each_sequence(kind, answer):
     assert policy.guaranteed_steps(batch) == (2 if kind is Paged else 0)
 
 
+def is_served(groups, free, num_steps):
+    """Whether each group in turn finds a free block of 4 for each of its sequences, unless it is alone."""
+    for step in range(num_steps):
+        for width, num_tokens in groups:
+            taken = width if (num_tokens + step) % 4 == 0 else 0
+            if free < (width if len(groups) > 1 else taken):
+                return False
+            free -= taken
+    return True
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12)), min_size=1, max_size=4),
     st.integers(0, 12), st.integers(1, 12),
@@ -162,7 +143,7 @@ def test_many_steps_at_once_are_granted_exactly_where_single_steps_are(groups, s
         if isinstance(answer, Refusal):
             break
         batches[1].extend(1)
-    assert isinstance(at_once, Refusal) == isinstance(answer, Refusal)
+    assert isinstance(at_once, Refusal) == isinstance(answer, Refusal) == (not is_served(groups, spare, num_steps))
 
 
 @pytest.mark.parametrize(("kind", "num_admitted"), [(MixedPrefill, 2), (Mixed2023, 3)])
@@ -179,9 +160,8 @@ SIZE = 4
 SLOT_COUNTS = st.lists(st.integers(1, 3 * SIZE), min_size=1, max_size=6)
 
 
-def test_blocks_are_taken_lowest_first_or_in_list_order():
+def test_blocks_are_taken_lowest_first():
     assert BlockPool(4).take(3) == [0, 1, 2]
-    assert BlockPool(4, [2, 0, 3, 1]).take(4) == [2, 0, 3, 1]
     assert BlockPool(4).take(0) == []
 
 
@@ -193,38 +173,3 @@ def test_shared_block_is_free_after_its_last_release():
     assert ([pool.ref_count(b) for b in blocks], pool.num_saved) == ([3, 2], 3)
     assert [pool.put(list(blocks)), pool.put(list(blocks)), pool.put(blocks[:1])] == [0, 1, 1]
     assert (sorted(pool.free), pool.sharers, pool.num_saved) == ([0, 1, 2, 3], {}, 0)
-
-
-def batch_of(slot_counts: list[int]) -> tuple[Batch, BlockIndex]:
-    """A batch whose members have slots for so many tokens, in as many blocks as that takes."""
-    batch, tables = Batch(), Tables(BlockPool(1000), SIZE)
-    for i, num_slots in enumerate(slot_counts):
-        seq = Sequence(i, Incoming(i, 0, num_slots))
-        seq.num_slots = num_slots
-        tables.held[i] = BlockTable(seq, tables.pool.take(-(-num_slots // SIZE)))
-        batch.add(seq)
-    return batch, batch.index("blocks", lambda batch: BlockIndex(batch, tables, tables.pool))
-
-
-def events(slot_counts: list[int], steps: int) -> list[tuple[int, int]]:
-    """Each step with the slots that it takes: a block for every member whose blocks are full by then."""
-    return [(step, SIZE * sum((num_slots + step) % SIZE == 0 for num_slots in slot_counts)) for step in range(steps)]
-
-
-@given(SLOT_COUNTS, st.integers(1, 5 * SIZE))
-def test_batch_growth_equals_growth_of_single_events(slot_counts: list[int], steps: int) -> None:
-    batch, index = batch_of(slot_counts)
-    assert index.grow(steps) == growth_of(events(slot_counts, steps))
-    batch.extend(steps)
-    assert [len(index.tables.of(seq).blocks) for seq in batch] == [-(-seq.num_slots // SIZE) for seq in batch]
-
-
-@given(SLOT_COUNTS, st.integers(0, SIZE))
-def test_single_step_equals_growth_by_one(slot_counts: list[int], before: int) -> None:
-    indexes = [batch_of(slot_counts)[1] for _ in range(2)]
-    for index in indexes:
-        index.grow(before)
-        index.batch.extend(before)
-    stepped, grown = indexes
-    assert Growth(stepped.step()) == grown.grow(1)
-    assert [t.blocks for t in stepped.tables.held.values()] == [t.blocks for t in grown.tables.held.values()]

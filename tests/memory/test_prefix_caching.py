@@ -1,11 +1,14 @@
 """Prefix caching by example: what is found, what is written, and what goes first."""
 
+from functools import partial
+
 import pytest
+from histories import row_of
 from manual_driver import admit, admit_and_prefill, extend, paged, release, sequence
 from refusals import refuses
 
 from testbed.core.errors import OracleError
-from testbed.core.slots import DEVICE, HOST, Grant, Refusal
+from testbed.core.slots import Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier, UnsupportedError, host
 from testbed.memory.prefix_cache.eviction.belady import Belady
@@ -72,22 +75,6 @@ def test_block_of_the_last_prompt_token_is_recomputed():
     assert blocks(caching, first)[1] != blocks(caching, again)[1]
 
 
-def test_hit_can_exceed_the_chunk():
-    caching = policy()
-    found(caching, prompt(0, TEXT[:16]))
-    second = prompt(1, (*TEXT[:16], 1, 2))
-    assert found(caching, second, 2) == 16
-    assert len(caching.table(second)) == 4
-
-
-def test_chunk_is_published_after_its_prefill():
-    caching = policy()
-    found(caching, first := prompt(0, TEXT[:16]), 6)
-    assert found(caching, prompt(1, TEXT[:16]), 1) == 4
-    extend(caching, [first], 6)
-    assert found(caching, prompt(2, TEXT[:16]), 1) == 12
-
-
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_one_id_can_stand_for_sixteen_tokens(size):
     caching = policy(block_size=size)
@@ -96,16 +83,11 @@ def test_one_id_can_stand_for_sixteen_tokens(size):
     assert found(caching, prompt(2, (6, 5), 16, 16)) == 0
 
 
-def test_partial_last_id_is_shared_in_full_blocks():
-    caching = policy()
-    found(caching, prompt(0, (5, 6), 27, 16))
-    assert found(caching, prompt(1, (5, 6), 27, 16)) == 24
-
-
 def test_block_size_must_match_tokens_per_id():
     reported = "block_size 4 does not go with a trace whose ids name 6 tokens"
     refuses(reported, policy().admit, [prompt(0, (1, 2), 12, 6)], 12)
     assert block_contents((1, 2, 3, 4), 2, 8, 4) == [(1, 2), (3, 4)]
+    assert block_contents((5, 6), 16, 27, 4) == [20, 21, 22, 23, 24, 25]
 
 
 def test_hit_beyond_the_chunk_needs_no_free_blocks():
@@ -114,29 +96,6 @@ def test_hit_beyond_the_chunk_needs_no_free_blocks():
     release(caching, first)
     found(caching, prompt(1, tuple(range(32))))  # 8 blocks of 16; 5 cached, 3 free, 4 to be kept
     assert found(caching, prompt(2, (*TEXT, 1)), 1) == 16
-
-
-def test_swapped_in_block_can_be_hit_again():
-    caching = policy()
-    found(caching, first := prompt(0, TEXT[:8]))
-    assert isinstance(caching.move([first], HOST), Grant)
-    assert caching.usage().cached == 8
-    found(caching, large := prompt(1, tuple(range(60))))  # evicts what is cached
-    release(caching, large)
-    assert isinstance(caching.move([first], DEVICE), Grant)
-    caching.publish(first, 8)
-    assert found(caching, prompt(2, TEXT[:9])) == 8
-
-
-def test_duplicate_blocks_merge_after_release():
-    caching = policy()
-    first, second = prompt(0, TEXT[:9]), prompt(1, TEXT[:9])
-    found(caching, first, 2)
-    found(caching, second, 2)
-    extend(caching, [first, second], 7)
-    release(caching, first)
-    release(caching, second)
-    assert caching.usage().cached == 8
 
 
 def test_counters_of_lookups_and_hits():
@@ -210,34 +169,38 @@ def test_watermark_applies_to_evictable_blocks_too():
     assert not isinstance(admit(caching, [prompt(3, tuple(range(28)))], 28), Refusal)
 
 
-def test_block_with_an_evicted_duplicate_is_published():
-    """Two prompts alike are admitted before either is computed, so each has blocks of its own; the first one leaves."""
-    caching, first, second, other = (
-        paged(6, PrefixCaching),
-        *(prompt(i, TEXT[:8]) for i in range(2)),
-        prompt(2, tuple(range(17))),
-    )
-    for seq in (first, second):
-        admit(caching, [seq], 8)
-    for seq in (first, second):
-        caching.publish(seq, 4)
-    release(caching, first)
-    found(caching, other, 16)
-    release(caching, other)
-    assert caching.counters()["evictions"] == 1
-    caching.publish(second, 8)
-    caching.check()
-    assert found(caching, prompt(3, TEXT[:9])) == 8
+@pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
+def test_what_find_and_fits_say_before_an_admission_is_in_the_golden_row(kind, golden):
+    said = []
+
+    class Asked(kind):
+        def admit(self, seqs, num_tokens):
+            before = self.find(seqs[0], num_tokens), self.fits(seqs[0], num_tokens)
+            answers = super().admit(seqs, num_tokens)
+            said.append((*before, answers))
+            if len(seqs) == 1 and not seqs[0].registered_prefix and answers is not Refusal.LOADING:
+                assert before[1] == isinstance(answers, list)
+            return answers
+
+    golden("histories.csv", f"find and fits of {kind.__name__}", row_of(partial(Asked, block_size=8), said))
 
 
-def test_swapped_in_blocks_replace_their_cached_copies():
-    caching, seq = policy(), prompt(0, TEXT[:10])
-    found(caching, seq)
-    caching.move([seq], HOST)
-    assert (caching.usage().held, caching.usage().cached) == (0, 8)
-    caching.move([seq], DEVICE)
-    caching.publish(seq, 10)
-    caching.check()
-    assert (caching.usage().held, caching.usage().cached, caching.usage().free) == (12, 0, 52)
-    found(caching, prompt(1, TEXT[:10]))
-    assert caching.usage().saved == 8
+CORRUPTED = {
+    "children are miscounted": lambda policy, index: setattr(index, "num_kept", 1),
+    "holders are lost": lambda policy, index: index.holder.pop(),
+    "not found by its content": lambda policy, index: setattr(index.holder[0], "content", 0),
+    "blocks and nodes differ": lambda policy, index: index.holder.reverse(),
+    "a hole with nothing behind it": lambda policy, index: (setattr(index.holder[-1], "block", -1), index.holder.pop()),
+    "blocks of the dram were lost": lambda policy, index: policy._hierarchy.tiers[0]._free.pop(),
+    "the dram pins what it does not have": lambda policy, index: policy._hierarchy.tiers[0].pins.add([0]),
+    "an evicted block was not written": lambda policy, index: policy._hierarchy.written.append((0, 0)),
+}
+
+
+@pytest.mark.parametrize("message", CORRUPTED)
+def test_check_notices_what_tables_and_counts_do_not_show(message):
+    caching = TieredCaching(PoolSpec(20, 64, (Tier("dram", 64),)), block_size=4, watermark=0)
+    found(caching, prompt(0, TEXT))
+    CORRUPTED[message](caching, caching._cache.index)
+    with pytest.raises(AssertionError, match=message):
+        caching.check()

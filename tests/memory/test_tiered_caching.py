@@ -3,16 +3,16 @@
 from functools import partial
 
 import pytest
+from histories import keeps_the_contract
 from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, analytic, server
 
-from testbed.contract import check_policy
 from testbed.contract.search import POOLS
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence, passing_batch
-from testbed.core.slots import DEVICE, Refusal
+from testbed.core.slots import Refusal
 from testbed.core.specs import TierSpec
 from testbed.fast_and_slow import differs
 from testbed.memory.policy import PoolSpec, Tier
@@ -41,8 +41,8 @@ POLICIES = {
 
 @pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("name", POLICIES)
-def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, num_examples):
-    assert check_policy(POLICIES[name], max_examples=num_examples) is None
+def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, num_examples, golden):
+    keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -118,19 +118,6 @@ def test_load_rules_weigh_the_link_against_a_prefill():
         served(policy, 1, range(100, 156))
         served(policy, 2, range(200, 256))
         assert served(policy, 3, range(56)) == (found, found)
-
-
-def test_what_is_on_its_way_is_pinned_and_in_transit():
-    policy = TieredCaching(PoolSpec(64, 128, (Tier("dram", 128),)), block_size=8)
-    served(policy, 0, range(56))
-    served(policy, 1, range(100, 156))
-    seq = sequence(2, range(56))
-    loading = policy.load(seq, 56)
-    assert {move.target for _, move in loading.ops.background} == {DEVICE}
-    used = policy.usage()
-    assert used.in_transit > 0
-    assert used.allocated + used.cached + used.in_transit + used.free == used.total
-    assert policy.admit([sequence(3, range(200, 264))], 64) is Refusal.LATER  # the whole pool
 
 
 def test_an_eviction_below_ends_no_refusal_of_a_load():

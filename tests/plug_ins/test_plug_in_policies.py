@@ -14,10 +14,10 @@ import two_sizes
 import two_tiers
 import vattention
 import window
+from histories import keeps_the_contract
 from same_runs import check_both_ways
 from tiny import analytic, server
 
-from testbed.contract import check_policy
 from testbed.core.request import PS, Request
 from testbed.experiments.commands.cli import dispatch
 from testbed.memory.policy import PoolSpec, host
@@ -81,8 +81,8 @@ def test_fast_equals_slow(name, scheduler):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_plug_in_policies_keep_the_contract(name):
-    assert check_policy(POLICIES[name], max_examples=3) is None
+def test_plug_in_policies_keep_the_contract(name, golden):
+    keeps_the_contract(golden, name, POLICIES[name])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -65,7 +65,9 @@ def counts(frame):
 
 
 def test_trace_of_figure_7_shows_exact_owners():
-    script = Script(paged(9, blocks=BlockPool(9, [7, 1, 5, 2, 3, 0, 4, 6, 8])))
+    blocks = BlockPool(9)
+    blocks.free = [8, 6, 4, 0, 3, 2, 5, 1, 7]
+    script = Script(paged(9, blocks=blocks))
     a, b = sequence(0, 10), sequence(1, 11, prompt_len=5)
     script.at(5, admit_and_prefill, [a], 7)
     script.at(5, admit_and_prefill, [b], 5)

@@ -49,13 +49,3 @@ class BuddyAllocator:
 
     def free_ranges(self) -> list[tuple[int, int]]:
         return sorted((start, 1 << order) for order, starts in enumerate(self._free) for start in starts)
-
-    def check(self) -> None:
-        """Free ranges are aligned, inside the pool and disjoint, and add up to num_free."""
-        end = 0
-        for start, units in self.free_ranges():
-            assert start >= end, f"free ranges overlap at unit {start}"
-            assert start % units == 0, f"range of {units} units at {start} is not aligned"
-            end = start + units
-        assert end <= self.num_units, f"free range ends at {end}, beyond the pool of {self.num_units}"
-        assert sum(units for _, units in self.free_ranges()) == self.num_free, "free units are miscounted"

@@ -1,6 +1,5 @@
 """One contiguous reservation per sequence (section 3.1): Orca's memory, with three reservation rules."""
 
-import heapq
 from abc import abstractmethod
 from bisect import bisect_right
 from functools import cache
@@ -30,37 +29,28 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 class Reservation(NamedTuple):
     """A buddy range of 2^order blocks that begins at `block`, of which `slots` slots were requested."""
 
-    seq: Sequence
     block: int
     order: int
     slots: int
 
 
 class FullAt(BatchIndex):
-    """Finds the step at which the first reservation of a batch is full, by a heap whose stale entries drop lazily."""
+    """The steps at which the reservations of a batch are full."""
 
     def __init__(self, batch: Batch, reservations: dict[int, Reservation]) -> None:
         self.batch = batch
         self.reservations = reservations
         self._full_at: dict[int, int] = {}
-        self._heap: list[tuple[int, int]] = []
 
     def added(self, seq: Sequence) -> None:
-        step = self._full_at[seq.seq_id] = self.reservations[seq.seq_id].slots - seq.slots_offset
-        heapq.heappush(self._heap, (step, seq.seq_id))
+        self._full_at[seq.seq_id] = self.reservations[seq.seq_id].slots - seq.slots_offset
 
     def removed(self, seq: Sequence) -> None:
         del self._full_at[seq.seq_id]
 
     def steps(self) -> int | None:
         """Steps until a member's reservation is full; None for an empty batch."""
-        heap, full_at = self._heap, self._full_at
-        while heap:
-            step, seq_id = heap[0]
-            if full_at.get(seq_id) == step:
-                return step - self.batch.extended
-            heapq.heappop(heap)
-        return None
+        return min(self._full_at.values()) - self.batch.extended if self._full_at else None
 
 
 class Contiguous(MemoryPolicy):
@@ -92,7 +82,7 @@ class Contiguous(MemoryPolicy):
         if not blocks:
             return Refusal.LATER
         for seq, block in zip(seqs, blocks, strict=True):
-            self._reservations[seq.seq_id] = record(Reservation, (seq, block, order, slots))
+            self._reservations[seq.seq_id] = record(Reservation, (block, order, slots))
         self._live += num_tokens * len(seqs)
         self._held += slots * len(seqs)
         return [GRANTED] * len(seqs)
@@ -141,16 +131,6 @@ class Contiguous(MemoryPolicy):
         size, held = self.block_size, self._reservations.values()
         ends = ((r.block * size + r.slots, (size << r.order) - r.slots) for r in held)
         return NonSequenceSlots(rounding=tuple(Extent(end, length) for end, length in ends if length))
-
-    def check(self) -> None:
-        self._buddy.check()
-        held = self._reservations.values()
-        used = sum(1 << r.order for r in held)
-        assert used + self._buddy.num_free == self._buddy.num_units, "blocks were lost or counted twice"
-        assert self._live == sum(r.seq.num_slots for r in held), "live slots are miscounted"
-        assert self._held == sum(r.slots for r in held), "held slots are miscounted"
-        for r in held:
-            assert r.seq.num_slots <= r.slots <= self.block_size << r.order, f"{r.seq} overran its reservation"
 
     def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
         """By bisection: reservations do not shrink as outputs grow. The longest, which mostly fits, is tried first."""

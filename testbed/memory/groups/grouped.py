@@ -1,7 +1,8 @@
 """Paged memory of a model with several KV groups: windows give back what no later token reads, states stay."""
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
-from testbed.memory.groups.page_table import Hit, PageTable, other_units
+from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 WINDOW_SHARE = 0.8  # SGLang's default
@@ -70,7 +71,6 @@ class Grouped(MemoryPolicy):
         if not pool.groups:
             raise InputError("policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model does)")
         self.tokens_per_page = block_size
-        self.page_rule = page_rule
         options = {"window_share": window_share} if page_rule == FIXED else {}
         self.pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
         self.page_units = self.pages.page_units
@@ -78,9 +78,10 @@ class Grouped(MemoryPolicy):
         self._max_len = pool.max_len
         self._watermark = watermark * self.pages.total
         self._tables: dict[int, PageTable] = {}
+        self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
-        self._block_units = sum(self.pages.used_units(i) for i, one in enumerate(self.pages.columns) if one.per_block)
-        self._longest = self._longest_of()
+        self._block_units = sum(one.units for one in self.pages.columns if one.per_block)
+        self._longest = bisect_left(range(1, self._max_len + 1), True, key=self._is_too_long)
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         if len(seqs) > 1:
@@ -98,21 +99,23 @@ class Grouped(MemoryPolicy):
         return Refusal.LATER
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        needed, unread = [0] * len(self.pages.columns), [list[int]() for _ in self.pages.columns]
+        columns = self.pages.columns
+        needed, unread = [0] * len(columns), [list[int]() for _ in columns]
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 needed[i] += count
                 unread[i] += self._tables[seq.seq_id].unread(i)
         gone = self._unshared(unread)
-        if not self.pages.fits(needed, gone):
+        if not self.pages.fits(needed, gone, self.pages.nothing):
             return Refusal.LATER
         idle = self.pages.idle_units
-        returned = sum(len(pages) * self.pages.used_units(i) for i, pages in enumerate(gone))
+        returned = sum(len(pages) * one.units for pages, one in zip(gone, columns, strict=True))
         for table in [self._tables[seq.seq_id] for seq in batch]:
-            for i in range(len(self.pages.columns)):
+            for i in range(len(columns)):
                 if pages := table.unread(i):
                     self._put(i, pages)
-                    table.drop(i, len(pages))
+                    table.dropped[i] += len(pages)
+                    del table.pages[i][: len(pages)]
         self._ensure_free(needed)
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
@@ -141,21 +144,24 @@ class Grouped(MemoryPolicy):
         return [extent for part in self.group_tables(seq) for extent in part.extents]
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
-        return self._tables[seq.seq_id].group_tables(self.pages)
+        return self._tables[seq.seq_id].group_tables()
 
     def usage(self) -> Usage:
-        held = live = 0
+        columns, holders = self.pages.columns, self._holders.items()
+        saved = sum((count - 1) * columns[column].units for (column, _), count in holders)
+        held = live = -saved
         for table in self._tables.values():
-            for i, pages in enumerate(table.pages):
-                held += len(pages) * self.pages.used_units(i)
-                live += table.live(i)
-        total, free = self.pages.total, self.pages.free_units
-        return Usage(total, live, held, total - free, 0, free, free)
+            for one, pages, dropped in zip(columns, table.pages, table.dropped, strict=True):
+                units = len(pages) * one.units
+                held += units
+                live += (table.seq.num_slots - dropped * self.tokens_per_page) * one.width if one.width else units
+        total, free, idle = self.pages.total, self.pages.free_units, self.pages.idle_units
+        return Usage(total, live, held, total - free - idle, idle, free, free + idle, saved)
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         tables = self._tables.values()
         held = {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
-        return other_units(self.pages, held, self._idle_pages())
+        return other_units(self.pages, held)
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
@@ -164,22 +170,8 @@ class Grouped(MemoryPolicy):
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
 
-    def check(self) -> None:
-        super().check()
-        extents = sorted({extent for table in self._tables.values() for extent in self.table(table.seq)})
-        ends = [0, *(start + length for start, length in extents)]
-        assert all(start >= end for (start, _), end in zip(extents, ends, strict=False)), "pages overlap"
-        assert ends[-1] <= self.pages.total, "a page lies beyond the pool"
-        for table in self._tables.values():
-            table.check()
-
-    def _longest_of(self) -> int:
-        low, high = 0, self._max_len
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = self.pages.fits(self._blocks(0, middle, is_new=True), self.pages.nothing)
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+    def _is_too_long(self, num_tokens: int) -> bool:
+        return not self.pages.fits(self._blocks(0, num_tokens, is_new=True), self.pages.nothing, self.pages.nothing)
 
     def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
         """What it may begin with, the best first; the last of them needs no more pages than any shorter one."""
@@ -187,17 +179,11 @@ class Grouped(MemoryPolicy):
 
     def _fits_with(self, hit: Hit, needed: list[int]) -> bool:
         """Whether so many pages can be taken, and the idle ones of the hit be held; the watermark stays free."""
-        idle = self._idle(hit)
-        taken = zip(needed, idle, strict=True)
-        units = sum((count + len(more)) * self.pages.used_units(i) for i, (count, more) in enumerate(taken))
+        idle = [[page for page in pages if page in self.pages.queue(i)] for i, pages in enumerate(hit.pages)]
+        taken = zip(needed, idle, self.pages.columns, strict=True)
+        units = sum((count + len(more)) * one.units for count, more, one in taken)
         spare = self.pages.free_units + self.pages.idle_units - units >= self._watermark or not self._tables
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
-
-    def _idle(self, hit: Hit) -> Pages:
-        return self.pages.nothing
-
-    def _idle_pages(self) -> Iterable[tuple[int, int]]:
-        return ()
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
         """`seq` holds these pages too."""
@@ -207,7 +193,11 @@ class Grouped(MemoryPolicy):
 
     def _unshared(self, unread: Pages) -> Pages:
         """Which of these pages no sequence holds once those that hold them here have returned them."""
-        return unread
+        if not self._holders:
+            return unread
+        counts = Counter((i, page) for i, pages in enumerate(unread) for page in pages)
+        alone = [one for one, count in counts.items() if count == self._holders.get(one, 1)]
+        return [[page for column, page in alone if column == i] for i in range(len(unread))]
 
     def _put(self, column: int, pages: list[int]) -> None:
         """One sequence less holds these pages."""

@@ -1,19 +1,17 @@
 """Prefix caching over several KV groups: a hit ends where all groups have what the next token reads."""
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import Answer, Grant, Usage
+from testbed.core.slots import Answer, Grant
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
-from testbed.memory.groups.page_rules import Pages
-from testbed.memory.groups.page_table import NONE, GroupIndex, GroupNode, Hit
+from testbed.memory.groups.page_table import NONE, GroupIndex, Hit
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
-from testbed.memory.prefix_cache.prefix_index import Content, block_contents
+from testbed.memory.prefix_cache.prefix_index import Content, Node, block_contents
 
 CHECKPOINTS = 2  # tokens: the window of a state in pages, so that the page before the present one is kept until read
 
@@ -43,12 +41,9 @@ class GroupedCaching(Grouped):
             raise InputError(f"num_dropped_blocks={num_dropped_blocks}: must be at least 0")
         groups = tuple(replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups)
         super().__init__(replace(pool, groups=groups), block_size, page_rule, watermark, window_share)
-        columns = self.pages.columns
-        self._index = GroupIndex([column.window for column in columns], block_size)
-        self._queues = [OrderedDict[int, None]() for _ in columns]  # idle pages, the least recently used first
-        self._holders = dict[int, int]()  # of pages that several sequences hold
+        self._index = GroupIndex(self.pages)
         self._unready = dict[int, list[int]]()  # pages of states that a sequence computes in this iteration, by its id
-        self._saved = self._evictions = 0
+        self._evictions = 0
         self._num_dropped = num_dropped_blocks
         self._counts = CacheCounts()
 
@@ -57,7 +52,7 @@ class GroupedCaching(Grouped):
         table, node = self._tables[seq.seq_id], self._index.root
         full = min(num_tokens, seq.prompt_len) // self.tokens_per_page
         for block, content in enumerate(self._contents(seq)[:full]):
-            node = self._index.child(node, content)
+            node = self._index.grown(node, content)
             for i, pages in enumerate(table.pages):
                 if block >= table.dropped[i]:
                     self._set_page(node, i, pages[block - table.dropped[i]], seq)
@@ -77,24 +72,11 @@ class GroupedCaching(Grouped):
     def find(self, seq: Sequence, num_tokens: int) -> int:
         return self._hits(seq, num_tokens)[0].num_tokens
 
-    def usage(self) -> Usage:
-        used, idle = super().usage(), self.pages.idle_units
-        return used._replace(
-            live=used.live - self._saved, held=used.held - self._saved, allocated=used.allocated - idle, cached=idle,
-            largest_free=used.free + idle, saved=self._saved,
-        )  # fmt: skip
-
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._evictions}
 
     def check(self) -> None:
-        super().check()
         self._index.check()
-        held = Counter(page for table in self._tables.values() for pages in table.pages for page in pages)
-        assert {page: count for page, count in held.items() if count > 1} == self._holders, "holders are miscounted"
-        idle = {page for queue in self._queues for page in queue}
-        assert idle == set(self._index.holder) - set(held), "idle pages are not those that are findable and not held"
-        assert len(idle) == sum(self.pages.idle), "idle pages are miscounted"
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids
@@ -107,74 +89,52 @@ class GroupedCaching(Grouped):
         unready = {page for pages in self._unready.values() for page in pages}
         hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * self.tokens_per_page <= num_tokens]
-        chosen = dict.fromkeys([hits[0], *(within[:1] if self.pages.hits_save else within)])
-        return [self._hit(path, num_blocks) for num_blocks in chosen]
-
-    def _hit(self, path: list[GroupNode], num_blocks: int) -> Hit:
-        dropped = [self._index.first_read(num_blocks, i) for i in range(len(self.pages.columns))]
-        pages = [[node.pages[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)]
-        return Hit(num_blocks * self.tokens_per_page, pages, dropped)
-
-    def _idle(self, hit: Hit) -> Pages:
-        return [
-            [page for page in pages if page in self._queues[self.pages.queue(i)]] for i, pages in enumerate(hit.pages)
-        ]
-
-    def _idle_pages(self) -> Iterable[tuple[int, int]]:
-        return ((self._index.holder[page][1], page) for queue in self._queues for page in queue)
+        chosen = list[Hit]()
+        for num_blocks in dict.fromkeys([hits[0], *(within[:1] if self.pages.hits_save else within)]):
+            end = num_blocks * self.tokens_per_page
+            dropped = [self.pages.first_read(i, end) for i in range(len(self.pages.columns))]
+            pages = [[node.memo[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)]
+            chosen.append(Hit(end, pages, dropped))
+        return chosen
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
         self._counts.add(seq, self.tokens_per_page, hit.num_tokens // self.tokens_per_page)
         for i, pages in enumerate(hit.pages):
-            queue = self._queues[self.pages.queue(i)]
             for page in pages:
-                if page in queue:
-                    del queue[page]
+                if page in self.pages.queue(i):
                     self.pages.set_idle(i, page, False)
                 else:
-                    self._holders[page] = self._holders.get(page, 1) + 1
-                    self._saved += self.pages.used_units(i)
+                    self._holders[i, page] = self._holders.get((i, page), 1) + 1
 
     def _put(self, column: int, pages: list[int]) -> None:
         for page in reversed(pages):  # so that the beginning of a prompt lasts the longest
-            holders = self._holders.pop(page, 1) - 1
-            if holders:
-                self._saved -= self.pages.used_units(column)
-                if holders > 1:
-                    self._holders[page] = holders
-            elif page in self._index.holder:
+            holders = self._holders.pop((column, page), 1) - 1
+            if holders > 1:
+                self._holders[column, page] = holders
+            elif holders:
+                continue
+            elif page in self._index.by_page:
                 self.pages.set_idle(column, page, True)
-                self._queues[self.pages.queue(column)][page] = None
             else:
                 self.pages.put(column, [page])
 
     def _ensure_free(self, needed: list[int]) -> None:
-        while (short := self.pages.short(needed)) is not None:
-            page = next(iter(self._queues[short]))
-            column = self._index.holder[page][1]
-            self._index.drop(page)
+        while (queue := self.pages.short(needed)) is not None:
+            page, column = next(iter(queue.items()))
+            self._index.forget(page)
             self._free_idle(column, page)
             self._evictions += 1
 
     def _free_idle(self, column: int, page: int) -> None:
-        del self._queues[self.pages.queue(column)][page]
         self.pages.set_idle(column, page, False)
         self.pages.put(column, [page])
 
-    def _unshared(self, unread: Pages) -> Pages:
-        counts = Counter(page for pages in unread for page in pages) if self._holders else Counter()
-        if not counts:
-            return unread
-        return [
-            [page for page in dict.fromkeys(pages) if counts[page] == self._holders.get(page, 1)] for pages in unread
-        ]
-
-    def _set_page(self, node: GroupNode, column: int, page: int, seq: Sequence) -> None:
+    def _set_page(self, node: Node, column: int, page: int, seq: Sequence) -> None:
         """A page of `seq` has a block's content; an idle one that had it too is free then, a held one stays."""
-        other = node.pages[column]
-        if other == NONE or other in self._queues[self.pages.queue(column)]:
+        other = node.memo[column]
+        if other == NONE or other in self.pages.queue(column):
             self._index.set_page(node, column, page)
             if other != NONE:
                 self._free_idle(column, other)
-            if self.pages.columns[column].state:
+            if not self.pages.columns[column].width:
                 self._unready[seq.seq_id].append(page)

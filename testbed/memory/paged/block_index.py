@@ -77,25 +77,14 @@ class BlockIndex(BatchIndex):
                     second += weight * step
         return record(Growth, ((num_free - len(free)) * size, first * size, second * size))
 
-    def beyond(self, num_steps: int, num_blocks: int) -> Growth:
-        """When num_steps more steps will take blocks, without the first num_blocks of them."""
-        return self.marked(num_steps, [False] * num_blocks + [True] * (self.needed(num_steps) - num_blocks))
-
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
+        size, now = len(self.due), self.batch.extended % len(self.due)
+        in_turn = [(step, len(members)) for step, members in enumerate(self.due[now:] + self.due[:now]) if members]
         taken, events = 0, list[tuple[int, int]]()
-        for step, count in self._takes(num_steps):
-            events.append((step, sum(marks[taken : taken + count]) * len(self.due)))
-            taken += count
+        for begun in range(0, num_steps, size):
+            for step, count in in_turn:
+                if begun + step < num_steps:
+                    events.append((begun + step, sum(marks[taken : taken + count]) * size))
+                    taken += count
         return growth_of(events)
-
-    def _takes(self, num_steps: int) -> list[tuple[int, int]]:
-        size, start = len(self.due), self.batch.extended
-        counts = [(soonest, len(self.due[(start + soonest) % size])) for soonest in range(min(num_steps, size))]
-        rounds = [(soonest, count) for soonest, count in counts if count]
-        return [
-            (first + soonest, count)
-            for first in range(0, num_steps, size)
-            for soonest, count in rounds
-            if first + soonest < num_steps
-        ]

@@ -4,20 +4,41 @@ from collections.abc import Iterable
 
 
 class BlockPool:
-    """num_blocks blocks; `take` pops from the end of `free`, by default the lowest id first.
+    """num_blocks blocks; `take` pops from the end of `free`, at first the lowest id.
 
     `sharers` maps every block with a reference count above 1 to its count; any other taken block has a count of 1.
-    Most workloads share little, so most calls change no count. num_saved is the number of blocks that sharing saves.
+    Most workloads share little, so most calls change no count. num_saved is the number of blocks that sharing saves. A
+    subclass may have blocks besides free and held ones; were_cached says which of those that the last `evict` has freed
+    stored something.
     """
 
-    __slots__ = ("free", "num_blocks", "num_saved", "sharers")
+    __slots__ = ("free", "num_blocks", "num_saved", "sharers", "were_cached")
 
-    def __init__(self, num_blocks: int, order: Iterable[int] | None = None) -> None:
+    def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        taken_last = range(num_blocks) if order is None else order
-        self.free = list(taken_last)[::-1]
+        self.free = list(range(num_blocks))[::-1]
         self.sharers: dict[int, int] = {}
         self.num_saved = 0
+        self.were_cached: list[bool] = []
+
+    def available(self) -> int:
+        """Blocks that are free or can be evicted."""
+        return len(self.free)
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many blocks are free, can be evicted, are in transit."""
+        return len(self.free), 0, 0
+
+    def evictable(self) -> list[int]:
+        """Blocks that no table has, but that store something until they are evicted."""
+        return []
+
+    def in_transit(self) -> list[int]:
+        """Blocks of no table that are neither free nor can be evicted, until a transfer lands."""
+        return []
+
+    def evict(self, count: int) -> None:
+        """Free `count` evictable blocks, which must be there; they are taken after those that were free before."""
 
     def take(self, count: int) -> list[int]:
         """Take `count` free blocks; the caller ensures that there are as many."""
@@ -34,12 +55,10 @@ class BlockPool:
 
     def put(self, blocks: list[int]) -> int:
         """Decrement the reference count of each block; returns how many became free (`take` pops the last first)."""
-        if not self.sharers:
-            self.free.extend(blocks)
-            return len(blocks)
-        unshared = [block for block in blocks if not self.drop(block)]
-        self.free.extend(unshared)
-        return len(unshared)
+        if self.sharers:
+            blocks = [block for block in blocks if not self.drop(block)]
+        self._unheld(blocks)
+        return len(blocks)
 
     def drop(self, block: int) -> bool:
         """Decrement the reference count of a shared block; False, without a change, where the count is 1."""
@@ -56,16 +75,6 @@ class BlockPool:
     def ref_count(self, block: int) -> int:
         return self.sharers.get(block, 1)
 
-    def check(self, tables: Iterable[list[int]]) -> None:
-        """Assert that free and held blocks are all blocks, and that the counts equal those of the tables."""
-        self._check(tables, [])
-
-    def _check(self, tables: Iterable[list[int]], unheld: list[int]) -> None:
-        held: dict[int, int] = {}
-        for table in tables:
-            for block in table:
-                held[block] = held.get(block, 0) + 1
-        blocks = sorted([*self.free, *held, *unheld])
-        assert blocks == list(range(self.num_blocks)), "blocks were lost, or are free and held"
-        assert {b: n for b, n in held.items() if n > 1} == self.sharers, "reference counts differ from the tables"
-        assert self.num_saved == sum(n - 1 for n in held.values()), "saved blocks are miscounted"
+    def _unheld(self, blocks: list[int]) -> None:
+        """No table has these blocks any more."""
+        self.free.extend(blocks)

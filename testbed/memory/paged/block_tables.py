@@ -1,11 +1,10 @@
-"""Block tables of sequences, registered prefixes and the host; copy-on-write by blocks (section 4.4, Fig. 8)."""
+"""Block tables of sequences and registered prefixes; copy-on-write by blocks (section 4.4, Fig. 8)."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import NoReturn
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import DEVICE, HOST, NO_OPS, Answer, Copy, Grant, Move, Ops, Refusal, ceil_div, record
+from testbed.core.slots import NO_OPS, Copy, Ops, ceil_div, record
 from testbed.memory.paged.block_pool import BlockPool
 
 
@@ -21,18 +20,35 @@ class BlockTable:
 
 
 class Tables:
-    """Block tables by sequence id. `live` counts the slots of `pool` that store a token, shared ones once."""
+    """Block tables by sequence id, of the device or the host.
 
-    __slots__ = ("block_size", "held", "live", "pool")
+    `live` counts the slots of `pool` that store a token, shared ones once. `prefixes` are the registered ones
+    (section 4.4), pinned blocks by length. Sequences with a prefix share its whole blocks. Each copies the partial last
+    one, because it writes its next tokens there, and the one with the last prompt token, which it always computes.
+    """
+
+    __slots__ = ("block_size", "held", "live", "pool", "prefixes")
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.held: dict[int, BlockTable] = {}
+        self.prefixes: dict[int, list[int]] = {}
         self.pool = pool
         self.block_size = block_size
         self.live = 0
 
     def of(self, seq: Sequence) -> BlockTable:
         return self.held.get(seq.seq_id) or absent(seq)
+
+    def whole_prefix(self, seq: Sequence) -> list[int]:
+        """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
+        return self.prefixes[seq.registered_prefix][: self._num_whole(seq)]
+
+    def rest_of_prefix(self, seq: Sequence, blocks: list[int]) -> Ops:
+        """The copy of the rest of the prefix to `blocks`, the blocks of `seq`."""
+        size, last = self.block_size, self._num_whole(seq)
+        if seq.registered_prefix == last * size:
+            return NO_OPS
+        return Ops((Copy(self.prefixes[seq.registered_prefix][last] * size, blocks[last] * size, size),))
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Share the parent's blocks with `child`, which first drops the blocks that it has."""
@@ -47,6 +63,24 @@ class Tables:
         """Remove a sequence's table; its first `kept` blocks keep their reference."""
         self._drop_end(self.of(seq), kept)
         del self.held[seq.seq_id]
+
+    def receive(self, tables: list[BlockTable]) -> tuple[Copy, ...]:
+        """Copy tables of another pool to free blocks, with the same sharing: a transfer for each block but pinned ones.
+
+        Pinned blocks stay on the device, also of a sequence on the host.
+        """
+        source = moving(tables)
+        target_of = dict(zip(source, self.pool.take(len(source)), strict=True))
+        size, seen, stored = self.block_size, set[int](), list[tuple[int, list[int]]]()
+        for table in tables:
+            moved = [target_of[block] for block in table.blocks[table.pinned :]]
+            self.pool.share(block for block in moved if block in seen)
+            seen.update(moved)
+            stored.append((table.seq.num_slots - table.pinned * size, moved))
+            blocks = table.blocks[: table.pinned] + moved
+            self.held[table.seq.seq_id] = BlockTable(table.seq, blocks, table.pinned)
+        self.live += stored_tokens(stored, size)
+        return tuple([Copy(src * size, dst * size, size) for src, dst in target_of.items()])
 
     def cut(self, seq: Sequence, num_tokens: int) -> None:
         """Keep the blocks of a sequence's first num_tokens tokens."""
@@ -87,13 +121,8 @@ class Tables:
             self.live += table.seq.num_slots % size
         return Ops(tuple(copies))
 
-    def check(self, pinned: dict[int, list[int]], kept: Iterable[list[int]]) -> None:
-        """Raise AssertionError where a count is wrong; `pinned`: prefixes by length, `kept`: of swapped sequences."""
-        self.pool.check([*(table.blocks for table in self.held.values()), *pinned.values(), *kept])
-        num_stored = [(table.seq.num_slots, table.blocks) for table in self.held.values()]
-        assert self.live == stored_tokens([*num_stored, *pinned.items()], self.block_size), "live slots are miscounted"
-        for seq_id, table in self.held.items():
-            assert len(table.blocks) == ceil_div(table.seq.num_slots, self.block_size), f"table of sequence {seq_id}"
+    def _num_whole(self, seq: Sequence) -> int:
+        return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
     def _replace(self, table: BlockTable, parent: BlockTable) -> None:
         """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do not change."""
@@ -118,41 +147,13 @@ class Tables:
         self.live -= self.pool.put(blocks[first:] if first else blocks) * self.block_size - padding
 
 
-class RegisteredPrefixes(dict[int, list[int]]):
-    """Registered prefixes (section 4.4) as pinned blocks by length; sequences with a prefix share its whole blocks.
-
-    Each sequence copies the partial last block, because it writes its next tokens there. It also copies the block with
-    the last prompt token, which is always computed again.
-    """
-
-    __slots__ = ("block_size", "num_blocks")
-
-    def __init__(self, block_size: int) -> None:
-        super().__init__()
-        self.block_size = block_size
-        self.num_blocks = 0
-
-    def pin(self, num_tokens: int, blocks: list[int]) -> None:
-        self[num_tokens] = blocks
-        self.num_blocks += len(blocks)
-
-    def whole(self, seq: Sequence) -> list[int]:
-        """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
-        return self[seq.registered_prefix][: self._num_whole(seq)]
-
-    def remainder(self, seq: Sequence, blocks: list[int]) -> Ops:
-        """The copy of the rest of the prefix to `blocks`, the blocks of `seq`."""
-        size, last = self.block_size, self._num_whole(seq)
-        if seq.registered_prefix == last * size:
-            return NO_OPS
-        return Ops((Copy(self[seq.registered_prefix][last] * size, blocks[last] * size, size),))
-
-    def _num_whole(self, seq: Sequence) -> int:
-        return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
-
-
 def absent(seq: Sequence) -> NoReturn:
     raise KeyError(f"{seq}: is not on the device (admit it, or move it back, first)")
+
+
+def moving(tables: Iterable[BlockTable]) -> list[int]:
+    """The blocks that move with these tables, shared ones once."""
+    return list(dict.fromkeys(block for table in tables for block in table.blocks[table.pinned :]))
 
 
 def stored_tokens(tables: Iterable[tuple[int, list[int]]], block_size: int) -> int:
@@ -162,71 +163,3 @@ def stored_tokens(tables: Iterable[tuple[int, list[int]]], block_size: int) -> i
         for i, block in enumerate(blocks):
             filled[block] = max(filled.get(block, 0), min(block_size, num_tokens - i * block_size))
     return sum(filled.values())
-
-
-@dataclass(slots=True)
-class HostTable:
-    """A swapped sequence's blocks on the host; its blocks `kept`, a registered prefix, stay on the device."""
-
-    kept: list[int]
-    blocks: list[int]
-
-
-class SwapSpace:
-    """The host's blocks, and the tables of the swapped sequences."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.block_size = block_size
-        self.tables: dict[int, HostTable] = {}
-        self._pool = BlockPool(num_blocks)
-
-    def put(self, tables: list[BlockTable]) -> Answer:
-        """Swap a group out: allocate its host blocks and return the transfers, or refuse; pinned blocks do not move."""
-        moving = [table.blocks[table.pinned :] for table in tables]
-        if len(distinct(moving)) > len(self._pool.free):
-            return Refusal.LATER
-        moved, copies = move_tables(moving, self._pool, self.block_size)
-        for table, blocks in zip(tables, moved, strict=True):
-            self.tables[table.seq.seq_id] = HostTable(table.blocks[: table.pinned], blocks)
-        return Grant(0, Ops(moves=(Move(DEVICE, HOST, copies),)))
-
-    def num_blocks(self, seqs: list[Sequence]) -> int:
-        return len(distinct([self.tables[seq.seq_id].blocks for seq in seqs]))
-
-    def fetch(self, seqs: list[Sequence], pool: BlockPool) -> tuple[list[BlockTable], Ops]:
-        """Swap a group in to free blocks of `pool`; returns its tables there and the transfers."""
-        hosted = [self.tables[seq.seq_id] for seq in seqs]
-        moved, copies = move_tables([table.blocks for table in hosted], pool, self.block_size)
-        for seq in seqs:
-            self.drop(seq)
-        tables = [
-            BlockTable(seq, table.kept + new, len(table.kept))
-            for seq, table, new in zip(seqs, hosted, moved, strict=True)
-        ]
-        return tables, Ops(moves=(Move(HOST, DEVICE, copies),))
-
-    def drop(self, seq: Sequence) -> list[int]:
-        """Free a sequence's host blocks; returns its blocks that stayed on the device."""
-        table = self.tables.pop(seq.seq_id)
-        self._pool.put(table.blocks)
-        return table.kept
-
-    def check(self) -> None:
-        self._pool.check(table.blocks for table in self.tables.values())
-
-
-def distinct(tables: list[list[int]]) -> list[int]:
-    return list(dict.fromkeys(block for table in tables for block in table))
-
-
-def move_tables(tables: list[list[int]], pool: BlockPool, block_size: int) -> tuple[list[list[int]], tuple[Copy, ...]]:
-    """Copy tables to free blocks of another pool, with the same sharing; a transfer for each block."""
-    source = distinct(tables)
-    target_of = dict(zip(source, pool.take(len(source)), strict=True))
-    moved = [[target_of[block] for block in table] for table in tables]
-    seen = set[int]()
-    for table in moved:
-        pool.share(block for block in table if block in seen)
-        seen.update(table)
-    size = block_size
-    return moved, tuple([Copy(src * size, dst * size, size) for src, dst in target_of.items()])

@@ -1,7 +1,8 @@
 """Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between tiers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import chain
 from math import ceil
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from testbed.core.slots import (
     Grant,
     Granular,
     Growth,
+    Move,
     NonSequenceSlots,
     Ops,
     Refusal,
@@ -29,7 +31,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, RegisteredPrefixes, SwapSpace, Tables, distinct, stored_tokens
+from testbed.memory.paged.block_tables import BlockTable, Tables, moving
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
@@ -59,8 +61,7 @@ class Paged(MemoryPolicy):
         self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
         self._watermark = ceil(watermark * self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
-        self._host = SwapSpace(pool.slots_of(HOST) // block_size, block_size)
-        self._prefixes = RegisteredPrefixes(block_size)
+        self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         """Several sequences share the whole blocks of their prompt, as they would after a fork and a first write.
@@ -70,19 +71,18 @@ class Paged(MemoryPolicy):
         """
         first, size = seqs[0], self.block_size
         prefix: list[int] = []
-        if registered := first.registered_prefix in self._prefixes:
-            prefix, num_tokens = self._prefixes.whole(first), max(num_tokens, first.registered_prefix)
+        if registered := first.registered_prefix in self._tables.prefixes:
+            prefix, num_tokens = self._tables.whole_prefix(first), max(num_tokens, first.registered_prefix)
         each, common, more = -(-num_tokens // size), first.prompt_len // size, len(seqs) - 1
         needed = each + more * (each - common) - len(prefix)
         if not self._ensure_free(needed, self._reserve()):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
         if prefix:
             self._pool.share(prefix)
-        blocks = self._allocate_tables(seqs, each, common, prefix)
-        self._tables.live += num_tokens - len(prefix) * size + more * (num_tokens - common * size)
+        blocks = self._allocate_tables(seqs, num_tokens, prefix)
         grant = GRANTED
         if registered:
-            grant = Grant(first.registered_prefix, self._prefixes.remainder(first, blocks))
+            grant = Grant(first.registered_prefix, self._tables.rest_of_prefix(first, blocks))
             for seq in seqs:
                 self._tables.held[seq.seq_id].pinned = len(prefix)
         return [grant, *[Grant(common * size)] * more] if more else [grant]
@@ -98,10 +98,13 @@ class Paged(MemoryPolicy):
             if not self._ensure_free(needed):
                 return Refusal.LATER
             if needed > num_free:
-                evicted = self._evicted(index, num_tokens, num_free - len(writers))
+                evicted = index.marked(num_tokens, [False] * num_free + self._pool.were_cached)
         self._tables.live += num_tokens * num_seqs
-        if index.tails:
-            return self._write_tails(index, num_tokens, writers)
+        if index.tails:  # never within guaranteed steps
+            ops = self._tables.copy_tails(writers)
+            index.tails.clear()
+            growth = index.grow(num_tokens)
+            return Grant(0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size))
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
@@ -111,32 +114,35 @@ class Paged(MemoryPolicy):
         if held is not None:
             own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
         else:
-            own = self._prefixes.whole(seq) if seq.registered_prefix in self._prefixes else []
-        return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._available()
+            own = self._tables.whole_prefix(seq) if seq.registered_prefix in self._tables.prefixes else []
+        return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._pool.available()
 
     def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
         self._tables.cut(seq, seq.num_slots - num_tokens)
         return GRANTED
 
     def release(self, seq: Sequence) -> None:
-        if seq.seq_id in self._host.tables:
-            self._pool.put(self._host.drop(seq))
+        if swapped := self._host.held.get(seq.seq_id):
+            self._host.give_up(seq, swapped.pinned)
+            self._pool.put(swapped.blocks[: swapped.pinned])
         else:
             self._tables.give_up(seq)
 
     def table(self, seq: Sequence) -> list[Extent]:
-        size = self.block_size
-        return [record(Extent, (block * size, size)) for block in self._tables.of(seq).blocks]
+        return self._extents(self._tables.of(seq).blocks)
 
     def usage(self) -> Usage:
-        size, pool = self.block_size, self._pool
-        total, free = pool.num_blocks * size, len(pool.free) * size
-        held = total - free
-        return record(Usage, (total, self._tables.live, held, held, 0, free, free, pool.num_saved * size, 0))
+        size, pool, live = self.block_size, self._pool, self._tables.live
+        free, cached, in_transit = pool.counts()
+        held, most = (pool.num_blocks - free - cached - in_transit) * size, (free + cached) * size
+        total, saved = pool.num_blocks * size, pool.num_saved * size
+        return record(Usage, (total, live, held, held, cached * size, free * size, most, saved, in_transit * size))
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
-        return 0 if index.tails or not batch.sequences else min(index.steps_within(self._available()), self._max_len)
+        if index.tails or not batch.sequences:
+            return 0
+        return min(index.steps_within(self._pool.available()), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
         return self._footprint
@@ -156,83 +162,69 @@ class Paged(MemoryPolicy):
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         if tier not in (DEVICE, HOST):
             raise UnsupportedError(f"{type(self).__name__}: tier {tier}: is none of {DEVICE} and {HOST}")
-        return self._move_out(seqs) if tier == HOST else self._move_in(seqs)
+        source, target = (self._tables, self._host) if tier == HOST else (self._host, self._tables)
+        tables = [source.of(seq) for seq in seqs]
+        needed = len(moving(tables))
+        if tier == HOST:
+            has_blocks = needed <= len(self._host.pool.free)
+        else:  # every sequence may need a block in its next step; without these the group would be moved out again
+            has_blocks = self._ensure_free(needed, self._reserve() + len(seqs) if self._tables.held else 0)
+        if not has_blocks:
+            return Refusal.LATER
+        copies = target.receive(tables)
+        for table in tables:
+            source.give_up(table.seq, table.pinned)
+        return Grant(0, Ops(moves=(Move(DEVICE if tier == HOST else HOST, tier, copies),)))
 
     def register_prefix(self, num_tokens: int) -> None:
         """Pin num_tokens tokens; later sequences with that registered_prefix share its whole blocks."""
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
             raise InputError(f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} are free")
-        self._prefixes.pin(num_tokens, self._pool.take(needed))
+        self._tables.prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        size = self.block_size
-        pinned = (block for blocks in self._prefixes.values() for block in blocks)
-        return NonSequenceSlots(pinned=tuple(Extent(block * size, size) for block in pinned))
-
-    def check(self) -> None:
-        self._tables.check(self._prefixes, [host.kept for host in self._host.tables.values()])
-        self._host.check()
+        pool, pinned = self._pool, chain.from_iterable(self._tables.prefixes.values())
+        cached, in_transit = self._extents(pool.evictable()), self._extents(pool.in_transit())
+        return NonSequenceSlots(tuple(self._extents(pinned)), tuple(cached), (), tuple(in_transit))
 
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
 
     def _capacity(self) -> int:
-        return self._pool.num_blocks - self._prefixes.num_blocks
+        return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))
 
     def _reserve(self) -> int:
         return self._watermark if self._tables.held else 0
 
-    def _available(self) -> int:
-        return len(self._pool.free)
+    def _extents(self, blocks: Iterable[int]) -> list[Extent]:
+        size = self.block_size
+        return [record(Extent, (block * size, size)) for block in blocks]
 
     def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
         return index.needed(num_tokens) + len(writers)
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
-        """Whether needed + reserve blocks are free; a subclass may first evict cached blocks."""
-        return len(self._pool.free) >= needed + reserve
+        """Whether needed + reserve blocks are free or can be evicted; needed ones are free then."""
+        free = len(self._pool.free)
+        if needed + reserve > free and needed + reserve > self._pool.available():
+            return False
+        if needed > free:
+            self._pool.evict(needed - free)
+        return True
 
-    def _evicted(self, index: BlockIndex, num_tokens: int, num_free: int) -> Growth:
-        """When the next num_tokens steps take blocks that were freed for them, behind num_free that were free."""
-        return NO_GROWTH
-
-    def _allocate_tables(self, seqs: list[Sequence], each: int, common: int, found: list[int]) -> list[int]:
-        """A group's tables of `each` blocks, the first `common` shared, the first one's from `found` on; its blocks."""
-        blocks = found + self._pool.take(max(each - len(found), 0))
-        self._tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
+    def _allocate_tables(self, seqs: list[Sequence], num_tokens: int, found: list[int]) -> list[int]:
+        """A group's tables, the first one's from `found` on, which share the whole blocks of the prompt; its blocks."""
+        size, tables = self.block_size, self._tables
+        each, common = -(-num_tokens // size), seqs[0].prompt_len // size
+        blocks = found + self._pool.take(each - len(found))
+        tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
         for seq in seqs[1:]:
             self._pool.share(blocks[:common])
-            self._tables.held[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
+            tables.held[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
+        tables.live += num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
         return blocks
-
-    def _write_tails(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> Answer:
-        """Extend a batch whose last blocks may be shared, and unshare them. Never within guaranteed steps."""
-        ops = self._tables.copy_tails(writers)
-        index.tails.clear()
-        growth = index.grow(num_tokens)
-        return Grant(0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size))
-
-    def _move_out(self, seqs: list[Sequence]) -> Answer:
-        tables = [self._tables.of(seq) for seq in seqs]
-        answer = self._host.put(tables)
-        if isinstance(answer, Grant):
-            for table in tables:
-                self._tables.give_up(table.seq, table.pinned)
-        return answer
-
-    def _move_in(self, seqs: list[Sequence]) -> Answer:
-        # Every sequence may need a block in its next step; without these blocks the group would be moved out again.
-        spare = self._reserve() + len(seqs) if self._tables.held else 0
-        if not self._ensure_free(self._host.num_blocks(seqs), spare):
-            return Refusal.LATER
-        kept = distinct([self._host.tables[seq.seq_id].kept for seq in seqs])
-        tables, ops = self._host.fetch(seqs, self._pool)
-        self._tables.held.update(zip((seq.seq_id for seq in seqs), tables, strict=True))
-        num_stored = stored_tokens([(table.seq.num_slots, table.blocks) for table in tables], self.block_size)
-        self._tables.live += num_stored - self.block_size * len(kept)
-        return Grant(0, ops)
 
 
 @lru_cache(1 << 10)

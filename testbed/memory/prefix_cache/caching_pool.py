@@ -3,8 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from testbed.core.slots import Growth
-from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -24,8 +22,14 @@ class CachingPool(BlockPool):
         self.evictions = 0
 
     @property
-    def num_free(self) -> int:
-        return len(self.free)
+    def num_evictable(self) -> int:
+        return self.num_parked
+
+    def available(self) -> int:
+        return len(self.free) + self.num_evictable
+
+    def counts(self) -> tuple[int, int, int]:
+        return len(self.free), self.num_evictable, len(self.in_transit())
 
     def hold(self, nodes: Sequence[Node]) -> int:
         """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were parked."""
@@ -46,9 +50,16 @@ class CachingPool(BlockPool):
         """Held `blocks` store `contents` behind `node`, in place of parked equal ones; returns the last node."""
         return self.index.insert(node, contents, blocks, self._settle)
 
-    def put(self, blocks: list[int]) -> int:
-        if self.sharers:
-            blocks = [block for block in blocks if not self.drop(block)]
+    def evict(self, count: int) -> None:
+        self.free[:0] = self.index.drop(self.order.victims(count))[::-1]
+        self.num_parked -= count
+        self.evictions += count
+        self.were_cached = [True] * count
+
+    def evictable(self) -> list[int]:
+        return [node.block for node in filter(None, self.index.holder) if node.parked]
+
+    def _unheld(self, blocks: list[int]) -> None:
         backwards = blocks[::-1]
         nodes = list(map(self.index.holder.__getitem__, backwards))
         parked = [node for node in nodes if node is not None]
@@ -59,38 +70,15 @@ class CachingPool(BlockPool):
             self.order.park(parked)
             backwards = [block for block, node in zip(backwards, nodes, strict=True) if node is None]
         self.free.extend(backwards)
-        return len(blocks)
-
-    def evict(self, count: int) -> None:
-        """Free `count` parked blocks, which must be there; they are taken after those that were free before."""
-        self.free[:0] = self.index.drop(self.order.victims(count))[::-1]
-        self.num_parked -= count
-        self.evictions += count
-
-    def evicted(self, index: BlockIndex, num_steps: int, num_free: int) -> Growth:
-        """Which blocks that num_steps steps take were evicted for them just now: those after the first num_free."""
-        return index.beyond(num_steps, num_free)
-
-    def parked(self) -> list[int]:
-        return [node.block for node in filter(None, self.index.holder) if node.parked]
-
-    def check(self, tables: Iterable[list[int]]) -> None:
-        parked = self.parked()
-        assert len(parked) == self.num_parked, "parked blocks are miscounted"
-        self.index.check()
-        self._check(tables, parked)
 
     def _settle(self, node: Node, block: int) -> None:
         """A held block stores what another one stores, or has stored, already."""
         if node.parked:
-            self.order.hit([node])
-            node.hits += 1
-            node.parked = False
-            self.num_parked -= 1
+            self.hold([node])
             self.free.append(node.block)
-            self.index.fill(node, block)
-        elif node.block == HOLE:
-            self.index.fill(node, block)
+        elif node.block != HOLE:
+            return
+        self.index.fill(node, block)
 
 
 class LastUsePool(CachingPool):
@@ -103,18 +91,19 @@ class LastUsePool(CachingPool):
     first, which is found, and `copies` holds the others in order. The end of the first makes the next one findable.
     """
 
-    __slots__ = ("copies", "queue", "uncached_first", "were_cached")
+    __slots__ = ("copies", "queue", "uncached_first")
 
     def __init__(self, num_blocks: int, uncached_first: bool, hash_of: HashOf = hash) -> None:
         super().__init__(num_blocks, Lru(), hash_of)
         self.uncached_first = uncached_first
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.copies: dict[Node, list[int]] = {}
-        self.were_cached: list[bool] = []
 
-    @property
-    def num_free(self) -> int:
-        return len(self.free) + len(self.queue) - self.num_parked
+    def available(self) -> int:
+        return len(self.free) + len(self.queue)
+
+    def counts(self) -> tuple[int, int, int]:
+        return self.available() - self.num_parked, self.num_parked, 0
 
     def hold(self, nodes: Sequence[Node]) -> int:
         for node in nodes:
@@ -122,9 +111,16 @@ class LastUsePool(CachingPool):
                 del self.queue[node.block]
         return super().hold(nodes)
 
-    def put(self, blocks: list[int]) -> int:
-        if self.sharers:
-            blocks = [block for block in blocks if not self.drop(block)]
+    def evict(self, count: int) -> None:
+        """Free the first `count` blocks of the queue, which must be there."""
+        taken = [self.queue.popitem(last=False)[0] for _ in range(count)]
+        self.were_cached = [self._forget(block) for block in taken]
+        self.free[:0] = reversed(taken)  # behind those that were free before
+
+    def evictable(self) -> list[int]:
+        return sorted(block for block in self.queue if self.index.holder[block] is not None)
+
+    def _unheld(self, blocks: list[int]) -> None:
         for block in reversed(blocks):
             node = self.index.holder[block]
             if node is not None:
@@ -134,27 +130,6 @@ class LastUsePool(CachingPool):
                 self.queue[block] = None
             else:
                 self.free.append(block)
-        return len(blocks)
-
-    def evict(self, count: int) -> None:
-        """Free the first `count` blocks of the queue, which must be there; were_cached says which of them were."""
-        taken = [self.queue.popitem(last=False)[0] for _ in range(count)]
-        self.were_cached = [self._forget(block) for block in taken]
-        self.free[:0] = reversed(taken)  # behind those that were free before
-
-    def evicted(self, index: BlockIndex, num_steps: int, num_free: int) -> Growth:
-        return index.marked(num_steps, [False] * num_free + self.were_cached)
-
-    def parked(self) -> list[int]:
-        return sorted(block for block in self.queue if self.index.holder[block] is not None)
-
-    def check(self, tables: Iterable[list[int]]) -> None:
-        parked = self.parked()
-        assert len(parked) == self.num_parked, "parked blocks are miscounted"
-        for node in self.index.holder:
-            assert node is None or node.parked == (node.block in self.queue), "a held block may be evicted"
-        self.index.check({block: node for node, blocks in self.copies.items() for block in blocks})
-        self._check(tables, list(self.queue))
 
     def _forget(self, block: int) -> bool:
         holder = self.index.holder

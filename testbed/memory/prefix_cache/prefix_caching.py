@@ -5,20 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import (
-    HOST,
-    Answer,
-    Answers,
-    Extent,
-    Grant,
-    Growth,
-    NonSequenceSlots,
-    Refusal,
-    Usage,
-    ceil_div,
-    record,
-)
-from testbed.memory.paged.block_index import BlockIndex
+from testbed.core.slots import HOST, Answer, Answers, Grant, Refusal, ceil_div
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, UnsupportedError
 from testbed.memory.prefix_cache.caching_pool import CachingPool
@@ -29,10 +16,9 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node
 
 @dataclass(slots=True)
 class CachedPrompt:
-    """The contents of a sequence's full prompt blocks, the first `published` of them indexed up to `node`."""
+    """The contents of a sequence's full prompt blocks, of which those up to `node` are indexed."""
 
     contents: Sequence[Content]
-    published: int
     node: Node
 
 
@@ -102,7 +88,7 @@ class PrefixCaching(Paged):
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         first = seqs[0]
-        contents = None if first.registered_prefix in self._prefixes else self._contents(first)
+        contents = None if first.registered_prefix in self._tables.prefixes else self._contents(first)
         if contents is None:
             return super().admit(seqs, num_tokens)
         each, common = ceil_div(num_tokens, self.block_size), first.prompt_len // self.block_size
@@ -111,9 +97,7 @@ class PrefixCaching(Paged):
         if total > self._capacity():
             return Refusal.NEVER
         found = self._match(first, contents, num_tokens)
-        if self.moves_in_background and self._is_loading(
-            found, contents[len(found) : self._readable(first, num_tokens)]
-        ):
+        if self._is_loading(found, contents, self._readable(first, num_tokens)):
             return Refusal.LOADING
         nodes = self._within_free(found, total, common if more else each)
         if nodes is None:
@@ -122,19 +106,17 @@ class PrefixCaching(Paged):
         if self._counts.add(first, self.block_size, len(nodes)) and self.reads_future:
             self._cache.order.requested(self._cache.index.chain(contents))
         self._ensure_free_with_hits(nodes, total)
-        self._allocate_tables(seqs, each, common, [node.block for node in nodes])
-        num_cached, shared = len(nodes) * self.block_size, common * self.block_size
-        num_slots = max(num_tokens, num_cached)
-        self._tables.live += num_slots - num_cached + more * (num_slots - shared)
-        self._prompts[first.seq_id] = CachedPrompt(contents, len(nodes), nodes[-1] if nodes else self._cache.index.root)
-        return [Grant(num_cached), *[Grant(shared)] * more]
+        num_cached = len(nodes) * self.block_size
+        self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
+        self._prompts[first.seq_id] = CachedPrompt(contents, nodes[-1] if nodes else self._cache.index.root)
+        return [Grant(num_cached), *[Grant(common * self.block_size)] * more]
 
     def find(self, seq: Seq, num_tokens: int) -> int:
-        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
         return 0 if contents is None else len(self._match(seq, contents, num_tokens)) * self.block_size
 
     def fits(self, seq: Seq, num_tokens: int) -> bool:
-        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
         if contents is None:
             return super().fits(seq, num_tokens)
         each = ceil_div(num_tokens, self.block_size)
@@ -145,13 +127,11 @@ class PrefixCaching(Paged):
         if prompt is None:
             return
         if prompt.node.block == HOLE:  # evicted since: it was an equal block of another sequence
-            prompt.node, prompt.published = self._cache.index.root, 0
-        full = min(num_tokens // self.block_size, len(prompt.contents))
-        if full > prompt.published:
-            part = slice(prompt.published, full)
-            blocks = self._tables.of(seq).blocks[part]
-            prompt.node = self._cache.publish(prompt.node, prompt.contents[part], blocks)
-            prompt.published = full
+            prompt.node = self._cache.index.root
+        new = slice(prompt.node.depth + 1, min(num_tokens // self.block_size, len(prompt.contents)))
+        if new.start < new.stop:
+            blocks = self._tables.of(seq).blocks[new]
+            prompt.node = self._cache.publish(prompt.node, prompt.contents[new], blocks)
 
     def release(self, seq: Seq) -> None:
         self._cache.order.session = seq.session
@@ -164,26 +144,17 @@ class PrefixCaching(Paged):
         answer = super().move(seqs, tier)
         if isinstance(answer, Grant) and tier == HOST:
             for prompt in (self._prompts[seq.seq_id] for seq in seqs if seq.seq_id in self._prompts):
-                prompt.node, prompt.published = self._cache.index.root, 0
+                prompt.node = self._cache.index.root
         return answer
 
     def close_session(self, session: int) -> None:
         self._cache.order.close_session(session)
 
-    def usage(self) -> Usage:
-        size, pool = self.block_size, self._cache
-        free, cached, total = pool.num_free * size, pool.num_parked * size, pool.num_blocks * size
-        held = total - free - cached
-        live, saved = self._tables.live, pool.num_saved * size
-        return record(Usage, (total, live, held, held, cached, free, free + cached, saved, 0))
-
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._cache.evictions}
 
-    def non_sequence_slots(self) -> NonSequenceSlots:
-        size = self.block_size
-        cached = tuple([record(Extent, (block * size, size)) for block in self._cache.parked()])
-        return super().non_sequence_slots()._replace(cached=cached)
+    def check(self) -> None:
+        self._cache.index.check()
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
         """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
@@ -194,22 +165,19 @@ class PrefixCaching(Paged):
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
 
-    def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
-        """Whether a block of the contents behind those found is on its way to the device."""
+    def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
+        """Whether the block behind those found, if it is among the first `readable`, is on its way to the device."""
         return False
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:
         return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
-
-    def _available(self) -> int:
-        return self._cache.num_free + self._cache.num_parked
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         """The most of the found nodes that can be referenced together with all the requested blocks.
 
         What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction could end a refusal.
         """
-        num_slots = self._available() - self._reserve() - total
+        num_slots = self._pool.available() - self._reserve() - total
         num_slots += sum(not node.parked for node in found[:requested])
         if num_slots < 0:
             return None
@@ -222,17 +190,6 @@ class PrefixCaching(Paged):
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         self._tables.live += self._cache.hold(nodes) * self.block_size
         self._ensure_free(max(total - len(nodes), 0))
-
-    def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
-        if needed + reserve > self._available():
-            return False
-        short = needed - len(self._cache.free)
-        if short > 0:
-            self._cache.evict(short)
-        return True
-
-    def _evicted(self, index: BlockIndex, num_tokens: int, num_free: int) -> Growth:
-        return self._cache.evicted(index, num_tokens, num_free)
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
         return CachingPool(num_blocks, order, hash_of)

@@ -1,8 +1,6 @@
 """Which block holds which content: full blocks of prompts, found by the chain of contents that leads to them."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from testbed.core.errors import InputError
@@ -58,15 +56,15 @@ class PrefixIndex:
     """Chains of contents to blocks: each node is known by its predecessor and its content.
 
     Contents themselves are compared on a hit, not only their hashes, so a collision costs time and never shares. A
-    block whose predecessor is missing cannot be found until that one is back. `kept` counts for each node the other
-    memories that have its content, and keep it in the index without a block.
+    block whose predecessor is missing cannot be found until that one is back. num_kept counts the contents of other
+    memories, which keep their nodes in the index without a block.
     """
 
     def __init__(self, num_blocks: int, hash_of: HashOf = hash) -> None:
         self.hash_of = hash_of
         self.root = Node(None, 0, 0, 0)
         self.holder: list[Node | None] = [None] * num_blocks
-        self.kept: dict[Node, int] = {}
+        self.num_kept = 0
         self._nodes: dict[tuple[Node, Content], Node] = {}
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
@@ -87,16 +85,14 @@ class PrefixIndex:
 
     def keep(self, node: Node) -> None:
         """The node stays while another memory has its content."""
-        self.kept[node] = self.kept.get(node, 0) + 1
+        self.num_kept += 1
         node.children += 1
 
     def dereference(self, node: Node) -> None:
         """One of these memories has its content no longer."""
-        self.kept[node] -= 1
-        if not self.kept[node]:
-            del self.kept[node]
+        self.num_kept -= 1
         node.children -= 1
-        self._prune(node)
+        self.prune(node)
 
     def chain(self, contents: Iterable[Content]) -> list[int]:
         code, codes = self.root.code, []
@@ -138,10 +134,10 @@ class PrefixIndex:
             node.parked = False
             if node.children:
                 node.hits, node.memo = 0, None
-            self._prune(node)
+            self.prune(node)
         return blocks
 
-    def _prune(self, node: Node) -> None:
+    def prune(self, node: Node) -> None:
         """Forget a hole with nothing behind it, and whatever it leaves so."""
         while node.block == HOLE and not node.children:
             assert node.parent is not None
@@ -149,12 +145,12 @@ class PrefixIndex:
             node = node.parent
             node.children -= 1
 
-    def check(self, copies: Mapping[int, Node] = MappingProxyType({})) -> None:
-        """Raise AssertionError where blocks and nodes do not belong to each other; `copies` store what others do."""
-        children = Counter(node.parent for node in self._nodes.values())
-        full = {node.block: node for node in self._nodes.values() if node.block != HOLE} | dict(copies)
-        assert [full.get(block) for block in range(len(self.holder))] == self.holder, "blocks and nodes differ"
+    def check(self) -> None:
+        """Raise AssertionError where blocks and nodes do not belong to each other."""
+        nodes = [self.root, *self._nodes.values()]
+        assert {*filter(None, self.holder)} == {node for node in nodes[1:] if node.block != HOLE}, "holders are lost"
+        assert sum(node.children for node in nodes) == len(self._nodes) + self.num_kept, "children are miscounted"
         for (parent, content), node in self._nodes.items():
             assert (node.parent, node.content) == (parent, content), f"block {node.block} is not found by its content"
-            assert node.children == children[node] + self.kept.get(node, 0), "children are miscounted"
+            assert node.block == HOLE or self.holder[node.block] is node, "blocks and nodes differ"
             assert node.children or node.block != HOLE, "a hole with nothing behind it"

@@ -53,9 +53,7 @@ def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrd
     requested = list(prompts)
     total = sum(prompt.num_blocks for prompt in requested)
     pool = CachingPool(total if num_blocks is None else num_blocks, order, hash_of)
-    chains = [prompt.contents for prompt in requested]
-    if max(map(len, chains), default=0) > pool.num_blocks:
-        chains = [contents[: pool.num_blocks] for contents in chains]
+    chains = [prompt.contents[: pool.num_blocks] for prompt in requested]
     if order.reads_future:
         order.foresee(pool.index.chain(contents) for contents in chains)
     return Replayed([serve(pool, contents) for contents in chains], total, pool.evictions)

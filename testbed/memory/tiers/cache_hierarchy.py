@@ -7,34 +7,25 @@ from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 
-ON_DEVICE = -1  # the place of the device, above the tiers 0, 1, ...
+ON_DEVICE = 0  # the place of the device, above the tiers 1, 2, ...
+ON_THE_WAY = -1  # to the device
+Places = dict[int, list[Node]]
 
 
 @dataclass(slots=True)
 class InTransit:
-    """A transfer of the nodes' content from one place to another; `pinned`: device blocks that must stay meanwhile."""
+    """A transfer of the nodes' content from blocks of one place to those of another; `kept`: blocks of the device."""
 
     source: int
     target: int
     nodes: list[Node]
-    blocks: list[int]
-    pinned: list[int]
-
-
-@dataclass(slots=True)
-class Lookup:
-    """Where a prompt's next blocks are: on the device, on the way to it, or in a tier below (place, node)."""
-
-    on_device: list[Node]
-    num_loading: int
-    below: list[tuple[int, Node]]
-
-    def __len__(self) -> int:
-        return len(self.on_device) + self.num_loading + len(self.below)
+    read: list[int]
+    written: list[int]
+    kept: list[int]
 
 
 class CacheHierarchy:
-    """The device's pool, and the tiers 0, 1, ... below it, from the fastest on.
+    """The device's pool, and the tiers below it, from the fastest on: the `places` of content.
 
     A transfer lasts from its `begin_...` until `landed`; what it reads or writes is pinned meanwhile. `loading` are the
     nodes on their way to the device. With `exclusive` tiers a block leaves its tier when it has been loaded. `moved`
@@ -44,6 +35,7 @@ class CacheHierarchy:
     def __init__(self, device: PinnedPool, tiers: list[LowerTier], block_size: int, exclusive: bool) -> None:
         self.device = device
         self.tiers = tiers
+        self.places: list[PinnedPool | LowerTier] = [device, *tiers]
         self.loading: set[Node] = set()
         self.in_transit: dict[int, InTransit] = {}
         self.written: list[tuple[int, int]] = []
@@ -52,81 +44,75 @@ class CacheHierarchy:
         self._exclusive = exclusive
         self._num_transfers = 0
 
-    def look_up(self, found: list[Node], rest: Sequence[Content]) -> Lookup:
+    def look_up(self, found: list[Node], rest: Sequence[Content]) -> Places:
         """Where the contents after the found nodes are, up to the first that is nowhere; changes nothing."""
-        index, behind = self.device.index, Lookup([], 0, [])
+        index, places = self.device.index, Places()
         node = found[-1] if found else index.root
         for content in rest:
             child = index.child(node, content)
             if child is None:
                 break
             if child.block != HOLE:
-                behind.on_device.append(child)
+                place = ON_DEVICE
             elif child in self.loading:
-                behind.num_loading += 1
+                place = ON_THE_WAY
             else:
-                place = next((i for i, tier in enumerate(self.tiers) if child in tier.blocks), None)
-                if place is None:
+                tier = next((i for i, tier in enumerate(self.tiers, 1) if child in tier.blocks), None)
+                if tier is None:
                     break
-                behind.below.append((place, child))
+                place = tier
+            places.setdefault(place, []).append(child)
             node = child
-        return behind
+        return places
 
     def can_store(self, target: int, node: Node) -> bool:
         """Whether the place above tier `target` has the node's content, and the tier has not."""
-        above = node.block != HOLE if target == 0 else node in self.tiers[target - 1].blocks
-        return above and node not in self.tiers[target]
+        above = node.block != HOLE if target == 1 else node in self.tiers[target - 2].blocks
+        return above and node not in self.tiers[target - 1]
 
-    def pin_for_loads(self, below: list[tuple[int, Node]], stay: list[Node]) -> list[tuple[int, list[Node]]]:
-        """Pin what loads of these nodes read: one for each place, in the prompt's order; each keeps `stay` findable."""
-        places = dict.fromkeys(place for place, _ in below)
-        chains = [(place, [node for at, node in below if at == place]) for place in places]
-        for node in stay * len(chains):
-            self.device.keep(node)
-        for place, nodes in chains:
-            self.tiers[place].touch(nodes)
-            self.tiers[place].pin(nodes)
-        return chains
+    def pin_for_loads(self, below: Places, stay: list[Node]) -> list[InTransit]:
+        """Loads of these nodes: one from each place, in the prompt's order, whose blocks are pinned; `stay` is kept."""
+        loads = list[InTransit]()
+        for place, nodes in below.items():
+            tier = self.tiers[place - 1]
+            tier.touch(nodes)
+            kept = self.device.pin(stay)
+            self.device.kept.add(kept)
+            loads.append(InTransit(place, ON_DEVICE, nodes, tier.pin(nodes), [], kept))
+        return loads
 
-    def begin_load(self, source: int, nodes: list[Node], stay: list[Node]) -> Transfer:
-        """Load a chain that is pinned into as many free blocks of the device, which must be there."""
-        tier = self.tiers[source]
-        blocks = self.device.take(len(nodes))
-        self.device.arriving.update(blocks)
-        self.loading.update(nodes)
-        self.moved["loaded_blocks"] += len(nodes)
-        pairs = [(tier.blocks[node], block) for node, block in zip(nodes, blocks, strict=True)]
-        return self._begin(InTransit(source, ON_DEVICE, nodes, blocks, [node.block for node in stay]), pairs)
+    def begin_load(self, load: InTransit) -> Transfer:
+        """Load into as many free blocks of the device, which must be there."""
+        load.written = self.device.take(len(load.nodes))
+        self.device.arriving.update(load.written)
+        self.loading.update(load.nodes)
+        self.moved["loaded_blocks"] += len(load.nodes)
+        return self._begin(load)
 
     def begin_store(self, target: int, candidates: list[Node]) -> Transfer | None:
         """Store nodes in tier `target` from the place above it; None where there is none to store, or no block."""
         chosen = [node for node in candidates if self.can_store(target, node)]
-        taken = [(node, block) for node in chosen if (block := self.tiers[target].take(node)) is not None]
+        taken = {node: block for node in chosen if (block := self.tiers[target - 1].take(node)) is not None}
         if not taken:
             return None
-        nodes, blocks = [node for node, _ in taken], [block for _, block in taken]
-        self.moved["stored_blocks"] += len(nodes)
-        if target == 0:
-            for node in nodes:
-                self.device.pin(node)
-            sources = [node.block for node in nodes]
-        else:
-            self.tiers[target - 1].pin(nodes)
-            sources = [self.tiers[target - 1].blocks[node] for node in nodes]
-        transfer = InTransit(target - 1, target, nodes, blocks, sources if target == 0 else [])
-        return self._begin(transfer, list(zip(sources, blocks, strict=True)))
+        self.moved["stored_blocks"] += len(taken)
+        nodes, read = list(taken), self.places[target - 1].pin(taken)
+        return self._begin(InTransit(target - 1, target, nodes, read, list(taken.values()), []))
 
     def landed(self, move_id: int) -> InTransit:
         """This transfer, whose content can now be found at its target; what it read is unpinned."""
         transfer = self.in_transit.pop(move_id)
+        nodes = transfer.nodes
+        self.places[transfer.target].arrived(nodes, transfer.written)
+        self.places[transfer.source].unpin(transfer.read)
         if transfer.target == ON_DEVICE:
-            self._loaded(transfer)
-        else:
-            self.tiers[transfer.target].arrived(transfer.nodes)
-            for block in transfer.pinned:
-                self.device.unpin(block)
-            if transfer.source != ON_DEVICE:
-                self.tiers[transfer.source].unpin(transfer.nodes)
+            self.loading.difference_update(nodes)
+            self.device.kept.drop(transfer.kept)
+            self.device.unpin(transfer.kept)
+            tier = self.tiers[transfer.source - 1]
+            for node in nodes if self._exclusive else ():
+                if tier.blocks[node] not in tier.pins:
+                    tier.drop(node)
         return transfer
 
     def write_back(self, node: Node) -> bool:
@@ -135,7 +121,7 @@ class CacheHierarchy:
         target = None if node in tier else tier.take(node)
         if target is None:
             return False
-        tier.arrived([node])
+        tier.arrived([node], [target])
         self.moved["written_blocks"] += 1
         self.written.append((node.block, target))
         return True
@@ -149,29 +135,13 @@ class CacheHierarchy:
         for tier in self.tiers:
             tier.check()
         assert not self.written, "an evicted block was not written"
-        on_way = [node for one in self.in_transit.values() if one.target == ON_DEVICE for node in one.nodes]
-        assert len(on_way) == len(self.loading) == len(self.device.arriving), "loads are miscounted"
 
-    def _begin(self, transfer: InTransit, pairs: list[tuple[int, int]]) -> Transfer:
+    def _begin(self, transfer: InTransit) -> Transfer:
         self._num_transfers += 1
         self.in_transit[self._num_transfers] = transfer
-        source, target = self._name(transfer.source), self._name(transfer.target)
-        return Transfer(self._num_transfers, Move(source, target, runs_of(pairs, self._block_size)))
-
-    def _name(self, place: int) -> str:
-        return DEVICE if place == ON_DEVICE else self.tiers[place].name
-
-    def _loaded(self, transfer: InTransit) -> None:
-        nodes, tier = transfer.nodes, self.tiers[transfer.source]
-        self.device.arrived(nodes, transfer.blocks)
-        self.loading.difference_update(nodes)
-        for block in transfer.pinned:
-            self.device.unkeep(block)
-        tier.unpin(nodes)
-        if self._exclusive:
-            for node in nodes:
-                if node not in tier.pins:
-                    tier.drop(node)
+        names = [DEVICE, *(tier.name for tier in self.tiers)]
+        copies = runs_of(zip(transfer.read, transfer.written, strict=True), self._block_size)
+        return Transfer(self._num_transfers, Move(names[transfer.source], names[transfer.target], copies))
 
 
 def runs_of(pairs: Iterable[tuple[int, int]], block_size: int) -> tuple[Copy, ...]:

@@ -1,24 +1,19 @@
 """Whether a waiting prompt loads what a tier below the device has of it, or computes it again."""
 
-from abc import ABC, abstractmethod
-
 from testbed.core.errors import InputError
 from testbed.memory.policy import PoolSpec, Tier
 
 
-class LoadRule(ABC):
+class LoadRule:
     """Called when a request is about to be admitted."""
 
-    @abstractmethod
     def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
         """Whether to load num_tokens tokens of a prompt from that tier."""
+        return True
 
 
 class LoadAlways(LoadRule):
     """Whatever is there."""
-
-    def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
-        return True
 
 
 class LoadNever(LoadRule):

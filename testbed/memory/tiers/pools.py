@@ -17,65 +17,61 @@ class Owner(Protocol):
         """A victim, before its block stores nothing any more."""
 
 
+class Pins(dict[int, int]):
+    """How many transfers need a block."""
+
+    def add(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self[block] = self.get(block, 0) + 1
+
+    def drop(self, blocks: Iterable[int]) -> list[int]:
+        """One transfer less needs these blocks; returns those that none needs any more."""
+        for block in blocks:
+            self[block] -= 1
+        unpinned = [block for block in blocks if not self[block]]
+        for block in unpinned:
+            del self[block]
+        return unpinned
+
+
 class PinnedPool(CachingPool):
     """A block that a transfer reads is not taken by anyone else before that has landed, though no table has it.
 
-    `pins` counts the transfers that need a block; one that is in `kept` too is not evicted meanwhile. num_pinned of the
-    parked blocks are pinned, and do not count as parked. Those in `evicted_pinned` were victims while pinned, and
-    become free when unpinned. `arriving` blocks are being written. The owner hears of each victim.
+    `pins` counts the transfers that need a block; one that is in `kept` too is not evicted meanwhile. Those that store
+    nothing any more were victims while pinned, and become free when unpinned. `arriving` blocks are being written. The
+    owner hears of each victim.
     """
 
-    __slots__ = ("arriving", "evicted_pinned", "kept", "num_pinned", "owner", "pins")
+    __slots__ = ("arriving", "kept", "owner", "pins")
 
     def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf, owner: Owner) -> None:
         super().__init__(num_blocks, order, hash_of)
         self.owner = owner
-        self.pins: dict[int, int] = {}
-        self.kept: dict[int, int] = {}
-        self.num_pinned = 0
-        self.evicted_pinned: set[int] = set()
+        self.pins = Pins()
+        self.kept = Pins()
         self.arriving: set[int] = set()
 
     @property
-    def num_in_transit(self) -> int:
-        """Blocks of no table that are neither free nor can be evicted, until a transfer lands."""
-        return self.num_pinned + len(self.evicted_pinned) + len(self.arriving)
+    def num_evictable(self) -> int:
+        return self.num_parked - len(self.pinned())
+
+    def pinned(self) -> list[int]:
+        """Parked blocks that a transfer needs."""
+        holder = self.index.holder
+        return [block for block in self.pins if (node := holder[block]) is not None and node.parked]
 
     def in_transit(self) -> list[int]:
-        holder = self.index.holder
-        pinned = [block for block in self.pins if (node := holder[block]) is not None and node.parked]
-        return [*pinned, *sorted(self.evicted_pinned), *sorted(self.arriving)]
+        evicted = sorted(block for block in self.pins if self.index.holder[block] is None)
+        return [*self.pinned(), *evicted, *sorted(self.arriving)]
 
-    def pin(self, node: Node) -> None:
-        block = node.block
-        self.pins[block] = self.pins.get(block, 0) + 1
-        if node.parked and self.pins[block] == 1:
-            self.num_parked -= 1
-            self.num_pinned += 1
+    def pin(self, nodes: Iterable[Node]) -> list[int]:
+        """A transfer needs the blocks of these nodes, and unpins them when it has landed."""
+        blocks = [node.block for node in nodes]
+        self.pins.add(blocks)
+        return blocks
 
-    def keep(self, node: Node) -> None:
-        """One transfer more needs what the node's block stores to stay findable."""
-        self.pin(node)
-        self.kept[node.block] = self.kept.get(node.block, 0) + 1
-
-    def unkeep(self, block: int) -> None:
-        self.kept[block] -= 1
-        if not self.kept[block]:
-            del self.kept[block]
-        self.unpin(block)
-
-    def unpin(self, block: int) -> None:
-        self.pins[block] -= 1
-        if self.pins[block]:
-            return
-        del self.pins[block]
-        node = self.index.holder[block]
-        if block in self.evicted_pinned:
-            self.evicted_pinned.remove(block)
-            self.free.append(block)
-        elif node is not None and node.parked:
-            self.num_pinned -= 1
-            self.num_parked += 1
+    def unpin(self, blocks: Iterable[int]) -> None:
+        self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """A transfer has written what `nodes` store to `blocks`: parked now, or free where it was there already."""
@@ -91,21 +87,6 @@ class PinnedPool(CachingPool):
         self.num_parked += len(parked)
         self.order.park(parked[::-1])
 
-    def hold(self, nodes: Sequence[Node]) -> int:
-        pinned = sum(node.parked and node.block in self.pins for node in nodes) if self.pins else 0
-        self.num_pinned -= pinned
-        self.num_parked += pinned
-        return super().hold(nodes)
-
-    def put(self, blocks: list[int]) -> int:
-        count = super().put(blocks)
-        if self.pins:
-            holder = self.index.holder
-            pinned = sum((node := holder[block]) is not None and node.parked and block in self.pins for block in blocks)
-            self.num_pinned += pinned
-            self.num_parked -= pinned
-        return count
-
     def evict(self, count: int) -> None:
         aside, freed = list[Node](), list[int]()
         while len(freed) < count:
@@ -115,42 +96,29 @@ class PinnedPool(CachingPool):
                 continue
             self.owner.evicting(node)
             self.evictions += 1
+            self.num_parked -= 1
             (block,) = self.index.drop([node])
-            if block in self.pins:
-                self.num_pinned -= 1
-                self.evicted_pinned.add(block)
-            else:
-                self.num_parked -= 1
+            if block not in self.pins:
                 freed.append(block)
         self.free[:0] = freed[::-1]
         self.order.park(aside)
+        self.were_cached = [True] * count
 
-    def parked(self) -> list[int]:
-        return [block for block in super().parked() if block not in self.pins]
-
-    def check(self, tables: Iterable[list[int]]) -> None:
-        parked = self.parked()
-        assert len(parked) == self.num_parked, "parked blocks are miscounted"
-        assert len(super().parked()) == self.num_parked + self.num_pinned, "pins are miscounted"
-        self.index.check()
-        self._check(tables, [*parked, *self.in_transit()])
+    def evictable(self) -> list[int]:
+        return [block for block in super().evictable() if block not in self.pins]
 
     def _settle(self, node: Node, block: int) -> None:
         replaced = node.block if node.parked else HOLE
-        if replaced in self.pins:
-            self.num_pinned -= 1
-            self.num_parked += 1
         super()._settle(node, block)
         if replaced in self.pins:
             self.free.pop()  # it was put there just now
-            self.evicted_pinned.add(replaced)
 
 
 class LowerTier:
     """Blocks by node, the least recently used first to be evicted.
 
-    `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read a node's block.
-    Every node with a block here is kept in the device's `index`, in which all tiers are looked up.
+    `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read a block. Every node
+    with a block here is kept in the device's `index`, in which all tiers are looked up.
     """
 
     def __init__(self, name: str, num_blocks: int, index: PrefixIndex) -> None:
@@ -158,7 +126,7 @@ class LowerTier:
         self.num_blocks = num_blocks
         self.blocks: OrderedDict[Node, int] = OrderedDict()
         self.arriving: dict[Node, int] = {}
-        self.pins: dict[Node, int] = {}
+        self.pins = Pins()
         self._free = list(range(num_blocks))[::-1]
         self._index = index
 
@@ -169,7 +137,7 @@ class LowerTier:
     def take(self, node: Node) -> int | None:
         """A block for the content of a node that is not here, free or of the evicted one; None where all are pinned."""
         if not self._free:
-            victim = next((one for one in self.blocks if one not in self.pins), None)
+            victim = next((one for one, block in self.blocks.items() if block not in self.pins), None)
             if victim is None:
                 return None
             self.drop(victim)
@@ -181,10 +149,11 @@ class LowerTier:
         found = [tuple(Extent(b * size, size) for b in held.values()) for held in (self.blocks, self.arriving)]
         return NonSequenceSlots(cached=found[0], in_transit=found[1])
 
-    def arrived(self, nodes: Sequence[Node]) -> None:
+    def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """The blocks that were taken for these nodes, from the first on in a prompt, store their content now."""
-        for node in reversed(nodes):
-            self.blocks[node] = self.arriving.pop(node)
+        for node, block in zip(reversed(nodes), reversed(blocks), strict=True):
+            del self.arriving[node]
+            self.blocks[node] = block
 
     def touch(self, nodes: Sequence[Node]) -> None:
         """A prompt uses this content; the end of a prompt is evicted before its beginning."""
@@ -192,15 +161,14 @@ class LowerTier:
             if node in self.blocks:
                 self.blocks.move_to_end(node)
 
-    def pin(self, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            self.pins[node] = self.pins.get(node, 0) + 1
+    def pin(self, nodes: Iterable[Node]) -> list[int]:
+        """A transfer reads the blocks of these nodes, and unpins them when it has landed."""
+        blocks = [self.blocks[node] for node in nodes]
+        self.pins.add(blocks)
+        return blocks
 
-    def unpin(self, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            self.pins[node] -= 1
-            if not self.pins[node]:
-                del self.pins[node]
+    def unpin(self, blocks: Iterable[int]) -> None:
+        self.pins.drop(blocks)
 
     def drop(self, node: Node) -> None:
         """Forget the content of a node that is here and not pinned."""
@@ -211,4 +179,4 @@ class LowerTier:
         """Raise AssertionError where blocks were lost, or pins count what is not here."""
         used = [*self.blocks.values(), *self.arriving.values()]
         assert sorted(used + self._free) == list(range(self.num_blocks)), f"blocks of the {self.name} were lost"
-        assert self.pins.keys() <= self.blocks.keys(), f"the {self.name} pins what it does not have"
+        assert self.pins.keys() <= set(self.blocks.values()), f"the {self.name} pins what it does not have"

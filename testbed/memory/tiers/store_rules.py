@@ -32,7 +32,7 @@ class StoreRule:
 
     def guaranteed_blocks(self, pool: PinnedPool) -> int:
         """Blocks that may be taken from the pool without a store."""
-        return pool.num_free + pool.num_parked
+        return pool.available()
 
 
 class WriteThrough(StoreRule):
@@ -60,7 +60,7 @@ class WriteBack(StoreRule):
     at_eviction: ClassVar[bool] = True
 
     def guaranteed_blocks(self, pool: PinnedPool) -> int:
-        return pool.num_free
+        return len(pool.free)
 
 
 class BeforeEviction(StoreRule):
@@ -75,7 +75,7 @@ class BeforeEviction(StoreRule):
         order = pool.order
         if not isinstance(order, Lru):
             raise InputError(f"store rule BeforeEviction: {type(order).__name__} names no next victims (use lru)")
-        return order.upcoming(self.margin - pool.num_free) if pool.num_free < self.margin else ()
+        return order.upcoming(self.margin - len(pool.free)) if len(pool.free) < self.margin else ()
 
     def guaranteed_blocks(self, pool: PinnedPool) -> int:
-        return max(pool.num_free - self.margin, 0)
+        return max(len(pool.free) - self.margin, 0)

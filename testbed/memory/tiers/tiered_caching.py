@@ -9,16 +9,13 @@ from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
     GRANTED,
     HOST,
-    NO_OPS,
     Answer,
     Answers,
-    Extent,
     Grant,
     NonSequenceSlots,
     Ops,
     Refusal,
     Transfer,
-    Usage,
     ceil_div,
 )
 from testbed.memory.paged.block_index import BlockIndex
@@ -26,7 +23,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
-from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, CacheHierarchy
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
@@ -100,38 +97,34 @@ class TieredCaching(PrefixCaching):
         """
         if (seq.seq_id, num_tokens) in self._refused:
             return Refusal.LATER
-        contents = None if seq.registered_prefix in self._prefixes else self._contents(seq)
+        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
         if contents is None:
             return GRANTED
         found = self._match(seq, contents, num_tokens)
-        behind = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
-        num_below = len(behind.below) * self.block_size
-        if not num_below or not self._load.is_worth(self._spec, self._lower[behind.below[0][0]], num_below):
+        below = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
+        stay, num_loading = found + below.pop(ON_DEVICE, []), len(below.pop(ON_THE_WAY, []))
+        num_below, tiers = sum(map(len, below.values())), [self._lower[place - 1] for place in below]
+        if not tiers or not self._load.is_worth(self._spec, tiers[0], num_below * self.block_size):
             return GRANTED
-        total = max(ceil_div(num_tokens, self.block_size), len(found) + len(behind))
+        total = max(ceil_div(num_tokens, self.block_size), len(stay) + num_loading + num_below)
         if total > self._capacity():
             return GRANTED
-        stay = found + behind.on_device
-        parked = sum(node.parked and node.block not in self._device.pins for node in stay)
-        if total - len(stay) - behind.num_loading + self._reserve() > self._available() - parked:
+        if self._within_free(stay, total - num_loading, len(stay)) is None:
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
         transfers = list[Transfer]()
-        for place, nodes in self._hierarchy.pin_for_loads(behind.below, stay):
-            self._ensure_free(len(nodes))
-            transfers.append(self._hierarchy.begin_load(place, nodes, stay))
+        for load in self._hierarchy.pin_for_loads(below, stay):
+            self._ensure_free(len(load.nodes))
+            transfers.append(self._hierarchy.begin_load(load))
         return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
 
     def background(self) -> Ops:
         for node in self._store.ahead(self._device):
-            self._to_store[0, node] = None
-        if not self._to_store:
-            return NO_OPS
+            self._to_store[1, node] = None
         chosen, self._to_store = self._to_store, {}
-        targets = range(len(self._lower))
+        targets = range(1, len(self._lower) + 1)
         stores = [self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at]) for at in targets]
-        transfers = tuple(transfer for transfer in stores if transfer is not None)
-        return Ops(background=transfers) if transfers else NO_OPS
+        return Ops(background=tuple(transfer for transfer in stores if transfer is not None))
 
     def release(self, seq: Seq) -> None:
         self._refused.clear()
@@ -146,29 +139,22 @@ class TieredCaching(PrefixCaching):
     def publish(self, seq: Seq, num_tokens: int) -> None:
         self._refused.clear()
         prompt = self._prompts.get(seq.seq_id)
-        before = 0 if prompt is None else prompt.published
+        before = -1 if prompt is None else prompt.node.depth
         super().publish(seq, num_tokens)
-        if prompt is not None and prompt.published > before:
-            self._choose(self._store.published(chain_to(prompt.node, prompt.published - before)))
+        node, new = None if prompt is None else prompt.node, list[Node]()
+        while node is not None and node.depth > before:
+            new.append(node)
+            node = node.parent
+        self._choose(self._store.published(new[::-1]))
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """No store begins within them, nor does an iteration wait for one."""
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         if index.tails or not batch.sequences or self._to_store:
             return 0
-        if any(self._hierarchy.can_store(0, node) for node in self._store.ahead(self._device)):
+        if any(self._hierarchy.can_store(1, node) for node in self._store.ahead(self._device)):
             return 0
         return min(index.steps_within(self._store.guaranteed_blocks(self._device)), self._max_len)
-
-    def usage(self) -> Usage:
-        used, in_transit = super().usage(), self._device.num_in_transit * self.block_size
-        held = used.held - in_transit
-        return used._replace(held=held, allocated=held, in_transit=in_transit)
-
-    def non_sequence_slots(self) -> NonSequenceSlots:
-        size = self.block_size
-        in_transit = tuple(Extent(block * size, size) for block in self._device.in_transit())
-        return super().non_sequence_slots()._replace(in_transit=in_transit)
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
         return {tier.name: tier.slots(self.block_size) for tier in self._hierarchy.tiers}
@@ -178,7 +164,7 @@ class TieredCaching(PrefixCaching):
 
     def evicting(self, node: Node) -> None:
         if self._store.at_eviction and self._hierarchy.write_back(node):
-            self._choose([node], 1)
+            self._choose([node], 2)
 
     def check(self) -> None:
         super().check()
@@ -187,8 +173,8 @@ class TieredCaching(PrefixCaching):
     def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> PinnedPool:
         return PinnedPool(num_blocks, order, hash_of, self)
 
-    def _is_loading(self, found: list[Node], rest: Sequence[Content]) -> bool:
-        index = self._device.index
+    def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
+        index, rest = self._device.index, contents[len(found) : readable]
         return bool(rest) and index.child(found[-1] if found else index.root, rest[0]) in self._hierarchy.loading
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
@@ -201,21 +187,11 @@ class TieredCaching(PrefixCaching):
         pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
         return super()._within_free(found, total - pinned, requested)  # pinned blocks are not available anyway
 
-    def _choose(self, nodes: Iterable[Node], target: int = 0) -> None:
-        if target < len(self._lower):
+    def _choose(self, nodes: Iterable[Node], target: int = 1) -> None:
+        if target <= len(self._lower):
             self._to_store |= dict.fromkeys((target, node) for node in nodes)
 
     def _after_writes(self, grant: Grant) -> Grant:
         if not self._hierarchy.written:
             return grant
         return grant._replace(ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves)))
-
-
-def chain_to(node: Node, length: int) -> list[Node]:
-    """The last `length` nodes of the chain that ends in `node`, in order."""
-    chain = [node]
-    while len(chain) < length:
-        parent = chain[-1].parent
-        assert parent is not None, "a chain ends at its root"
-        chain.append(parent)
-    return chain[::-1]

@@ -64,16 +64,16 @@ class Arc(EvictionOrder):
     def _enter(self, node: Node) -> None:
         """A node that is new to the cache, unless a ghost says that it left too early."""
         recent, frequent, size = self._recent_ghosts, self._frequent_ghosts, len(self._recent) + len(self._frequent)
+        queue = self._frequent
         if node.code in recent:
             self.target = min(size, self.target + max(1.0, len(frequent) / len(recent)))
             del recent[node.code]
-            self._frequent[node] = None
         elif node.code in frequent:
             self.target = max(0.0, self.target - max(1.0, len(recent) / len(frequent)))
             del frequent[node.code]
-            self._frequent[node] = None
-        else:
-            (self._frequent if node.hits else self._recent)[node] = None
+        elif not node.hits:
+            queue = self._recent
+        queue[node] = None
 
     def _remember(self, node: Node, ghosts: Ghosts) -> None:
         """Keep as many ghosts as blocks, and no more of `recent` than that queue leaves."""

@@ -1,7 +1,7 @@
 """The plug-in API for eviction orders."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from testbed.memory.prefix_cache.prefix_index import Node
@@ -31,7 +31,7 @@ class EvictionOrder(ABC):
     def victim(self) -> Node:
         """The parked node to evict, of which there is at least one; it leaves the order."""
 
-    def victims(self, count: int) -> Iterator[Node]:
+    def victims(self, count: int) -> Iterable[Node]:
         """So many victims; each is evicted before the next is chosen."""
         for _ in range(count):
             yield self.victim()
