@@ -70,7 +70,7 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
     batch, policy = scheduler.state.batch, scheduler.policy
     require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
     stepping = [*batch] if steps else []
-    stepping += [seq for group in plan.swapped_in for seq in group.sequences if seq.num_slots > seq.num_stored]
+    stepping += [seq for group in plan.stepping for seq in group.sequences]
     read = [policy.num_stored(seq.num_slots) for seq in stepping]
     counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
     least = len(read), sum(read), max(read, default=0)

@@ -57,9 +57,7 @@ class Outputs:
                 ended = self._pop_ended(step)
         if not (plan.chunks or plan.swapped_in or state.beams):
             return Results(tuple(ended)) if ended else NOTHING
-        prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.swapped_in
-        if stepping:
-            stepping = [one for one in stepping if one.sequences[0].num_slots > one.sequences[0].num_stored]
+        prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.stepping
         for group in prefilled + stepping:
             if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
