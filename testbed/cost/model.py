@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from math import isqrt
+from math import sqrt
 from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
@@ -128,14 +128,23 @@ class Affine(NamedTuple):
         return steps * self.first_ps + self.growth_ps * (steps * (steps - 1) // 2)
 
     def steps_to_reach(self, elapsed_ps: int) -> int:
-        """The fewest iterations after which at least elapsed_ps have passed; growth_ps <= 2 first_ps."""
-        first, growth, _ = self
-        if growth == 0:
-            return -(-elapsed_ps // first)
-        # total_ps(k) = elapsed_ps is a quadratic in k; the integer root is at most one step short.
-        slope = 2 * first - growth
-        steps = (isqrt(slope * slope + 8 * growth * elapsed_ps) - slope) // (2 * growth)
-        return steps if self.total_ps(steps) >= elapsed_ps else steps + 1
+        """The fewest iterations, at least one, after which elapsed_ps have passed; growth_ps <= 2 first_ps."""
+        slope, elapsed = 2.0 * self.first_ps - self.growth_ps, float(max(elapsed_ps, 1))
+        # total_ps(k) = elapsed_ps is a quadratic in k, whose root in floating point is close to the whole number.
+        steps = max(int(4 * elapsed / (slope + sqrt(slope * slope + 8.0 * self.growth_ps * elapsed))), 1)
+        while self.total_ps(steps) < elapsed_ps:
+            steps += 1
+        while steps > 1 and self.total_ps(steps - 1) >= elapsed_ps:
+            steps -= 1
+        return steps
+
+
+def are_durations(durations: Any) -> bool:
+    """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes some time."""
+    if type(durations) is not Affine:
+        return False
+    first_ps, growth_ps, steps = durations
+    return (type(first_ps) is type(growth_ps) is type(steps) is int) and first_ps > 0 and growth_ps >= 0 and steps > 0
 
 
 def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -> int:

@@ -72,8 +72,7 @@ class ClosedLoop:
             self._engine.close()
         self._engine.submit(self._requests[row]._replace(arrival_ps=int(self._env.now)))
 
-    def _ended(self, request: Request) -> None:
-        row = request.request_id
+    def _ended(self, row: int) -> None:
         for follower in self._followers[row]:
             self._num_awaited[follower] -= 1
             if not self._num_awaited[follower]:

@@ -10,7 +10,7 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.plan import Outcome, Plan, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
-from testbed.sim.totals import Seen, shared_once
+from testbed.sim.totals import Seen, Shared
 
 
 class Meter(ABC):
@@ -71,4 +71,4 @@ class PlainMeter(Meter):
         if steps != 1:
             raise ValueError("the plain meter measures one iteration at a time")
         used, saved = self._first.used, self._first.used.saved + self._first.copies
-        return self._first._replace(shared=shared_once(used.held, saved, duration_ps))
+        return self._first._replace(shared=(Shared(used.held, saved, saved * duration_ps),) if saved else ())
