@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections import deque
-from itertools import pairwise
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -103,7 +102,6 @@ def rank_of(group: SequenceGroup) -> tuple[int, int]:
 
 def put_in_order(groups: deque[SequenceGroup]) -> None:
     """Sort a queue by rank, in place."""
-    if any(one.rank > another.rank for one, another in pairwise(groups)):
-        ordered = sorted(groups, key=rank_of)
-        groups.clear()
-        groups.extend(ordered)
+    ordered = sorted(groups, key=rank_of)
+    groups.clear()
+    groups.extend(ordered)

@@ -117,7 +117,9 @@ class VllmV1(IterationLevel):
         in_prefill = deque(group for group in state.running.values() if group.todo)
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
-            while not self._ensure_chunk_slots(group, budget, plan):
+            seq, left, num_stored = group.todo[0]
+            needed = num_stored + min(left, self.chunks.max_chunk_tokens, budget)
+            while not state.ensure_slots([seq], needed, plan):
                 if state.take_kept(self.preemption.tail_tokens) or (state.ended and state.end_early(plan)):
                     continue
                 victim = in_prefill.pop() if in_prefill else group
@@ -125,10 +127,6 @@ class VllmV1(IterationLevel):
                 if victim is group:
                     return
             budget = prompts.schedule_chunks(group, plan, budget)
-
-    def _ensure_chunk_slots(self, group: SequenceGroup, budget: int, plan: Plan) -> bool:
-        seq, left, num_stored = group.todo[0]
-        return self.state.ensure_slots([seq], num_stored + min(left, self.chunks.max_chunk_tokens, budget), plan)
 
 
 class StaleState(SchedulerState):

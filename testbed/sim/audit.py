@@ -19,19 +19,13 @@ from testbed.sched.state import SchedulerState
 from testbed.sim.totals import Measures, Totals
 
 
-def check_stored(policy: MemoryPolicy, max_len: int) -> None:
-    """Only a policy that declares it may drop tokens."""
-    kept = policy.num_stored(max_len)
+def check_policy(policy: MemoryPolicy, max_len: int, pool: PoolSpec | None) -> None:
+    """Only a policy that declares it may drop tokens, and none has more slots than it was given."""
+    name, kept, total = type(policy).__name__, policy.num_stored(max_len), policy.usage().total
     if kept != max_len and not policy.drops_tokens:
-        name = type(policy).__name__
         raise PlugInError(f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True")
-
-
-def check_pool(policy: MemoryPolicy, pool: PoolSpec | None) -> None:
-    """A policy has no more slots than it was given."""
-    total = policy.usage().total
     if pool and total > pool.num_slots:
-        raise PlugInError(f"{type(policy).__name__} has {total} slots by usage(); {pool.num_slots} were given")
+        raise PlugInError(f"{name} has {total} slots by usage(); {pool.num_slots} were given")
 
 
 def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) -> None:

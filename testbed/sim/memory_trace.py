@@ -117,19 +117,17 @@ def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: in
 
 def joined(slots: NonSequenceSlots) -> NonSequenceSlots:
     """The same slots in order of address, adjacent extents as one."""
-    return NonSequenceSlots(*(tuple(_runs(sorted(extents))) for extents in slots))
+    return NonSequenceSlots(*map(_runs, slots))
 
 
-def _runs(extents: list[Extent]) -> Iterator[Extent]:
-    start = end = 0
-    for begin, length in extents:
-        if begin > end:
-            if end > start:
-                yield Extent(start, end - start)
-            start = begin
-        end = begin + length
-    if end > start:
-        yield Extent(start, end - start)
+def _runs(extents: Iterable[Extent]) -> tuple[Extent, ...]:
+    runs = list[list[int]]()
+    for start, length in sorted(extents):
+        if length and runs and start <= runs[-1][1]:
+            runs[-1][1] = start + length
+        elif length:
+            runs.append([start, start + length])
+    return tuple(Extent(start, end - start) for start, end in runs)
 
 
 def trace_memory(
