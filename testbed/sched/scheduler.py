@@ -74,7 +74,7 @@ class Scheduler(Foresight, ABC):
         if plan.decode_seqs:
             if steps > 1:
                 answer = state.policy.extend(state.batch, steps - 1)
-                if not isinstance(answer, Grant) or answer.ops:
+                if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
                 state.batch.extend(steps - 1)
