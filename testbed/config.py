@@ -42,9 +42,8 @@ class ServerConfig(ServerSpec):
         if isinstance(values, ServerSpec):
             return cls(**{one.name: getattr(values, one.name) for one in fields(values)})
         if isinstance(values, Mapping):
-            values = {name: value for name, value in values.items() if name != "_target_"}
-            if values.get("kv_memory_gib") is None:
-                values.pop("kv_memory_gib", None)
+            unset = ("_target_",) if values.get("kv_memory_gib") is not None else ("_target_", "kv_memory_gib")
+            values = {name: value for name, value in values.items() if name not in unset}
         return read(cls, values, key)
 
     @classmethod
