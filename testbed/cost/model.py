@@ -129,13 +129,14 @@ class Affine(NamedTuple):
 
     def steps_to_reach(self, elapsed_ps: int) -> int:
         """The fewest iterations, at least one, after which elapsed_ps have passed; growth_ps <= 2 first_ps."""
-        slope, elapsed = 2.0 * self.first_ps - self.growth_ps, float(max(elapsed_ps, 1))
-        # total_ps(k) = elapsed_ps is a quadratic in k, whose root in floating point is close to the whole number.
-        steps = max(int(4 * elapsed / (slope + sqrt(slope * slope + 8.0 * self.growth_ps * elapsed))), 1)
-        while self.total_ps(steps) < elapsed_ps:
-            steps += 1
-        while steps > 1 and self.total_ps(steps - 1) >= elapsed_ps:
+        first, growth, _ = self
+        slope, elapsed = 2.0 * first - growth, float(max(elapsed_ps, 1))
+        # total_ps(k) = elapsed_ps is a quadratic in k; its root in floating point is at most a few steps off.
+        steps = int(4 * elapsed / (slope + sqrt(slope * slope + 8.0 * growth * elapsed))) + 1
+        while steps > 1 and (steps - 1) * first + growth * ((steps - 1) * (steps - 2) // 2) >= elapsed_ps:
             steps -= 1
+        while steps * first + growth * (steps * (steps - 1) // 2) < elapsed_ps:
+            steps += 1
         return steps
 
 

@@ -70,7 +70,9 @@ class Scheduler(Foresight, ABC):
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         """The plan was carried out `steps` times, at most 1 + plan.guaranteed_steps, with these results."""
-        state, first_tokens, finished, grown = self.state, list[SequenceGroup](), list[SequenceGroup](), GRANTED
+        state, grown = self.state, GRANTED
+        first_tokens: list[SequenceGroup] = []
+        finished: list[SequenceGroup] = []
         if plan.decode_seqs:
             if steps > 1:
                 answer = state.policy.extend(state.batch, steps - 1)

@@ -167,11 +167,12 @@ class Engine:
         calendar, promised = self.calendar, plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        steps = min(1 + promised, durations.steps, self.max_steps, self.outputs.steps_to_end())
+        steps = min(min(1 + promised, self.outputs.steps_to_end()), min(durations.steps, self.max_steps))
         if used.saved:  # whatever `steps` is, for it depends on true lengths, and the policy is called
             steps = min(steps, self.meter.max_steps(used))
-        arrival_ps = calendar.expected_ps if plan.ends_on_arrival else UNBOUNDED
-        end_ps = min(calendar.mark_ps, self.links.next_ps, plan.wake_ps, arrival_ps)
+        end_ps = min(min(calendar.mark_ps, plan.wake_ps), self.links.next_ps)
+        if plan.ends_on_arrival:
+            end_ps = min(end_ps, calendar.expected_ps)
         if steps == 1 or end_ps == UNBOUNDED:
             return steps
         return min(steps, durations.steps_to_reach(end_ps - start_ps))

@@ -50,7 +50,9 @@ class Outputs:
         for group in plan.preempted:
             self._end_step.pop(group.request.request_id, None)
         state = self._state
-        ended = self._pop_ended(state.batch.steps + steps) if plan.decode_seqs else []
+        ended: list[int] = []
+        if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
+            ended = self._pop_ended(state.batch.steps + steps)
         if not (plan.chunks or plan.swapped_in or state.beams):
             return Results(tuple(ended)) if ended else NOTHING
         prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.stepping
