@@ -144,9 +144,6 @@ class RunConfig:
 
         if self.window_s is not None and not round(self.window_s[0] * PS) < round(self.window_s[1] * PS):
             raise InputError(f"window_s={list(self.window_s)}: the end must come after the start, in seconds; or null")
-        for name, value in (("ttft_s", self.slo.ttft_s), ("tpot_s", self.slo.tpot_s)):
-            if value == 0:
-                raise InputError(f"slo.{name}=0: must be a number of seconds above 0, or null")
         check_known_shape(self.model)
 
     @property

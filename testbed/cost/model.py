@@ -85,6 +85,14 @@ class Work(NamedTuple):
         """Tokens that pass through the linear layers."""
         return self.decode_seqs + sum(new for new, _ in self.prefill)
 
+    def later(self, steps: int) -> "Work":
+        """The same decodes, so many iterations later."""
+        windows = [
+            one._replace(tokens=one.tokens + steps * one.growing, steps=one.steps - steps) for one in self.windows
+        ]
+        context, longest = self.decode_context + steps * self.decode_seqs, self.decode_max_context + steps
+        return self._replace(decode_context=context, decode_max_context=longest, windows=tuple(windows))
+
 
 UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
 PREFIX = "work_"
@@ -150,13 +158,11 @@ def are_durations(durations: Any) -> bool:
 
 def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -> int:
     """Picoseconds of what a policy counts by name, at so many seconds each; a name without a cost is refused."""
-    total = 0
-    for name, count in extra:
-        if name not in costs_s:
-            known = ", ".join(costs_s) or "none"
-            raise InputError(f"the policy counts {name!r}, for which the cost model has no cost (it knows {known})")
-        total += count * round(costs_s[name] * PS)
-    return total
+    try:
+        return sum([count * round(costs_s[name] * PS) for name, count in extra])
+    except KeyError as name:
+        known = ", ".join(costs_s) or "none"
+        raise InputError(f"the policy counts {name}, for which the cost model has no cost (it knows {known})") from None
 
 
 class CostModel(ABC):

@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections import deque
 from typing import ClassVar
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming
 from testbed.core.sequence import SequenceGroup
 from testbed.memory.policy import MemoryPolicy
@@ -69,8 +68,6 @@ class PriorityClasses(Ranked):
         patience_s: float = 10.0,
     ) -> None:
         super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
-        if not 0 <= patience_s < 9e6:
-            raise InputError(f"patience_s={patience_s}: must be a time of at least 0 s and less than 9,000,000 s")
         self.patience_ps = round(patience_s * PS)
 
     def rank(self, request: Incoming) -> int:

@@ -79,11 +79,9 @@ def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
     """The costs of decode iterations in a row begin as those of the iterations one by one."""
     if type(cost).decode is CostModel.decode:
         return
-    context, longest = work.decode_context + work.decode_seqs, work.decode_max_context + 1
-    windows = tuple(one._replace(tokens=one.tokens + one.growing, steps=one.steps - 1) for one in work.windows)
-    later = work._replace(decode_context=context, decode_max_context=longest, windows=windows)
-    single = [cost.iteration(one) for one in (work, later)[: durations.steps]]
-    row = [durations.first_ps, durations.first_ps + durations.growth_ps][: durations.steps]
+    steps = range(min(durations.steps, 2))
+    single = [cost.iteration(work.later(step)) for step in steps]
+    row = [durations.first_ps + step * durations.growth_ps for step in steps]
     if row != single:
         raise PlugInError(f"{type(cost).__name__} says {row} ps by decode(), {single} ps by iteration(), of {work}")
 

@@ -36,11 +36,11 @@ class Samples:
 class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
-    It may carry out many identical iterations at once, at most max_steps, but ends a span where a request ends, at the
-    first iteration boundary at or after the next mark, the next landing of a transfer or the plan's wake_ps and, where
-    an arrival could change the next decision, the next event for which `expect` was called; events of other engines on
-    the same clock do not end it. With max_steps 1 it goes step by step; both give the same, bit for bit. A client may
-    set `ended`, which is called with the id of each that was answered or turned away, at that time.
+    It may carry out many identical iterations at once, as many as the meter can see, but ends a span where a request
+    ends, at the first iteration boundary at or after the next mark, the next landing of a transfer or the plan's
+    wake_ps and, where an arrival could change the next decision, the next event for which `expect` was called; events
+    of other engines on the same clock do not end it. Step by step it gives the same, bit for bit. A client may set
+    `ended`, which is called with the id of each that was answered or turned away, at that time.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class Engine:
         max_len: int,
         marks_ps: Iterable[int] = (),
         stop_ps: int = UNBOUNDED,
-        max_steps: int = UNBOUNDED,
         pool: PoolSpec | None = None,
     ) -> None:
         self.env = env
@@ -64,7 +63,6 @@ class Engine:
         self.recorder = recorder
         recorder.policy = type(scheduler.policy).__name__
         self.max_len = max_len
-        self.max_steps = max_steps
         self._pool = pool
         self.calendar = Calendar(env, marks_ps, stop_ps)
         self.links = Links(env, cost, self.calendar.rouse)
@@ -167,9 +165,8 @@ class Engine:
         calendar, promised = self.calendar, plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        steps = min(min(1 + promised, self.outputs.steps_to_end()), min(durations.steps, self.max_steps))
-        if used.saved:  # whatever `steps` is, for it depends on true lengths, and the policy is called
-            steps = min(steps, self.meter.max_steps(used))
+        most = min(durations.steps, self.meter.max_steps(used))
+        steps = min(min(1 + promised, self.outputs.steps_to_end()), most)
         end_ps = min(min(calendar.mark_ps, plan.wake_ps), self.links.next_ps)
         if plan.ends_on_arrival:
             end_ps = min(end_ps, calendar.expected_ps)

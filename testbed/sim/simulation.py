@@ -49,8 +49,7 @@ def simulate(
             reader.foresee(outputs.lengths)
     spans = fast_forward and says_footprints(scheduler.policy)
     meter: Meter = SpanMeter(scheduler, outputs) if spans else PlainMeter(scheduler, outputs)
-    max_steps = UNBOUNDED if spans else 1
-    engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, max_steps, pool)
+    engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, pool)
     if isinstance(requests, SessionWorkload):
         ClosedLoop(env, engine, requests).start()
     else:
