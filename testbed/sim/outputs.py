@@ -59,6 +59,8 @@ class Outputs:
         for group in prefilled + stepping:
             if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
+        if not (state.beams or stepping):
+            return Results(tuple(ended)) if ended else NOTHING
         searching = [group for group in stepping if group.request.beam]
         if plan.decode_seqs:
             searching = [*state.beams.values(), *searching]
