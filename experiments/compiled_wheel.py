@@ -29,7 +29,7 @@ INTERPRETED = {
     "sim/clients.py": "it accepts any object with submit() and close(); one event per request",
 }
 # Classes of the hot path that no plug-in extends and no code copies: closed, so that method calls need no look-up.
-CLOSED = {"SequenceGroup", "Batch", "Plan", "Tracked", "Outputs", "PackedRows", "Engine", "Calendar", "Span"}
+CLOSED = {"SequenceGroup", "Batch", "Plan", "Tracked", "Outputs", "PackedRows", "Samples", "Engine", "Calendar", "Span"}
 EXTENDED = {"Workload"}  # the only value class with a subclass
 REQUESTED = {
     "MemoryPolicy",

@@ -110,9 +110,8 @@ def _check_kinds(config: RunConfig) -> None:
         target = getattr(config, group).target
         if group == "trace" and isinstance(target, Workload):
             continue
-        if isinstance(target, type) and not issubclass(target, kind):
-            raise InputError(_no_kind(group, target))
-        if getattr(config, group).is_instance and not isinstance(target, kind):
+        is_wrong_class = isinstance(target, type) and not issubclass(target, kind)
+        if is_wrong_class or (getattr(config, group).is_instance and not isinstance(target, kind)):
             raise InputError(_no_kind(group, target))
     if config.scheduler.is_instance:
         raise InputError("scheduler is an object already; give its class, which is made with the policy of the run")

@@ -13,7 +13,7 @@ from testbed.contract.search import POOLS, MakePolicy
 from testbed.core.errors import InputError
 from testbed.core.renamed import check_members
 from testbed.core.slots import DEVICE, HOST
-from testbed.cost.model import CostModel, Moved, Work
+from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
@@ -22,7 +22,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.parts import called, locate
 from testbed.sched.preemption import Recompute
 from testbed.sched.scheduler import IterationLevel, Scheduler
-from testbed.sim.audit import check_durations
+from testbed.sim.audit import wrong_durations
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
 POLICIES: tuple[MakePolicy, ...] = (partial(Paged, block_size=8), partial(PrefixCaching, block_size=8), ContiguousMax)
@@ -159,12 +159,7 @@ def checked_cost(cost: CostModel, work: Work) -> int:
 def check_span(cost: CostModel, work: Work) -> None:
     """Clause 7: the costs of decodes in a row are those of the iterations one by one."""
     times = cost.decode(work)
-    try:
-        check_durations(cost, times)
-    except RuntimeError as error:
-        raise ClauseBroken(10, f"decode(): {error}") from error
+    require(10, are_durations(times), f"decode(): {wrong_durations(cost, times)}")
     for step in range(min(times.steps, MAX_STEPS)):
-        context, longest = work.decode_context + step * work.decode_seqs, work.decode_max_context + step
-        single = cost.iteration(work._replace(decode_context=context, decode_max_context=longest))
-        reported = times.first_ps + step * times.growth_ps
+        single, reported = cost.iteration(work.later(step)), times.first_ps + step * times.growth_ps
         require(7, reported == single, f"decode() says {reported} ps for step {step}, iteration() {single} ps")

@@ -42,9 +42,8 @@ class ServerConfig(ServerSpec):
         if isinstance(values, ServerSpec):
             return cls(**{one.name: getattr(values, one.name) for one in fields(values)})
         if isinstance(values, Mapping):
-            values = {name: value for name, value in values.items() if name != "_target_"}
-            if values.get("kv_memory_gib") is None:
-                values.pop("kv_memory_gib", None)
+            unset = ("_target_",) if values.get("kv_memory_gib") is not None else ("_target_", "kv_memory_gib")
+            values = {name: value for name, value in values.items() if name not in unset}
         return read(cls, values, key)
 
     @classmethod
@@ -145,9 +144,6 @@ class RunConfig:
 
         if self.window_s is not None and not round(self.window_s[0] * PS) < round(self.window_s[1] * PS):
             raise InputError(f"window_s={list(self.window_s)}: the end must come after the start, in seconds; or null")
-        for name, value in (("ttft_s", self.slo.ttft_s), ("tpot_s", self.slo.tpot_s)):
-            if value == 0:
-                raise InputError(f"slo.{name}=0: must be a number of seconds above 0, or null")
         check_known_shape(self.model)
 
     @property

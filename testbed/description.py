@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from testbed.compiled import release
 from testbed.config import RunConfig
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
+from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import CostModel
-from testbed.cost.nearest import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
 from testbed.memory.policy import PoolSpec

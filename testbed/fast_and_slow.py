@@ -3,6 +3,7 @@
 All must give the same, bit for bit; the last until the first of the outputs that differ has ended.
 """
 
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import product, zip_longest
@@ -70,7 +71,7 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
     batch, policy = scheduler.state.batch, scheduler.policy
     require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
     stepping = [*batch] if steps else []
-    stepping += [seq for group in plan.swapped_in for seq in group.sequences if seq.num_slots > seq.num_stored]
+    stepping += [seq for group in plan.stepping for seq in group.sequences]
     read = [policy.num_stored(seq.num_slots) for seq in stepping]
     counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
     least = len(read), sum(read), max(read, default=0)
@@ -99,17 +100,8 @@ def check_chunks(scheduler: Scheduler, plan: Plan) -> None:
         ends[seq.seq_id] = end
 
 
-class OneCost(dict[str, float]):
-    """Seconds of whatever a policy counts by name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> float:
-        return 1e-5
-
-
-EFFICIENCIES = Efficiencies(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, extra_s=OneCost())
+ANY_EXTRA_S = defaultdict[str, float](lambda: 1e-5)  # whatever a policy counts by name
+EFFICIENCIES = Efficiencies(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, extra_s=ANY_EXTRA_S)
 
 
 @dataclass(frozen=True)

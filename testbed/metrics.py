@@ -1,7 +1,7 @@
 """Pure functions from a run's records to its metrics, and to the requests that meet the service level objectives."""
 
 from collections.abc import Mapping
-from math import sqrt
+from math import fsum, sqrt
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from testbed.config import Slo as Slo
 from testbed.core.request import PS
 from testbed.sim.recorder import PackedRows, Recorder
-from testbed.sim.totals import Measures, Totals, mean_ratio
+from testbed.sim.totals import Measures, Totals
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
@@ -59,10 +59,10 @@ def free_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, di
 
 def saving(totals: Totals) -> dict[str, float | None]:
     """1 - 1 / (mean references of a held slot): the artifact's measure of the memory that sharing saves (Figure 15)."""
-    wholes = {"per_iteration": totals.iterations, "over_time": totals.busy_ps}
+    sums = {"per_iteration": (totals.shared, totals.iterations), "over_time": (totals.shared_ps, totals.busy_ps)}
     return {
-        name: 1 - 1 / mean_ratio(totals.sharing, which, whole) if whole else None
-        for which, (name, whole) in enumerate(wholes.items())
+        name: 1 - 1 / (1 + fsum(saved / held for held, saved in shared.items()) / whole) if whole else None
+        for name, (shared, whole) in sums.items()
     }
 
 

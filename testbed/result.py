@@ -26,14 +26,8 @@ class FrontEnd(Protocol):
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, from its folder below `folder` if it is complete there."""
 
-    def draw(self, result: "Result") -> Any:
-        """Memory, batch and latencies of a run, as a matplotlib figure."""
-
-    def show(self, summary: Mapping[str, Any]) -> str:
-        """A summary as text for people."""
-
     def view(self, name: str, *arguments: Any) -> Any:
-        """What `name` of `testbed.experiments.notebook.views` returns: a page, a path."""
+        """What `name` of `testbed.experiments.notebook.views` returns: a page, a path, a figure, a text."""
 
 
 def front_end() -> FrontEnd:
@@ -103,7 +97,7 @@ class Result:
 
     def plot(self) -> Any:
         """A matplotlib figure: memory by kind and batch over time, and the share of requests by latency."""
-        return front_end().draw(self)
+        return front_end().view("draw", self)
 
     def __repr__(self) -> str:
-        return front_end().show(self.summary)
+        return str(front_end().view("show", self.summary))

@@ -1,5 +1,6 @@
 """The workload of a configured run: rows of the trace at the times of the arrival process, neither taken on trust."""
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,11 +74,17 @@ def checked_rows(trace: Any, rows: Any) -> Rows:
 
 def checked_times(arrivals: Any, times: Any) -> Column:
     """The times as a column, if they are whole picoseconds in order of time, none before 0."""
-    if problem := _problem(times):
+    try:
+        column = np.asarray(times)
+    except ValueError:  # rows of unequal length
+        column = np.empty(())
+    is_whole = column.ndim == 1 and (column.dtype.kind in "iu" or not len(column))
+    if not is_whole or (column < 0).any() or (column > LAST_S * PS).any() or (column[1:] < column[:-1]).any():
         raise InputError(
-            f"{_class(arrivals)}.times_ps gave {problem}; it must give whole picoseconds, from 0 on, in order of time"
+            f"{_class(arrivals)}.times_ps gave {reprlib.repr(times)}; it must give whole picoseconds, from 0 to "
+            f"{LAST_S:,.0f} s, in order of time"
         )
-    return np.asarray(times).astype(np.int64)
+    return column.astype(np.int64)
 
 
 def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
@@ -96,27 +103,6 @@ def _check_stamps(rows: Rows, speedup: float) -> None:
             f"the trace has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} times as fast; time "
             f"ends at {LAST_S:,.0f} s: shorten the trace or raise arrivals.speedup"
         )
-
-
-def _problem(times: Any) -> str:
-    if times is None:
-        return "None"
-    try:
-        column = np.asarray(times)
-    except ValueError:
-        return "columns of unequal length"
-    if column.ndim != 1:
-        return f"an array of {column.ndim} dimensions"
-    if not len(column):
-        return ""
-    if column.dtype.kind not in "iu":
-        return f"values such as {column[0]!r}"
-    if int(column.min()) < 0:
-        return f"a negative time ({column.min()} ps)"
-    if int(column.max()) > LAST_S * PS:
-        return f"a time of {column.max() / PS:,.6g} s, beyond {LAST_S:,.0f} s"
-    falls = np.flatnonzero(column[1:] < column[:-1])
-    return f"times that fall after number {falls[0]}" if len(falls) else ""
 
 
 def _class(plug_in: Any) -> str:

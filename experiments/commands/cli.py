@@ -66,15 +66,13 @@ EXIT_TERMINATED = 143
 ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed"].__file__))))
 
 
-def main() -> None:
-    """Entry point of the console command."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(dispatch(sys.argv[1:]))
-
-
-def dispatch(argv: list[str]) -> int:
-    """Run a subcommand; returns the exit code. With --debug, anywhere, errors show their traceback."""
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of the console command: run a subcommand, of sys.argv or of these words, and return the exit code.
+    With --debug, anywhere, errors show their traceback."""
+    if argv is None:
+        argv = sys.argv[1:]
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _terminated)
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
     if not argv or argv[0] in HELP:
@@ -155,4 +153,4 @@ def put_last(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,14 +4,12 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.commands.cli import put_last
 from testbed.experiments.commands.terminal import wide_console
@@ -19,7 +17,7 @@ from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import configured, key_errors_explained, register_models, typed_config
 from testbed.experiments.runs.overrides import normalize
 from testbed.experiments.runs.progress import one_line
-from testbed.experiments.runs.run_folder import is_of_another, load_complete_run, run_into
+from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.sweeps import Point, chosen, draw_sweep, shown, write_sweep
 from testbed.experiments.runs.whole_files import clean_up
@@ -33,24 +31,14 @@ def run_one(words: Sequence[str], again: bool) -> None:
     """Run what the overrides say, and print its summary; `again` repeats a complete run."""
     config = configured([word for word in words if not word.startswith(f"{RUN_FOLDER}=")])
     folder = Path(chosen(words).get(RUN_FOLDER, f"{RUNS}/{run_id(config)}"))
-    summary, is_new = _run_into(config, folder, again, show=True)
+    try:
+        summary, is_new = run_into(config, folder, again=again, show=True)
+    except SystemExit as error:  # of a plug-in
+        raise InputError(one_line(error)) from None
     console = wide_console()
     console.print(summary_table(summary))
     state = "run folder" if is_new else "complete already, nothing was run (--again runs it again)"
     console.print(f"{state}: {folder}", highlight=False)
-
-
-def _run_into(config: RunConfig, folder: Path, again: bool, *, show: bool = False) -> tuple[dict[str, Any], bool]:
-    """The summary of the run in the folder, and whether it was run now."""
-    known = None if again else load_complete_run(folder, run_id(config))
-    if known is not None:
-        return known, False
-    if not again and is_of_another(folder, run_id(config)):
-        raise InputError(f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another folder)")
-    try:
-        return run_into(config, folder, show=show), True
-    except SystemExit as error:  # of a plug-in
-        raise InputError(one_line(error)) from None
 
 
 def sweep(words: Sequence[str], again: bool) -> None:
@@ -85,8 +73,8 @@ def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point
     try:
         typed = typed_config(config)
         folder = Path(hydra.sweep.dir) / run_id(typed)
-        summary, is_new = _run_into(typed, folder, again)
-    except Exception as error:
+        summary, is_new = run_into(typed, folder, again=again)
+    except (Exception, SystemExit) as error:
         return one_line(error)
     words, latency = list(hydra.overrides.task), summary["normalized_latency_s_per_token"]["mean"]
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"

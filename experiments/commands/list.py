@@ -138,7 +138,7 @@ def _flags(command: str) -> list[str]:
     if command == "run":  # its own help composes a run
         return FLAG.findall(run.parser().format_help())
     with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
-        cli.dispatch([command, "--help"])
+        cli.main([command, "--help"])
     return FLAG.findall(said.getvalue())
 
 

@@ -128,7 +128,7 @@ def validate_costs(argv: list[str]) -> None:
         return _held_back(options.folders, options.held_back)
     import pandas as pd
 
-    from testbed.cost.nearest import profiles_at_hand
+    from testbed.cost.auto import profiles_at_hand
     from testbed.experiments.importers.known_shapes import gpu_named
     from testbed.experiments.validation.left_out import imported, tested
 

@@ -12,7 +12,7 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
-from testbed.cost.sections import AXES
+from testbed.cost.sections import axes_of_sections
 from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
 from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
 from testbed.traces.files import MAX_LEN, numbers, plain_or_packed, read_table, require
@@ -205,7 +205,7 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
     default = (own.get(degree) or own.get(str(degree)) or {}).get("alpha_default")
     found.sections["unequal_lengths"] = {
         "covers": "share of t(longest) - t(mean) that a batch of unequal lengths takes beyond t(mean)",
-        "axes": list(AXES["unequal_lengths"][0]),
+        "axes": axes_of_sections()["unequal_lengths"][0],
         "columns": ["share"],
         "note": f"upper edges of bins; measured on batches of two lengths, one {ratio:g} times the other",
         "default": 0.0 if default is None else default,

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from testbed.experiments.compare.comparison import compare as compared
 from testbed.experiments.compare.comparison import tidy
@@ -14,15 +17,18 @@ from testbed.experiments.memory_map import map_page
 from testbed.experiments.pages.page import render
 from testbed.experiments.report.folder_page import one_run
 from testbed.experiments.runs import run_folder
+from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from testbed.result import Result
 
 HEIGHT_PX = 640
+WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,20 @@ class Page:
     def _repr_html_(self) -> str:
         frame = f'style="width: 100%; height: {HEIGHT_PX}px; border: 0"'
         return f'<iframe title="testbed" {frame} srcdoc="{escape(self.html)}"></iframe>'
+
+
+def draw(result: "Result") -> "Figure":
+    """Memory, batch and latencies of a run."""
+    from testbed.experiments.runs.plots import figure_of, run_charts
+
+    return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
+
+
+def show(summary: Mapping[str, Any]) -> str:
+    """A summary in the form that `testbed run` prints."""
+    text = StringIO()
+    Console(file=text, width=WIDTH).print(summary_table(dict(summary)))
+    return text.getvalue()
 
 
 def html(result: "Result") -> str:

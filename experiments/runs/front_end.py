@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from testbed.build import KINDS
 from testbed.config import RunConfig
@@ -17,14 +15,9 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.run_folder import measure
-from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.memory.policy import MemoryPolicy
 from testbed.parts import Part
-from testbed.result import Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHORT = {
     "rate": "arrivals.rate",
@@ -39,11 +32,10 @@ POOL = (  # other keys that set the size of a pool
     "server.workspace_gib",
 )  # fmt: skip
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
-WIDTH = 120
 
 
 class HydraFrontEnd:
-    """Composes with Hydra, stores run folders, draws with matplotlib."""
+    """Composes with Hydra, stores run folders."""
 
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
         """Command-line overrides, then options: names of a group's options, values by key, or objects. Raises
@@ -78,20 +70,8 @@ class HydraFrontEnd:
         """The summary of a run, from its folder below `folder` if it is complete there."""
         return measure(config, folder)
 
-    def draw(self, result: Result) -> "Figure":
-        """Memory, batch and latencies of a run."""
-        from testbed.experiments.runs.plots import figure_of, run_charts
-
-        return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
-
-    def show(self, summary: Mapping[str, Any]) -> str:
-        """A summary in the form that `testbed run` prints."""
-        text = StringIO()
-        Console(file=text, width=WIDTH).print(summary_table(dict(summary)))
-        return text.getvalue()
-
     def view(self, name: str, *arguments: Any) -> Any:
-        """A page of a result, or the path of its files; the pages are built on this package."""
+        """A page of a result, its files, its figure, its text; they are built on this package."""
         return getattr(import_module("testbed.experiments.notebook.views"), name)(*arguments)
 
 

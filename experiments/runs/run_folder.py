@@ -85,22 +85,31 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
             found.add(path)
 
 
-def run_into(config: RunConfig, folder: Path, *, show: bool = False) -> dict[str, Any]:
-    """Run a config and write its folder, as a whole or not at all, in place of an older run's files. With `show` a long
-    simulation prints its progress."""
+def run_into(
+    config: RunConfig, folder: Path, *, again: bool = False, show: bool = False
+) -> tuple[dict[str, Any], bool]:
+    """The summary of the run in the folder, and whether it was run now, because it was not complete there or `again`.
+
+    The folder is written as a whole or not at all, in place of an older run's files. With `show` a long simulation
+    prints its progress.
+    """
     name = run_id(config)
+    if not again and (known := load_complete_run(folder, name)):
+        return known, False
+    if not again and is_of_another(folder, name):
+        raise InputError(f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another folder)")
     with opened_files() as opened:
         setup = build(config)
     with whole_folder(folder, SUMMARY, is_ours) as new:
         if found := hashes(opened, config):
             write_json(new / INPUTS, found)
         if config.engine:
-            return _complete(new, config, name, _serve(setup, new))
+            return _complete(new, config, name, _serve(setup, new)), True
         result = run(setup, watched) if show else run(setup)
         if config.outputs == "full":
             write_everything(new, setup, result)
         write_json(new / "timing.json", {"wall_s": result.wall_s})
-        return _complete(new, config, name, result.summary)
+        return _complete(new, config, name, result.summary), True
 
 
 def _complete(folder: Path, config: RunConfig, name: str, summary: dict[str, Any]) -> dict[str, Any]:
@@ -234,5 +243,4 @@ def measure(config: RunConfig, parent: Path) -> dict[str, Any]:
     """The summary of a run, from its folder below `parent` if it is complete there, else simulated into it."""
     if built := next((name for name, part in config.parts.items() if not part.is_named), None):
         raise InputError(f"{built}: is an object, which a run folder cannot record (omit `folder`)")
-    name = run_id(config)
-    return load_complete_run(parent / name, name) or run_into(config, parent / name)
+    return run_into(config, parent / run_id(config))[0]

@@ -60,10 +60,11 @@ class PhaseRecorder(Recorder):
         self._begun: dict[int, list[tuple[str, int]]] = {}
         self._ended: dict[int, int] = {}
 
-    def first_token(self, request_id: int, now_ps: int) -> None:
-        """Its prefill has finished, for the first time or after recompute."""
-        super().first_token(request_id, now_ps)
-        self._begin(request_id, DECODE, now_ps)
+    def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:
+        """Their prefill has finished, for the first time or after recompute."""
+        super().first_tokens(groups, now_ps)
+        for group in groups:
+            self._begin(group.request.request_id, DECODE, now_ps)
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request has finished."""

@@ -22,11 +22,10 @@ from testbed.core.shapes import model_names, read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.attention import DecodeTable, PrefillTable
-from testbed.cost.auto import Costs, suited
+from testbed.cost.auto import MEASURED, ROOFLINE, Costs, Known, by_way, carried, suited
 from testbed.cost.interpolation import Knots
 from testbed.cost.kv_groups import WindowTable
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
-from testbed.cost.nearest import MEASURED, ROOFLINE, Known, by_way, carried
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows, rows
 from testbed.experiments.commands.imports import reader_of

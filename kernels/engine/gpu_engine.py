@@ -15,8 +15,6 @@ from testbed.sim.meter import PlainMeter
 from testbed.sim.outputs import Outputs
 from testbed.sim.span_meter import SpanMeter
 
-ONE_STEP = Affine(1, 0, 1)  # a meter reads costs only where it sees several iterations at once
-
 
 class Engine:
     """Serves requests by the plans of a scheduler, which is independent of the engine.
@@ -88,14 +86,13 @@ class Engine:
         self.clock.iteration_ended()
         now_s = self.clock.now()
         (queues, work), duration_ps = noted[0], round(now_s * PS) - round(start_s * PS)
-        seen = self.meter.close(plan, ONE_STEP, 1, duration_ps, outcome)
+        seen = self.meter.close(plan, Affine(duration_ps, 0, 1), 1, duration_ps, outcome)
         self._answer(outcome, now_s)
         split = self.timer.stop()
         self.records.iterated(Iteration(start_s, now_s - start_s, *split, work), plan, queues, seen)
 
     def _answer(self, outcome: Outcome, now_s: float) -> None:
-        for group in outcome.first_tokens:
-            self.records.recorder.first_token(group.request.request_id, round(now_s * PS))
+        self.records.recorder.first_tokens(outcome.first_tokens, round(now_s * PS))
         token_buffers = self.runner.token_buffers
         for group in outcome.finished:
             request = self.outputs.removed(group.request.request_id)
@@ -143,7 +140,7 @@ class Engine:
         """The plan has begun transfers, or preempted groups that wait for one."""
         self.runner.prepare(plan)
         self.meter.open(plan, self.scheduler.policy.usage())
-        self.records.preempted(plan)
+        self.records.recorder.moved(plan)
         self._answer(self.scheduler.commit(plan, 0, Results()), self.clock.now())
 
     def _pass_marks(self, now_s: float) -> None:

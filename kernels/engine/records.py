@@ -16,7 +16,7 @@ import torch
 
 from testbed.config import Slo
 from testbed.core.request import PS, Request
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import SequenceGroup
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
@@ -168,22 +168,11 @@ class Records:
         self.iterations.append(one)
         start_ps, end_ps = round(one.start_s * PS), round((one.start_s + one.duration_s) * PS)
         self.recorder.span(start_ps, end_ps - start_ps, 1, plan, *queues, seen)
-        self.preempted(plan)
-        self.recorder.totals.copies += sum(len(ops.copies) for ops in plan.ops)
-
-    def preempted(self, plan: Plan) -> None:
-        """Count the groups that a plan has preempted."""
-        for group in plan.preempted:
-            swapped = group.status is SequenceStatus.SWAPPED
-            self.recorder.totals.swaps += swapped
-            self.recorder.totals.recomputes += not swapped
 
     def served(
         self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]], totals: list[float]
     ) -> None:
         """Record a finished request."""
-        self.recorder.totals.finished += 1
-        self.recorder.totals.generated += request.output_len * request.num_seqs
         self.recorder.served(request, group, round(now_s * PS))
         self.outputs[request.request_id], self.totals[request.request_id] = outputs, totals
 

@@ -124,7 +124,7 @@ class Runner:
         batch = self.state.batch
         running = self.state.running.values() if plan.decode_seqs else ()
         groups = [group for group in running if group.sequences[0].batch is batch]
-        return groups + [g for g in plan.swapped_in if g.sequences[0].num_slots > g.sequences[0].num_stored]
+        return groups + plan.stepping
 
     def register_prefix(self, num_tokens: int) -> None:
         """Compute the registered prefix, which the policy has pinned."""

@@ -206,7 +206,7 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
             raise InputError(f"--out {before}: was measured on {old['fingerprint']['device']} (choose another file)")
         measured = {tuple(row[:2]) for row in points}
         others = [row for row in old["sections"][SECTION]["points"] if tuple(row[:2]) not in measured]
-    section = {"covers": "one GPU's link, host part included", "axes": list(AXES), "columns": list(COLUMNS)}
+    section = {"covers": "one GPU's link, host part included", "axes": AXES, "columns": list(COLUMNS)}
     return {"format": 1, "fingerprint": about, "sections": {SECTION: {**section, "points": others + points}}}
 
 

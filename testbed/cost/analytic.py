@@ -58,7 +58,6 @@ class AnalyticCost(CostModel):
         self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
         self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
         self._per_sequence_ps = round(efficiencies.overhead_per_sequence_s * PS)
-        self._per_decode_ps = self._per_sequence_ps + self._per_token_ps
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
@@ -99,17 +98,10 @@ class AnalyticCost(CostModel):
         return computing + software + (extra_ps(work.extra, self._eff.extra_s) if work.extra else 0)
 
     def decode(self, work: Work) -> Affine:
-        num_seqs, context_ps = work.decode_seqs, self._context_ps
-        software = self._overhead_ps + work.num_requests * self._per_request_ps + num_seqs * self._per_decode_ps
-        read = self._effective(work) if work.decode_repeated else work.decode_context
-        first = self._linear_ps(num_seqs) + software + read * context_ps
-        growth, steps = num_seqs * context_ps, UNBOUNDED
-        if self.windows or self._state_ps:
-            first += self._state_ps * num_seqs
-            for one in work.windows:
-                first += self._window_ps * one.tokens
-                growth, steps = growth + self._window_ps * one.growing, min(steps, one.steps)
-        return record(Affine, (first, growth, steps))
+        growth, steps = work.decode_seqs * self._context_ps, UNBOUNDED
+        for one in work.windows:
+            growth, steps = growth + self._window_ps * one.growing, min(steps, one.steps)
+        return record(Affine, (self.iteration(work), growth, steps))
 
     def _attention_s(self, num_layers: int, byte_share: float) -> float:
         """Seconds of decode attention for a token of context in so many layers, as memory or the peak bounds it.

@@ -2,15 +2,16 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.cost.interpolation import Axis, Knots, UnequalLengths, blend, bracket, curves
+from testbed.cost.interpolation import Axis, Knots, UnequalLengths, across, blend, bracket, curves
 from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.cost.sections import Choices, Rows, has, rows, table
 
 Prefill = tuple[tuple[int, int], ...]
+MAX_CURVES = 1 << 10  # by stored tokens, each over the new ones
 
 
 class Attention:
@@ -119,29 +120,28 @@ class PrefillTable:
             curves((new, past, ps * num_layers // count) for (count, new, past), ps in points if (count == 1) == one)
             for one in (True, False)
         )
-        self._curves = alone, full or alone
         self._whole_only = not any(past for (_, _, past), _ in points)
-        self._times = cache(self._compute_times)
-        self._share = cache(self._compute_share)
+        self._behind = lru_cache(MAX_CURVES)(lambda past: (across(alone, past), across(full or alone, past)))
+        self._of_batch = cache(partial(across, batches))
 
     def __call__(self, prefill: Prefill) -> int:
         times = [self._times(new, past) for new, past in prefill]
+        slowest = max([alone for alone, _ in times])
         if self._batches and len(prefill) > 1:
-            return max(max(alone for alone, _ in times), sum(self._share(len(prefill), *one) for one in prefill))
-        return max(max(alone for alone, _ in times), sum(full for _, full in times)) if times else 0
+            return max(slowest, sum([self._share(len(prefill), new, past) for new, past in prefill]))
+        return max(slowest, sum([full for _, full in times]))
 
-    def _compute_times(self, new: int, past: int) -> tuple[int, int]:
+    def _times(self, new: int, past: int) -> tuple[int, int]:
         if past and self._whole_only:
             whole, num_stored, least = self._times(new + past, 0), self._times(past, 0), self._times(new, 0)
             return max(whole[0] - num_stored[0], least[0]), max(whole[1] - num_stored[1], least[1])
-        alone, full = (Knots((new_i, curve(past)) for new_i, curve in curves.items())(new) for curves in self._curves)
-        return alone, full
+        alone, full = self._behind(past)
+        return alone(new), full(new)
 
-    def _compute_share(self, count: int, new: int, past: int) -> int:
-        assert self._batches is not None
+    def _share(self, count: int, new: int, past: int) -> int:
         if past:
             return max(self._share(count, new + past, 0) - self._share(count, past, 0), self._share(count, new, 0))
-        return Knots((length, curve(count)) for length, curve in self._batches.items())(new) // count
+        return self._of_batch(count)(new) // count
 
 
 class MixedTable:

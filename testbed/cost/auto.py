@@ -1,22 +1,30 @@
-"""The best costs at hand for a model on a server: measured, else derived from the nearest profile, else a roofline."""
+"""The best costs at hand for a model on a server: measured, else derived from the nearest profile, else a roofline.
 
-from collections.abc import Mapping
+The nearest profile is found by shapes and by GPU, never by a model's name.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from math import log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.cost.nearest import MEASURED, by_way, carried, profiles_at_hand, profiles_of
+from testbed.cost.derive import Loads, derive
 from testbed.cost.profile import ProfileCost
-from testbed.cost.sections import BALANCED, Choices, has, rows
+from testbed.cost.sections import BALANCED, PROFILES, Choices, has, read_profile, rows
 
 Costs = AnalyticCost | ProfileCost
 SOFTWARE = (
     "software", "overhead_s", "overhead_per_request_s", "overhead_per_token_s", "overhead_per_sequence_s", "extra_s",
 )  # fmt: skip
+MEASURED, OTHER_GPU, OTHER_MODEL, OTHER_CACHE = "measured", "other GPU", "other model", "other cache"
+ROOFLINE = "roofline"
+FARTHEST = log(8)  # times the weights of a layer; beyond, launches bound its kernels where they do not the other's
 
 
 def auto_cost(
@@ -69,3 +77,123 @@ def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
         choices, software=None, overhead_s=None, overhead_per_request_s=None, overhead_per_token_s=None,
         overhead_per_sequence_s=0.0, overhead_per_input_s=0.0,
     )  # fmt: skip
+
+
+class Known(NamedTuple):
+    """A profile, and the data sheet of the GPU that it was measured on."""
+
+    profile: Mapping[str, Any]
+    gpu: GpuSpec
+    of_system: bool = False  # measured on the layers of one system, and so on no other model or GPU
+
+    @property
+    def model(self) -> ModelSpec:
+        return ModelSpec(**self.profile["model"])
+
+    @property
+    def loads(self) -> Loads:
+        return Loads(self.model, self.profile["num_gpus"])
+
+    def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
+        return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
+
+
+def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
+    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet is left out."""
+    given = [] if path is None else sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [path]
+    sheets = {name: gpu for gpu in gpus for name in (gpu.name, gpu.device)}
+    for profile in (*map(read_profile, given), *shipped()):
+        gpu = sheets.get(profile["fingerprint"].get("device"))
+        if gpu is None and profile.get("gpu"):
+            gpu = GpuSpec(**profile["gpu"])
+        if gpu is not None:
+            yield Known(profile, gpu)
+
+
+def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
+    """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU engine's fused ones."""
+    known = (Known(profile, gpu, of_system=True) for profile in shipped(system)) if system else ()
+    return (one for one in known if not is_elsewhere(one, gpu))
+
+
+@cache
+def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
+    """The profiles that ship, read once: those of no system, or of this one."""
+    return tuple(map(read_profile, sorted((PROFILES / system).glob("*.json"))))
+
+
+def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict[str, Known]:
+    """The nearest profile of each way to this model's costs, the best way first; empty if none is near enough.
+
+    MEASURED: of this shape, GPU and number of GPUs. OTHER_GPU: of this shape and number on another GPU. OTHER_MODEL: of
+    the shape whose shard is most alike, rather on this GPU than on another. The earlier of equals is taken. A model
+    that is not plain (ModelSpec.is_plain) has MEASURED only, or OTHER_CACHE: the best of these ways for the same model
+    with K and V of the type of its weights.
+    """
+    known = list(known)
+    if not model.is_plain:
+        same = [one for one in known if one.is_of(model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
+        if same:
+            return {MEASURED: same[0]}
+        wide = replace(model, kv_dtype_bytes=None)
+        wider = by_way(wide, server, known) if wide.is_plain else {}
+        movable = [one for one in wider.values() if one.profile["fingerprint"]["source"] != "derived"]
+        return {OTHER_CACHE: movable[0]} if movable else {}
+    known = [one for one in known if one.model.is_plain]
+    here, found = Loads(model, server.num_gpus), dict[str, tuple[tuple[float, bool], Known]]()
+    for one in known:
+        way = _way(one, here, server.gpu)
+        rank = (distance(one.loads, here), is_elsewhere(one, server.gpu))
+        if way and (way not in found or rank < found[way][0]):
+            found[way] = rank, one
+    return {way: found[way][1] for way in (MEASURED, OTHER_GPU, OTHER_MODEL) if way in found}
+
+
+def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
+    """How to derive a shard's costs from a profile; None if that is impossible. A derived one is not derived again."""
+    there, elsewhere = one.loads, is_elsewhere(one, gpu)
+    is_same = one.is_of(here.model, here.num_gpus)
+    if is_same and not elsewhere:
+        return MEASURED
+    derived = one.profile["fingerprint"]["source"] == "derived"
+    if one.of_system or derived or there.model.dtype_bytes != here.model.dtype_bytes:
+        return None
+    if is_same:
+        return OTHER_GPU
+    return OTHER_MODEL if abs(log(there.layer / here.layer)) < FARTHEST else None
+
+
+def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
+    return one.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
+
+
+def distance(one: Loads, other: Loads) -> float:
+    """How different shards are, as logarithms of ratios: the weights of a layer, and the width that its small kernels
+    (norms, residual adds) work on, whose time no bandwidth carries over."""
+    return abs(log(one.layer / other.layer)) + abs(log(one.model.hidden_size / other.model.hidden_size))
+
+
+def carried(
+    way: str,
+    one: Known,
+    model: ModelSpec,
+    server: ServerSpec,
+    known: Iterable[Known],
+    attainable: float | None = None,
+    byte_kv_bandwidth: float = 1.0,
+) -> dict[str, Any]:
+    """The nearest profile, carried to this model's shard and this GPU; it says by which way and from what.
+
+    A profile of one GPU has no all-reduces; they are another one's of the same GPU, for they do not know the model.
+    byte_kv_bandwidth: as in Loads.
+    """
+    shard = Loads(model, server.num_gpus, byte_kv_bandwidth)
+    share = attainable if is_elsewhere(one, server.gpu) else None
+    profile = derive(one.profile, one.gpu, server.gpu, share, shard)
+    if server.num_gpus > 1 and not has(profile, "all_reduce"):
+        here = [other for other in known if other.gpu == one.gpu and other.model.is_plain]
+        if other := next((other for other in here if has(other.profile, "all_reduce")), None):
+            reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
+            profile["sections"]["all_reduce"] = reduced
+    origin = {**one.profile["fingerprint"], "model": one.profile["model"]["name"], "num_gpus": one.profile["num_gpus"]}
+    return {**profile, "fingerprint": {**profile["fingerprint"], "way": way, "from": origin}}

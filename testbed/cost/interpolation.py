@@ -52,6 +52,11 @@ def curves(points: Iterable[tuple[int, int, int]]) -> dict[int, Knots]:
     return {key: Knots(curve) for key, curve in sorted(by_key.items())}
 
 
+def across(curves: Mapping[int, Knots], x: int) -> Knots:
+    """The function of the key at one x."""
+    return Knots((key, curve(x)) for key, curve in curves.items())
+
+
 class Line:
     """Linear between points and level beyond both ends; it may fall, so no span of iterations is read off it."""
 

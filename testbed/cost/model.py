@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from math import isqrt
+from math import sqrt
 from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
@@ -85,6 +85,14 @@ class Work(NamedTuple):
         """Tokens that pass through the linear layers."""
         return self.decode_seqs + sum(new for new, _ in self.prefill)
 
+    def later(self, steps: int) -> "Work":
+        """The same decodes, so many iterations later."""
+        windows = [
+            one._replace(tokens=one.tokens + steps * one.growing, steps=one.steps - steps) for one in self.windows
+        ]
+        context, longest = self.decode_context + steps * self.decode_seqs, self.decode_max_context + steps
+        return self._replace(decode_context=context, decode_max_context=longest, windows=tuple(windows))
+
 
 UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
 PREFIX = "work_"
@@ -128,25 +136,33 @@ class Affine(NamedTuple):
         return steps * self.first_ps + self.growth_ps * (steps * (steps - 1) // 2)
 
     def steps_to_reach(self, elapsed_ps: int) -> int:
-        """The fewest iterations after which at least elapsed_ps have passed; growth_ps <= 2 first_ps."""
+        """The fewest iterations, at least one, after which elapsed_ps have passed; growth_ps <= 2 first_ps."""
         first, growth, _ = self
-        if growth == 0:
-            return -(-elapsed_ps // first)
-        # total_ps(k) = elapsed_ps is a quadratic in k; the integer root is at most one step short.
-        slope = 2 * first - growth
-        steps = (isqrt(slope * slope + 8 * growth * elapsed_ps) - slope) // (2 * growth)
-        return steps if self.total_ps(steps) >= elapsed_ps else steps + 1
+        slope, elapsed = 2.0 * first - growth, float(max(elapsed_ps, 1))
+        # total_ps(k) = elapsed_ps is a quadratic in k; its root in floating point is at most a few steps off.
+        steps = int(4 * elapsed / (slope + sqrt(slope * slope + 8.0 * growth * elapsed))) + 1
+        while steps > 1 and (steps - 1) * first + growth * ((steps - 1) * (steps - 2) // 2) >= elapsed_ps:
+            steps -= 1
+        while steps * first + growth * (steps * (steps - 1) // 2) < elapsed_ps:
+            steps += 1
+        return steps
+
+
+def are_durations(durations: Any) -> bool:
+    """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes some time."""
+    if type(durations) is not Affine:
+        return False
+    first_ps, growth_ps, steps = durations
+    return (type(first_ps) is type(growth_ps) is type(steps) is int) and first_ps > 0 and growth_ps >= 0 and steps > 0
 
 
 def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -> int:
     """Picoseconds of what a policy counts by name, at so many seconds each; a name without a cost is refused."""
-    total = 0
-    for name, count in extra:
-        if name not in costs_s:
-            known = ", ".join(costs_s) or "none"
-            raise InputError(f"the policy counts {name!r}, for which the cost model has no cost (it knows {known})")
-        total += count * round(costs_s[name] * PS)
-    return total
+    try:
+        return sum([count * round(costs_s[name] * PS) for name, count in extra])
+    except KeyError as name:
+        known = ", ".join(costs_s) or "none"
+        raise InputError(f"the policy counts {name}, for which the cost model has no cost (it knows {known})") from None
 
 
 class CostModel(ABC):

@@ -110,23 +110,18 @@ class RecordedBeams(BeamModel):
 
     def __init__(self, path: str) -> None:
         self.path = str(path)
-        self.searches = self._read()
-
-    def _read(self) -> list[dict[int, tuple[Replacement, ...]]]:
         searches = dict[int, dict[int, tuple[Replacement, ...]]]()
         with open(self.path, newline="") as file:
             lines = csv.reader(file)
             if next(lines, None) != COLUMNS:
                 raise InputError(f"{self.path}: its first line must be {','.join(COLUMNS)}")
             for cells in lines:
-                request, step, pair = self._row(lines.line_num, cells)
-                steps = searches.setdefault(request, {})
-                known = steps.setdefault(step, ())
-                if pair is not None:
-                    steps[step] = self._with(known, pair, lines.line_num)
+                request, step, *pair = self._numbers(lines.line_num, cells)
+                pairs = searches.setdefault(request, {}).setdefault(step, ())
+                searches[request][step] = self._with(pairs, pair, lines.line_num) if pair else pairs
         if not searches:
             raise InputError(f"{self.path}: it has no lines; a record of searches needs some")
-        return list(searches.values())
+        self.searches = list(searches.values())
 
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
         search = self.searches[request.request_id % len(self.searches)]
@@ -136,16 +131,16 @@ class RecordedBeams(BeamModel):
             raise InputError(f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}")
         return pairs
 
-    def _row(self, line: int, cells: list[str]) -> tuple[int, int, Replacement | None]:
+    def _numbers(self, line: int, cells: list[str]) -> list[int]:
+        """Request, step, and parent and child unless the line says that all survive."""
         numbers = cells[:2] if cells[2:] == ["", ""] else cells
         if len(cells) != len(COLUMNS) or not all(cell.isdecimal() for cell in numbers) or int(cells[1]) < FIRST_STEP:
             wanted = f"{len(COLUMNS)} whole numbers, the step at least {FIRST_STEP}"
             raise InputError(f"{self.path}, line {line}: {','.join(cells)!r}; a line has {wanted}")
-        pair = None if numbers != cells else (int(cells[2]), int(cells[3]))
-        return int(cells[0]), int(cells[1]), pair
+        return list(map(int, numbers))
 
-    def _with(self, pairs: tuple[Replacement, ...], pair: Replacement, line: int) -> tuple[Replacement, ...]:
-        pairs = (*pairs, pair)
+    def _with(self, pairs: tuple[Replacement, ...], pair: list[int], line: int) -> tuple[Replacement, ...]:
+        pairs = (*pairs, (pair[0], pair[1]))
         children = {child for _, child in pairs}
         if len(children) < len(pairs) or children & {parent for parent, _ in pairs}:
             raise InputError(f"{self.path}, line {line}: candidate {pair[1]} replaces, or is replaced, twice in a step")

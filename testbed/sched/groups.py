@@ -20,6 +20,7 @@ class Groups:
     slots until results are in. Both are empty unless a scheduler plans ahead.
     refused: the group that was refused since memory was last released; by clause 2 of the contract it would be refused
     again, so the scheduler does not retry. swap_in_refused: the same for the first swapped group.
+    forks: the sequences forked since the last plan; copies: what they have left to copy before the next one.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -36,8 +37,8 @@ class Groups:
         self.refused: SequenceGroup | None = None
         self.kept: SequenceGroup | None = None
         self.swap_in_refused = False
-        self._copies: list[tuple[SequenceGroup, Ops]] = []
-        self._forks = 0
+        self.copies: list[tuple[SequenceGroup, Ops]] = []
+        self.forks = 0
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
@@ -73,8 +74,8 @@ class Groups:
         del self.running[group.request.request_id]
         self.num_seqs -= len(group.sequences)
         self._release_slots(group)
-        if self._copies:
-            self._copies = [kept for kept in self._copies if kept[0] is not group]
+        if self.copies:
+            self.copies = [kept for kept in self.copies if kept[0] is not group]
         self.memory_released()
 
     def _release_slots(self, group: SequenceGroup) -> None:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
-from testbed.sched.prefill import Prefills, WholePrefills
+from testbed.sched.prefill import Prefills
 from testbed.sched.scheduler import IterationLevel
 
 
@@ -36,12 +36,12 @@ class MixedPrefill(IterationLevel):
         return plan
 
 
-class GroupLimit(WholePrefills):
+class GroupLimit(Prefills):
     """The running groups and the sequences of the next one together stay within the limit."""
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         running = self.state.running
-        return bool(running) and len(running) + len(group.sequences) > self.limits.max_num_seqs
+        return bool(running) and len(running) + len(group.sequences) > self.max_num_seqs
 
 
 class Mixed2023(MixedPrefill):

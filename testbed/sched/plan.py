@@ -71,6 +71,11 @@ class Plan:
         return bool(self.preempted or self.ended_early)
 
     @property
+    def stepping(self) -> list[SequenceGroup]:
+        """The swapped-in groups that take a step: they have a slot for their next token."""
+        return [group for group in self.swapped_in if group.sequences[0].num_slots > group.sequences[0].num_stored]
+
+    @property
     def repeats(self) -> bool:
         """Whether the iteration is a plain decode step, whose cost may be computed as one of many."""
         return bool(self.decode_seqs) and not (self.chunks or self.ops or self.swapped_in or self.forks)
@@ -107,7 +112,7 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
 
 def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[WindowReads, ...]:
     """What the decodes of a plan read, for each size: of the batch where it steps, and of those just swapped in."""
-    back = [seq.num_slots for group in plan.swapped_in for seq in group.sequences if seq.num_slots > seq.num_stored]
+    back = [seq.num_slots for group in plan.stepping for seq in group.sequences]
     members = [seq.num_slots for seq in batch] if plan.decode_seqs > len(back) else []
     found = []
     for size in sizes:
@@ -142,6 +147,12 @@ def one_answer(policy: MemoryPolicy, answer: object) -> Answer:
     if not isinstance(answer, (Grant, Refusal)):
         raise wrong_answer(policy, answer, "it gives a Grant or a Refusal")
     return answer
+
+
+def broken_promise(policy: MemoryPolicy, steps: int, answer: object) -> PlugInError:
+    """The answer to an extend by guaranteed steps is no grant, or needs ops."""
+    name, answered = type(policy).__name__, one_answer(policy, answer)
+    return PlugInError(f"{name} promised {steps} more steps by guaranteed_steps() and then answered {answered}")
 
 
 def whole(plug_in: object, name: str, answer: object) -> int:

@@ -1,28 +1,21 @@
 """Puts prefills into a plan, first come, first served (section 4.5): whole prompts, or chunks of them."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Refusal
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The most tokens of an iteration, its token budget, and the most running sequences."""
+class Prefills:
+    """Whole prompts; an item larger than max_num_batched_tokens, the token budget, runs alone in an iteration.
 
-    max_num_batched_tokens: int
-    max_num_seqs: int
+    `partial` is the one group, if any, whose prefill does not end in this plan; preempted since, it has no work.
+    """
 
-
-class Prefills(ABC):
-    """`partial` is the one group, if any, whose prefill does not end in this plan; preempted since, it has no work."""
-
-    def __init__(self, state: SchedulerState, limits: Limits) -> None:
+    def __init__(self, state: SchedulerState, max_num_batched_tokens: int, max_num_seqs: int) -> None:
         self.state = state
-        self.limits = limits
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_seqs = max_num_seqs
         self.partial: SequenceGroup | None = None
 
     def schedule_prefills(self, plan: Plan) -> None:
@@ -35,9 +28,9 @@ class Prefills(ABC):
             budget = self.schedule_chunks(self.partial, plan, budget)
         while waiting and self.partial is None and waiting[0] is not state.refused:
             group = waiting[0]
-            if state.swapped and state.returns_first():
+            if (state.swapped and state.returns_first()) or self.is_full_with(group):
                 return
-            if self.is_full_with(group) or not (plan.is_idle or self.goes_into(budget, group)):
+            if not (plan.is_idle or self.goes_into(budget, group)):
                 return
             answer = state.admit(group, self.first_tokens(group, budget), plan)
             if isinstance(answer, list):
@@ -47,46 +40,37 @@ class Prefills(ABC):
 
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""
-        budget = self.limits.max_num_batched_tokens - plan.decode_seqs
+        budget = self.max_num_batched_tokens - plan.decode_seqs
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""
         state = self.state
-        return bool(state.running) and state.num_seqs + len(group.sequences) > self.limits.max_num_seqs
+        return bool(state.running) and state.num_seqs + len(group.sequences) > self.max_num_seqs
 
     def next_exceeds_budget(self) -> bool:
         """Whether the item that would be computed next has more tokens than any iteration may have."""
-        most, waiting = self.limits.max_num_batched_tokens, self.state.waiting
+        most, waiting = self.max_num_batched_tokens, self.state.waiting
         if self.partial is not None and self.partial.todo:
             return self.partial.todo[0].new > most
         return bool(waiting) and waiting[0].prefill_len > most
 
-    @abstractmethod
     def goes_into(self, budget: int, group: SequenceGroup) -> bool:
         """Whether the token budget lets the group begin in an iteration that does other work too."""
-
-    @abstractmethod
-    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
-        """Tokens for which the group needs slots when it is admitted."""
-
-    @abstractmethod
-    def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Put as much of the group's prefill into the plan as the budget allows; what is left of the budget."""
-
-
-class WholePrefills(Prefills):
-    """An item larger than the token budget runs alone in an iteration."""
-
-    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
         return group.prefill_len <= budget
 
     def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+        """Tokens for which the group needs slots when it is admitted."""
         return group.prefill_len
 
+    def next_chunk(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        """Tokens of the group's next item that the budget and its slots allow; 0: the item waits."""
+        new = group.todo[0].new
+        return new if new <= budget or plan.is_idle else 0
+
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        while group.todo and (group.todo[0].new <= budget or plan.is_idle):
-            new = group.todo[0].new
+        """Put as much of the group's prefill into the plan as the budget allows; what is left of the budget."""
+        while group.todo and (new := self.next_chunk(group, plan, budget)):
             self.state.schedule_chunk(group, new, plan)
             budget -= new
         self.partial = group if group.todo else None
@@ -102,18 +86,12 @@ class PrefillChunks(Prefills):
     def first_tokens(self, group: SequenceGroup, budget: int) -> int:
         return min(group.prefill_len, budget)
 
-    def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        while group.todo and budget > 0:
-            seq, left, num_stored = group.todo[0]
-            new = min(left, budget)
-            if not self.state.ensure_slots([seq], num_stored + new, plan):
-                new = min(new, seq.num_slots - num_stored)  # what it has slots for already
-                if new <= 0:
-                    break
-            self.state.schedule_chunk(group, new, plan)
-            budget -= new
-        self.partial = group if group.todo else None
-        return budget
+    def next_chunk(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        seq, left, num_stored = group.todo[0]
+        new = min(left, budget)
+        if new > 0 and not self.state.ensure_slots([seq], num_stored + new, plan):
+            new = min(new, seq.num_slots - num_stored)  # what it has slots for already
+        return max(new, 0)
 
 
 class ConcurrentPrefills(PrefillChunks):
@@ -124,9 +102,11 @@ class ConcurrentPrefills(PrefillChunks):
     empty.
     """
 
-    def __init__(self, state: SchedulerState, limits: Limits, *, fits_whole: bool, cuts: bool) -> None:
-        super().__init__(state, limits)
-        self.max_chunk_tokens = limits.max_num_batched_tokens
+    def __init__(
+        self, state: SchedulerState, max_num_batched_tokens: int, max_num_seqs: int, *, fits_whole: bool, cuts: bool
+    ) -> None:
+        super().__init__(state, max_num_batched_tokens, max_num_seqs)
+        self.max_chunk_tokens = max_num_batched_tokens
         self.fits_whole = fits_whole
         self.cuts = cuts
 

@@ -9,9 +9,9 @@ from testbed.core.request import Foresight, Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.plan import Outcome, Plan, Results, one_answer
+from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
-from testbed.sched.prefill import Limits, Prefills, WholePrefills
+from testbed.sched.prefill import Prefills
 from testbed.sched.state import SchedulerState
 
 
@@ -70,14 +70,18 @@ class Scheduler(Foresight, ABC):
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         """The plan was carried out `steps` times, at most 1 + plan.guaranteed_steps, with these results."""
-        state, ended = self.state, results.ended
-        grown = GRANTED
+        state, grown = self.state, GRANTED
+        first_tokens: list[SequenceGroup] = []
         finished: list[SequenceGroup] = []
         if plan.decode_seqs:
             if steps > 1:
-                grown = state.extend_promised(steps - 1)
+                answer = state.policy.extend(state.batch, steps - 1)
+                if not isinstance(answer, Grant) or answer.ops != NO_OPS:
+                    raise broken_promise(state.policy, steps - 1, answer)
+                grown = answer
+                state.batch.extend(steps - 1)
             state.batch.advance(steps)
-            for request_id in ended:
+            for request_id in results.ended:
                 group = state.running[request_id]
                 if group.batch is not None:
                     self.finish(group)
@@ -85,22 +89,26 @@ class Scheduler(Foresight, ABC):
             if state.beams:
                 for request_id, group in state.beams.items():
                     state.choose_parents(group, results.parents[request_id])
-        first_tokens = []
         for group, seq, new, num_stored, last, _ in plan.chunks:
             if num_stored + new > seq.stored_offset:  # at rest
                 seq.stored_offset = num_stored + new
             if last:
                 first_tokens.append(group)
-                self._prefilled(group, ended, finished)
-        for group in plan.swapped_in:
-            self._swapped_in(group, results, finished)
+        if first_tokens or plan.swapped_in:
+            finished += self._join(plan, first_tokens, results)
         return record(Outcome, (first_tokens, finished, grown))
 
     def new_plan(self) -> Plan:
-        """A plan without any work, after the queue was put in order."""
-        if not self._keeps_order and self.state.waiting:
-            self.choose_order(self.state.waiting)
-        return self.state.new_plan()
+        """The queue is put in order; a plan that has the forks since the last one, and what they left to copy."""
+        plan, state = Plan(), self.state
+        if not self._keeps_order and state.waiting:
+            self.choose_order(state.waiting)
+        if state.forks:
+            plan.forks, state.forks = state.forks, 0
+            plan.ops, state.copies = [ops for _, ops in state.copies], []
+        if state.policy.moves_in_background:
+            state.order(state.policy.background(), plan)
+        return plan
 
     def decode(self, plan: Plan) -> None:
         """Extend the batch by one step, preempting until it fits."""
@@ -151,28 +159,24 @@ class Scheduler(Foresight, ABC):
                 plan.decode_context += len(group.sequences) * read
                 plan.decode_max_context = max(plan.decode_max_context, read)
 
-    def _prefilled(self, group: SequenceGroup, ended: tuple[int, ...], finished: list[SequenceGroup]) -> None:
-        group.generate()
-        if group.request.request_id in ended:
-            self.finish(group)
-            finished.append(group)
-            return
-        if len(group.sequences) > 1 and group.num_generated == 1:
-            self.state.fork(group)
-        self.state.join_batch(group)
-
-    def _swapped_in(self, group: SequenceGroup, results: Results, finished: list[SequenceGroup]) -> None:
-        if group.sequences[0].num_slots > group.sequences[0].num_stored:
+    def _join(self, plan: Plan, prefilled: list[SequenceGroup], results: Results) -> list[SequenceGroup]:
+        """Groups that are prefilled, or back from the host, join the batch; returns those that have ended instead."""
+        state, stepping, finished = self.state, plan.stepping, []
+        for group in (*prefilled, *stepping):
             group.generate()
-            for seq in group.sequences:
-                seq.num_stored = seq.num_slots
+        for seq in (seq for group in stepping for seq in group.sequences):
+            seq.num_stored = seq.num_slots
+        for group in (*prefilled, *plan.swapped_in):
             if group.request.request_id in results.ended:
                 self.finish(group)
                 finished.append(group)
-                return
-            if group.request.beam:
-                self.state.choose_parents(group, results.parents[group.request.request_id])
-        self.state.join_batch(group)
+                continue
+            if group.status is SequenceStatus.RUNNING:  # back from the host
+                state.choose_parents(group, results.parents.get(group.request.request_id, ()))
+            elif len(group.sequences) > 1 and group.num_generated == 1:
+                state.fork(group)
+            state.join_batch(group)
+        return finished
 
 
 class IterationLevel(Scheduler):
@@ -181,14 +185,14 @@ class IterationLevel(Scheduler):
     `prefills` is the class of `prompts`, which puts prefills into a plan.
     """
 
-    prefills: ClassVar[type[Prefills]] = WholePrefills
+    prefills: ClassVar[type[Prefills]] = Prefills
 
     def __init__(
         self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_num_batched_tokens: int, max_num_seqs: int
     ) -> None:
         super().__init__(policy, preemption)
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.prompts = self.prefills(self.state, Limits(max_num_batched_tokens, max_num_seqs))
+        self.prompts = self.prefills(self.state, max_num_batched_tokens, max_num_seqs)
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait are prefetched.

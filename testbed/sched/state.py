@@ -3,7 +3,6 @@
 from itertools import islice
 from typing import Any
 
-from testbed.core.errors import PlugInError
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus, disband, passing_batch
 from testbed.core.slots import GRANTED, NO_OPS, Answers, Grant, Refusal, record
 from testbed.sched.groups import Groups
@@ -12,16 +11,6 @@ from testbed.sched.plan import Chunk, Plan, one_answer, wrong_answer
 
 class SchedulerState(Groups):
     """The groups of a scheduler, and every way in which they get slots and run."""
-
-    def new_plan(self) -> Plan:
-        """An empty plan but for the forks that have happened, and the copies that they have left to do first."""
-        plan = Plan()
-        if self._forks:
-            plan.forks, self._forks = self._forks, 0
-            plan.ops, self._copies = [ops for _, ops in self._copies], []
-        if self.policy.moves_in_background:
-            self.order(self.policy.background(), plan)
-        return plan
 
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
         """Slots for the first num_tokens tokens of the sequences of the first waiting group, all or none.
@@ -152,15 +141,6 @@ class SchedulerState(Groups):
         for parent, child in parents:
             self._fork(group, group.sequences[parent], group.sequences[child])
 
-    def extend_promised(self, steps: int) -> Grant:
-        """So many more steps have run, within the policy's guaranteed steps."""
-        answer = self.policy.advance(self.batch, steps)
-        if isinstance(answer, Grant) and answer.ops == NO_OPS:
-            self.batch.extend(steps)
-            return answer
-        name, answered = type(self.policy).__name__, one_answer(self.policy, answer)
-        raise PlugInError(f"{name} promised {steps} more steps by guaranteed_steps() and then answered {answered}")
-
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         group.status = status
         self.running[group.request.request_id] = group
@@ -172,6 +152,6 @@ class SchedulerState(Groups):
             child.num_stored = parent.num_stored
             if self.policy.shares:
                 child.num_slots = parent.num_slots
-        self._forks += 1
+        self.forks += 1
         if ops != NO_OPS:
-            self._copies.append((group, ops))
+            self.copies.append((group, ops))

@@ -4,11 +4,19 @@ from typing import ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import GRANTED, Refusal
+from testbed.core.slots import Refusal
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.state import SchedulerState
+
+
+class PaddedGroups(SchedulerState):
+    """Candidates of a beam keep their own tokens: request-level batches do not follow beams."""
+
+    def choose_parents(self, group: SequenceGroup, parents: tuple[tuple[int, int], ...]) -> None:
+        pass
 
 
 class StaticBatch(Scheduler):
@@ -20,6 +28,7 @@ class StaticBatch(Scheduler):
     """
 
     reads_output_len: ClassVar[bool] = True
+    state_class: ClassVar[type[SchedulerState]] = PaddedGroups
 
     def __init__(
         self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_batch_size: int, max_padded_len: int
@@ -46,24 +55,18 @@ class StaticBatch(Scheduler):
         plan.chunks = [chunk._replace(padding=longest - chunk.new) for chunk in plan.chunks]
         return plan
 
+    def finish(self, group: SequenceGroup) -> None:
+        """The group has its output, and keeps its slots until all have theirs."""
+        self.state.leave_batch(group)
+
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        state, grown = self.state, GRANTED
-        for chunk in plan.chunks:
-            chunk.seq.num_stored = chunk.num_stored + chunk.new
-            chunk.group.generate()
-            if chunk.group.request.request_id not in results.ended:
-                state.fork(chunk.group)
-                state.join_batch(chunk.group)
+        outcome = super().commit(plan, steps, results)
         if plan.decode_seqs:
-            grown = state.extend_promised(steps - 1) if steps > 1 else grown
-            state.batch.advance(steps)
             self._padded_len += steps
-            for request_id in results.ended:
-                state.leave_batch(state.running[request_id])
-        finished = [] if state.batch.sequences else list(state.running.values())
+        finished = [] if self.state.batch.sequences else list(self.state.running.values())
         for group in finished:
-            state.release(group, SequenceStatus.FINISHED)
-        return Outcome([chunk.group for chunk in plan.chunks], finished, grown)
+            self.state.release(group, SequenceStatus.FINISHED)
+        return outcome._replace(finished=finished)
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
         batch = [*(chunk.group.request for chunk in plan.chunks), group.request]
@@ -77,7 +80,7 @@ class StaticBatch(Scheduler):
             name = type(self.policy).__name__
             raise InputError(f"static batching never preempts, and {name} refused (choose a contiguous policy)")
         batch.extend(1)
-        plan = self.state.new_plan()
+        plan = self.new_plan()
         self.state.order(answer.ops, plan)
         plan.decode_seqs, plan.decode_max_context = num_seqs, self._padded_len + 1
         plan.decode_context = num_seqs * plan.decode_max_context

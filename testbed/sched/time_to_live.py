@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Answers, Refusal
@@ -90,9 +89,7 @@ class TimeToLive(SessionOrder):
         time_to_live_s: float = 10.0,
     ) -> None:
         super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
-        if not 1e-12 <= time_to_live_s < 9e6:
-            raise InputError(f"time_to_live_s={time_to_live_s}: must be a time above 0 s and below 9,000,000 s")
-        self.time_to_live_ps = round(time_to_live_s * PS)
+        self.time_to_live_ps = max(round(time_to_live_s * PS), 1)
         assert isinstance(self.state, RetainingState)
         self._retaining = self.state
 

@@ -10,7 +10,7 @@ from testbed.core.slots import Granular, ceil_div
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
-from testbed.sched.prefill import ConcurrentPrefills, Limits
+from testbed.sched.prefill import ConcurrentPrefills
 from testbed.sched.scheduler import IterationLevel
 from testbed.sched.state import SchedulerState
 
@@ -47,10 +47,10 @@ class VllmV1(IterationLevel):
             )
         self.threshold = long_prefill_token_threshold or max_num_batched_tokens
         self.cuts_lone_prompt = cuts_lone_prompt
-        limits = Limits(max_num_batched_tokens, max_num_seqs)
         self.prompts = self.chunks = ConcurrentPrefills(
-            self.state, limits, fits_whole=scheduler_reserve_full_isl, cuts=enable_chunked_prefill
-        )
+            self.state, max_num_batched_tokens, max_num_seqs, fits_whole=scheduler_reserve_full_isl,
+            cuts=enable_chunked_prefill,
+        )  # fmt: skip
 
     def plan(self) -> Plan:
         plan = self.new_plan()
@@ -66,7 +66,7 @@ class VllmV1(IterationLevel):
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = super().commit(plan, steps, results)
-        self.results_in()
+        self.state.finish_ended()  # the results of an iteration are known as soon as it is over
         return outcome
 
     def finish(self, group: SequenceGroup) -> None:
@@ -74,10 +74,6 @@ class VllmV1(IterationLevel):
         self.state.leave_batch(group)
         group.status = SequenceStatus.FINISHED
         self.state.ended.append(group)
-
-    def results_in(self) -> None:
-        """The results of an iteration are known as soon as it is over."""
-        self.state.finish_ended()
 
     def _preempt_in_order(self, plan: Plan) -> None:
         """Where a decode was admitted behind a prompt in prefill: preempt the last until all that run have slots.
@@ -121,7 +117,9 @@ class VllmV1(IterationLevel):
         in_prefill = deque(group for group in state.running.values() if group.todo)
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
-            while not self._ensure_chunk_slots(group, budget, plan):
+            seq, left, num_stored = group.todo[0]
+            needed = num_stored + min(left, self.chunks.max_chunk_tokens, budget)
+            while not state.ensure_slots([seq], needed, plan):
                 if state.take_kept(self.preemption.tail_tokens) or (state.ended and state.end_early(plan)):
                     continue
                 victim = in_prefill.pop() if in_prefill else group
@@ -129,10 +127,6 @@ class VllmV1(IterationLevel):
                 if victim is group:
                     return
             budget = prompts.schedule_chunks(group, plan, budget)
-
-    def _ensure_chunk_slots(self, group: SequenceGroup, budget: int, plan: Plan) -> bool:
-        seq, left, num_stored = group.todo[0]
-        return self.state.ensure_slots([seq], num_stored + min(left, self.chunks.max_chunk_tokens, budget), plan)
 
 
 class StaleState(SchedulerState):
@@ -182,13 +176,10 @@ class AsyncVllmV1(VllmV1):
         self.state.ended.append(group)
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        outcome = super().commit(plan, steps, results)
+        outcome = IterationLevel.commit(self, plan, steps, results)  # the next plan does not know the results
         assert isinstance(self.state, StaleState), "made by state_class"
         self.state.prefilled = outcome.first_tokens
         return outcome
-
-    def results_in(self) -> None:
-        """The plan of the next iteration does not know them."""
 
     def plan(self) -> Plan:
         """A plan from the stale state. Where it is empty there was nothing to run ahead of, and it is made again."""

@@ -60,14 +60,11 @@ class Slotted(ArrivalProcess):
 
     def __init__(self, rate: float, duration_s: float, slot_s: float = 0.01) -> None:
         positive(rate=rate, duration_s=duration_s, slot_s=slot_s)
-        if slot_s < 1 / PS or duration_s / slot_s > MAX_SLOTS:
+        excess_s = abs(round(duration_s / slot_s) * slot_s - duration_s)
+        if slot_s < 1 / PS or duration_s / slot_s > MAX_SLOTS or excess_s > duration_s / MAX_SLOTS:
             raise InputError(
-                f"arrivals.slot_s is {slot_s}; it must be at least 1e-12 (1 ps), and arrivals.duration_s at most "
-                f"{MAX_SLOTS:,} slots"
-            )
-        if abs(round(duration_s / slot_s) * slot_s - duration_s) > duration_s / MAX_SLOTS:
-            raise InputError(
-                f"arrivals.duration_s is {duration_s} and arrivals.slot_s {slot_s}; it must be a whole number of slots"
+                f"arrivals.duration_s is {duration_s} and arrivals.slot_s {slot_s}; it must be a whole number of slots "
+                f"of at least 1e-12 s (1 ps), and at most {MAX_SLOTS:,}"
             )
         self.rate = rate
         self.duration_s = duration_s

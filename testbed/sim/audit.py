@@ -1,5 +1,6 @@
 """What the engine asserts of plug-ins: always in constant time a span, and now and then what takes longer."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from itertools import chain
 from numbers import Integral
@@ -18,39 +19,19 @@ from testbed.sched.state import SchedulerState
 from testbed.sim.totals import Measures, Totals
 
 
-class Samples:
-    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at almost no cost."""
-
-    def __init__(self) -> None:
-        self._left = self._gap = 1
-
-    def due(self) -> bool:
-        """Count one time more; whether to look at this one."""
-        self._left -= 1
-        if self._left:
-            return False
-        self._left, self._gap = self._gap, 2 * self._gap
-        return True
-
-
-def check_stored(policy: MemoryPolicy, max_len: int) -> None:
-    """Only a policy that declares it may drop tokens."""
-    kept = policy.num_stored(max_len)
+def check_policy(policy: MemoryPolicy, max_len: int, pool: PoolSpec | None) -> None:
+    """Only a policy that declares it may drop tokens, and none has more slots than it was given."""
+    name, kept, total = type(policy).__name__, policy.num_stored(max_len), policy.usage().total
     if kept != max_len and not policy.drops_tokens:
-        name = type(policy).__name__
         raise PlugInError(f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True")
-
-
-def check_pool(policy: MemoryPolicy, pool: PoolSpec | None) -> None:
-    """A policy has no more slots than it was given."""
-    total = policy.usage().total
     if pool and total > pool.num_slots:
-        raise PlugInError(f"{type(policy).__name__} has {total} slots by usage(); {pool.num_slots} were given")
+        raise PlugInError(f"{name} has {total} slots by usage(); {pool.num_slots} were given")
 
 
-def check_moves(policy: MemoryPolicy, ops: Ops, pool: PoolSpec) -> None:
+def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) -> None:
     """Nothing moves beyond what the policy was given of a tier."""
-    for source, target, copies in (*ops.moves, *(transfer.move for transfer in ops.background)):
+    moves = [move for ops in ordered for move in (*ops.moves, *(transfer.move for transfer in ops.background))]
+    for source, target, copies in moves:
         read = max((copy.src + copy.length for copy in copies), default=0)
         written = max((copy.dst + copy.length for copy in copies), default=0)
         for tier, end in ((source, read), (target, written)):
@@ -83,28 +64,24 @@ def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
     return PlugInError(f"{promise} by guaranteed_steps(); it is an int of at least 0")
 
 
-def check_durations(cost: CostModel, durations: Affine) -> None:
+def wrong_durations(cost: CostModel, durations: object) -> PlugInError:
     """Time is whole picoseconds, and every iteration takes some."""
     if type(durations) is not Affine:
-        raise PlugInError(f"{type(cost).__name__} answered {durations!r} by decode(), which gives an Affine")
+        return wrong_answer(cost, durations, "decode() gives an Affine")
     first_ps, growth_ps, steps = durations
-    whole = type(first_ps) is int and type(growth_ps) is int and type(steps) is int
-    if not (whole and first_ps > 0 and growth_ps >= 0 and steps > 0):
-        raise PlugInError(
-            f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
-            f"for {steps!r} iterations; costs are whole numbers above 0"
-        )
+    return PlugInError(
+        f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
+        f"for {steps!r} iterations; costs are whole numbers above 0"
+    )
 
 
 def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
     """The costs of decode iterations in a row begin as those of the iterations one by one."""
     if type(cost).decode is CostModel.decode:
         return
-    context, longest = work.decode_context + work.decode_seqs, work.decode_max_context + 1
-    windows = tuple(one._replace(tokens=one.tokens + one.growing, steps=one.steps - 1) for one in work.windows)
-    later = work._replace(decode_context=context, decode_max_context=longest, windows=windows)
-    single = [cost.iteration(one) for one in (work, later)[: durations.steps]]
-    row = [durations.first_ps, durations.first_ps + durations.growth_ps][: durations.steps]
+    steps = range(min(durations.steps, 2))
+    single = [cost.iteration(work.later(step)) for step in steps]
+    row = [durations.first_ps + step * durations.growth_ps for step in steps]
     if row != single:
         raise PlugInError(f"{type(cost).__name__} says {row} ps by decode(), {single} ps by iteration(), of {work}")
 

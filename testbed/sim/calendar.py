@@ -34,9 +34,9 @@ class Calendar:
         self.stop_ps = stop_ps
         self.is_in_span = False
         self._env = env
-        self._expected: list[int] = []
-        self._marks = sorted({*marks_ps, stop_ps} - {UNBOUNDED}, reverse=True)
-        self.mark_ps = self._marks[-1] if self._marks else UNBOUNDED
+        self._expected = [UNBOUNDED]
+        self._marks = sorted({*marks_ps, stop_ps, UNBOUNDED}, reverse=True)
+        self.mark_ps = self._marks[-1]
         self._wake: simpy.Event | None = None
 
     def expect(self, at_ps: int) -> None:
@@ -46,11 +46,11 @@ class Calendar:
     @property
     def expected_ps(self) -> int:
         """When the first expected event that has not happened is to happen."""
-        return self._expected[0] if self._expected else UNBOUNDED
+        return self._expected[0]
 
     def happened(self, request: Request) -> None:
         """The first expected event happens now; raises PlugInError if none was expected and it would end a span."""
-        if self._expected and self._expected[0] <= self._env.now:
+        if self._expected[0] <= self._env.now:
             heapq.heappop(self._expected)
         elif self.is_in_span:
             what = f"request {request.request_id} at {self._env.now} ps"
@@ -61,7 +61,7 @@ class Calendar:
         passed = list[int]()
         while self.mark_ps <= until_ps:
             passed.append(self._marks.pop())
-            self.mark_ps = self._marks[-1] if self._marks else UNBOUNDED
+            self.mark_ps = self._marks[-1]
         return passed
 
     def awake(self, wake_ps: int) -> simpy.Event:

@@ -1,5 +1,6 @@
 """Who sends the requests: an open loop at their own times, or a closed one, as answers come."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import simpy
@@ -36,31 +37,34 @@ class ClosedLoop:
         self._requests = list(workload)
         self._wait_ps = [round(wait * PS) for wait in turns.wait_s.tolist()]
         self._session: list[int] = turns.session.tolist()
-        self._num_awaited = [len(before) for before in turns.after]
-        self._followers: list[list[int]] = [[] for _ in self._requests]
-        self._openers: list[list[int]] = [[] for _ in range(turns.num_sessions)]
-        self._left = [0] * turns.num_sessions
+        # A row that waits for no other one waits for the start of its session, which stands as row ~session.
+        awaited = [before or (~self._session[row],) for row, before in enumerate(turns.after)]
+        self._num_awaited = list(map(len, awaited))
+        self._followers = defaultdict[int, list[int]](list)
+        for row, one in ((row, one) for row, before in enumerate(awaited) for one in before):
+            self._followers[one].append(row)
+        self._left = Counter(self._session)
         self._unsent = len(self._requests)
         self._next_session = 0
-        for row, before in enumerate(turns.after):
-            self._left[self._session[row]] += 1
-            for one in before:
-                self._followers[one].append(row)
-            if not before:
-                self._openers[self._session[row]].append(row)
 
     def start(self) -> None:
         self._engine.ended = self._ended
         if not self._unsent:
             self._engine.close()
-        for slot in range(min(self._workload.at_once, len(self._left))):
+        for slot in range(self._workload.at_once):
             self._open_next(slot * self._workload.gap_ps)
 
     def _open_next(self, delay_ps: int) -> None:
         session, self._next_session = self._next_session, self._next_session + 1
-        if session < len(self._left):
-            for row in self._openers[session]:
-                self._send(row, delay_ps + self._wait_ps[row])
+        if session < self._workload.turns.num_sessions:
+            self._answered(~session, delay_ps)
+
+    def _answered(self, row: int, delay_ps: int = 0) -> None:
+        """What waits for no other row than this one is sent when it has waited."""
+        for follower in self._followers[row]:
+            self._num_awaited[follower] -= 1
+            if not self._num_awaited[follower]:
+                self._send(follower, delay_ps + self._wait_ps[follower])
 
     def _send(self, row: int, delay_ps: int) -> None:
         self._engine.expect(int(self._env.now) + delay_ps)
@@ -72,12 +76,8 @@ class ClosedLoop:
             self._engine.close()
         self._engine.submit(self._requests[row]._replace(arrival_ps=int(self._env.now)))
 
-    def _ended(self, request: Request) -> None:
-        row = request.request_id
-        for follower in self._followers[row]:
-            self._num_awaited[follower] -= 1
-            if not self._num_awaited[follower]:
-                self._send(follower, self._wait_ps[follower])
+    def _ended(self, row: int) -> None:
+        self._answered(row)
         session = self._session[row]
         self._left[session] -= 1
         if not self._left[session]:

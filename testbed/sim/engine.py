@@ -7,11 +7,10 @@ import simpy
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.sequence import SequenceStatus
 from testbed.core.slots import Ops, Transfer, Usage, record
-from testbed.cost.model import UNBOUNDED, Affine, CostModel
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, are_durations
 from testbed.memory.policy import PoolSpec
-from testbed.sched.plan import Outcome, Plan, whole, windows_of, work_of
+from testbed.sched.plan import Plan, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 from testbed.sim import audit
 from testbed.sim.calendar import Calendar, Links
@@ -22,14 +21,26 @@ from testbed.sim.recorder import Recorder
 ProcessGenerator = Generator[simpy.Event, Any, None]
 
 
+class Samples:
+    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at almost no cost."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def due(self) -> bool:
+        """Count one time more; whether to look at this one."""
+        self.count += 1
+        return not self.count & (self.count - 1)
+
+
 class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
-    It may carry out many identical iterations at once, at most max_steps, but ends a span where a request ends, at the
-    first iteration boundary at or after the next mark, the next landing of a transfer or the plan's wake_ps and, where
-    an arrival could change the next decision, the next event for which `expect` was called; events of other engines on
-    the same clock do not end it. With max_steps 1 it goes step by step; both give the same, bit for bit. A client may
-    set `ended`, which is called with each that was answered or turned away, at that time.
+    It may carry out many identical iterations at once, as many as the meter can see, but ends a span where a request
+    ends, at the first iteration boundary at or after the next mark, the next landing of a transfer or the plan's
+    wake_ps and, where an arrival could change the next decision, the next event for which `expect` was called; events
+    of other engines on the same clock do not end it. Step by step it gives the same, bit for bit. A client may set
+    `ended`, which is called with the id of each that was answered or turned away, at that time.
     """
 
     def __init__(
@@ -42,7 +53,6 @@ class Engine:
         max_len: int,
         marks_ps: Iterable[int] = (),
         stop_ps: int = UNBOUNDED,
-        max_steps: int = UNBOUNDED,
         pool: PoolSpec | None = None,
     ) -> None:
         self.env = env
@@ -53,13 +63,12 @@ class Engine:
         self.recorder = recorder
         recorder.policy = type(scheduler.policy).__name__
         self.max_len = max_len
-        self.max_steps = max_steps
         self._pool = pool
         self.calendar = Calendar(env, marks_ps, stop_ps)
         self.links = Links(env, cost, self.calendar.rouse)
-        self._decodes, self._spans, self._tables = audit.Samples(), audit.Samples(), audit.Samples()
+        self._decodes, self._spans, self._tables = Samples(), Samples(), Samples()
         self._closed = False
-        self.ended: Callable[[Request], None] | None = None
+        self.ended: Callable[[int], None] = lambda request_id: None
 
     def expect(self, at_ps: int) -> None:
         """Announce an event addressed to this engine, such as a `submit`, before the span begins that it could end."""
@@ -81,8 +90,7 @@ class Engine:
             self.calendar.rouse()
             return
         self.recorder.rejected(request, reason)
-        if self.ended is not None:
-            self.ended(request)
+        self.ended(request.request_id)
 
     def close(self) -> None:
         self._closed = True
@@ -106,24 +114,24 @@ class Engine:
                 start_ps = self._now_ps()
                 continue
             used, durations, steps = self._begin(plan, start_ps)
-            duration_ps = durations.first_ps
-            if steps > 1:
-                duration_ps, calendar.is_in_span = durations.total_ps(steps), plan.ends_on_arrival
+            duration_ps = durations.total_ps(steps) if steps > 1 else durations.first_ps
+            calendar.is_in_span = steps > 1 and plan.ends_on_arrival
             num_waiting, num_swapped = len(waiting), len(swapped)
             late = self._begin_transfers(plan.ops) if plan.ops else ()
             yield self.env.timeout(duration_ps)
             calendar.is_in_span = False
-            if late:
-                links.begin(late)
+            links.begin(late)
             outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
             if plan.chunks or plan.swapped_in:
                 outputs.follow(plan, outcome)
             seen = meter.close(plan, durations, steps, duration_ps, outcome)
             recorder.span(start_ps, duration_ps, steps, plan, num_waiting, num_swapped, seen)
             start_ps += duration_ps
-            if outcome.finished or outcome.first_tokens or plan.ops or plan.preempted:
-                self._record(plan, outcome, start_ps)
-            elif steps > 1 and self._spans.due():
+            recorder.first_tokens(outcome.first_tokens, start_ps)
+            for group in outcome.finished:
+                recorder.served(outputs.removed(group.request.request_id), group, start_ps)
+                self.ended(group.request.request_id)
+            if steps > 1 and not outcome.finished and self._spans.due():
                 audit.check_growth(state.policy, used, outcome.grown)
             if len(outputs.requests) != len(waiting) + len(running) + len(swapped):
                 audit.check_balance(scheduler, recorder.totals)
@@ -139,32 +147,32 @@ class Engine:
         work = work_of(plan, used.saved, len(state.running))
         if cost.windows and plan.decode_seqs:
             work = work._replace(windows=windows_of(plan, state.batch, cost.windows))
-        if not (plan.guaranteed_steps and plan.repeats):
-            if work.prefill and state.policy.drops_tokens:
-                num_stored = state.policy.num_stored
-                work = work._replace(prefill=tuple((new, num_stored(before)) for new, before in work.prefill))
-            first_ps: object = cost.iteration(work)
-            durations = record(Affine, (first_ps, 0, 1))
-            if not (type(first_ps) is int and first_ps > 0):
-                audit.check_durations(cost, durations)
+        if work.prefill and state.policy.drops_tokens:
+            num_stored = state.policy.num_stored
+            work = work._replace(prefill=tuple((new, num_stored(before)) for new, before in work.prefill))
+        is_span = bool(plan.guaranteed_steps) and plan.repeats
+        durations: Any = cost.decode(work) if is_span else record(Affine, (cost.iteration(work), 0, 1))
+        if not are_durations(durations):
+            raise audit.wrong_durations(cost, durations)
+        if not is_span:
             return used, durations, 1
-        durations = cost.decode(work)
-        audit.check_durations(cost, durations)
-        promised: object = plan.guaranteed_steps
-        if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
-            raise audit.wrong_promise(self.scheduler, plan)
         if self._decodes.due():
             audit.check_decode(cost, work, durations)
-        steps = min(1 + plan.guaranteed_steps, durations.steps, self.max_steps, self.outputs.steps_to_end())
-        if used.saved:  # whatever `steps` is, for it depends on true lengths, and the policy is called
-            steps = min(steps, self.meter.max_steps(used))
-        if steps > 1:
-            calendar, links_ps = self.calendar, self.links.next_ps
-            arrival_ps = calendar.expected_ps if plan.ends_on_arrival else UNBOUNDED
-            end_ps = min(calendar.mark_ps, links_ps, plan.wake_ps, arrival_ps)
-            if end_ps < UNBOUNDED:
-                steps = min(steps, durations.steps_to_reach(end_ps - start_ps) or 1)
-        return used, durations, steps
+        return used, durations, self._num_steps(plan, used, durations, start_ps)
+
+    def _num_steps(self, plan: Plan, used: Usage, durations: Affine, start_ps: int) -> int:
+        """How many iterations of a plan that repeats are taken at once."""
+        calendar, promised = self.calendar, plan.guaranteed_steps
+        if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
+            raise audit.wrong_promise(self.scheduler, plan)
+        most = min(durations.steps, self.meter.max_steps(used))
+        steps = min(min(1 + promised, self.outputs.steps_to_end()), most)
+        end_ps = min(min(calendar.mark_ps, plan.wake_ps), self.links.next_ps)
+        if plan.ends_on_arrival:
+            end_ps = min(end_ps, calendar.expected_ps)
+        if steps == 1 or end_ps == UNBOUNDED:
+            return steps
+        return min(steps, durations.steps_to_reach(end_ps - start_ps))
 
     def _idle(self, plan: Plan) -> Generator[simpy.Event, Any, bool]:
         """The plan computes nothing: wait until another plan may; False if none will."""
@@ -201,6 +209,8 @@ class Engine:
 
     def _begin_transfers(self, ordered: list[Ops]) -> tuple[Transfer, ...]:
         """Begin the transfers in the background; returns those that wait for the moves of this iteration."""
+        if self._pool:
+            audit.check_moves(self.scheduler.policy, ordered, self._pool)
         transfers = tuple([transfer for ops in ordered for transfer in ops.background])
         if not transfers or any(ops.moves or ops.copies for ops in ordered):
             return transfers
@@ -211,34 +221,14 @@ class Engine:
         """The plan has begun transfers, or preempted groups that wait for one; it takes no time."""
         self._begin_transfers(plan.ops)
         self.meter.open(plan, self.scheduler.policy.usage())
-        self._record(plan, self.scheduler.commit(plan, 0, self.outputs.results(plan, 0)), self._now_ps())
+        self.scheduler.commit(plan, 0, self.outputs.results(plan, 0))
+        self.recorder.moved(plan)
 
     def _turn_away(self, plan: Plan) -> None:
         for group in plan.rejected:
             request = self.outputs.removed(group.request.request_id)
             self.recorder.rejected(request, "the memory policy can never hold it")
-            if self.ended is not None:
-                self.ended(request)
-
-    def _record(self, plan: Plan, outcome: Outcome, now_ps: int) -> None:
-        totals = self.recorder.totals
-        for group in outcome.first_tokens:
-            self.recorder.first_token(group.request.request_id, now_ps)
-        for group in outcome.finished:
-            request = self.outputs.removed(group.request.request_id)
-            totals.finished += 1
-            totals.generated += request.output_len * request.num_seqs
-            self.recorder.served(request, group, now_ps)
-            if self.ended is not None:
-                self.ended(request)
-        for group in plan.preempted:
-            swapped = group.status is SequenceStatus.SWAPPED
-            totals.swaps += swapped
-            totals.recomputes += not swapped
-        for ops in plan.ops:
-            totals.copies += len(ops.copies)
-            if self._pool and (ops.moves or ops.background):
-                audit.check_moves(self.scheduler.policy, ops, self._pool)
+            self.ended(request.request_id)
 
     def _now_ps(self) -> int:
         return int(self.env.now)  # whole already, because every delay is; SimPy's type allows for floats

@@ -1,12 +1,12 @@
 """What the pool looked like over time: a run with its policy watched, as frames to draw."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import simpy
 
-from testbed.core.request import Request
+from testbed.core.request import Request, Workload
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -79,17 +79,10 @@ class Tracer:
             self._since_ps = now
         self.policy.stepwise = now >= self.trace.start_ps
 
-    def noted(self, requests: Iterable[Request]) -> Iterator[Request]:
-        for request in requests:
-            self.trace.requests[request.request_id] = request
-            yield request
-
     def finish(self, end_ps: int) -> None:
         end = min(end_ps, self._stop_ps)
         self._take(self._since_ps, end)
         self.trace.end_ps = max(end, self.trace.start_ps) if self.trace.frames else end
-        shown = {held.request_id for frame in self.trace.frames for held in frame.held.values()}
-        self.trace.requests = {key: request for key, request in self.trace.requests.items() if key in shown}
 
     def _take(self, since_ps: int, until_ps: int) -> None:
         start, end = max(since_ps, self.trace.start_ps), min(until_ps, self._stop_ps)
@@ -117,23 +110,21 @@ def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: in
 
 def joined(slots: NonSequenceSlots) -> NonSequenceSlots:
     """The same slots in order of address, adjacent extents as one."""
-    return NonSequenceSlots(*(tuple(_runs(sorted(extents))) for extents in slots))
+    return NonSequenceSlots(*map(_runs, slots))
 
 
-def _runs(extents: list[Extent]) -> Iterator[Extent]:
-    start = end = 0
-    for begin, length in extents:
-        if begin > end:
-            if end > start:
-                yield Extent(start, end - start)
-            start = begin
-        end = begin + length
-    if end > start:
-        yield Extent(start, end - start)
+def _runs(extents: Iterable[Extent]) -> tuple[Extent, ...]:
+    runs = list[list[int]]()
+    for start, length in sorted(extents):
+        if length and runs and start <= runs[-1][1]:
+            runs[-1][1] = start + length
+        elif length:
+            runs.append([start, start + length])
+    return tuple(Extent(start, end - start) for start, end in runs)
 
 
 def trace_memory(
-    requests: Iterable[Request],
+    requests: Workload | Sequence[Request],
     scheduler: Scheduler,
     cost: CostModel,
     max_len: int,
@@ -154,10 +145,12 @@ def trace_memory(
     fast_forward = fast_forward and says_footprints(policy)
     scheduler.state.policy = tracer.policy
     recorder = simulate(
-        tracer.noted(requests), scheduler, cost, max_len,
+        requests, scheduler, cost, max_len,
         marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, beams=beams, recorder=Recorder(), env=env,
     )  # fmt: skip
     tracer.finish(recorder.end_ps)
+    shown = {held.request_id for frame in trace.frames for held in frame.held.values()}
+    trace.requests = {one.request_id: one for one in requests if one.request_id in shown}
     if pool is not None:
         trace.tiers = {name: pool.slots_of(name) for name in policy.tier_slots()}
         trace.parts = named_parts(tracer.policy.parts, pool)

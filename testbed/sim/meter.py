@@ -6,11 +6,11 @@ from typing import Any
 
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Usage
-from testbed.cost.model import UNBOUNDED, Affine
+from testbed.cost.model import Affine
 from testbed.sched.plan import Outcome, Plan, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.outputs import Outputs
-from testbed.sim.totals import Seen, shared_once
+from testbed.sim.totals import Seen, Shared
 
 
 class Meter(ABC):
@@ -30,8 +30,8 @@ class Meter(ABC):
         """What the `steps` iterations saw that were carried out, in duration_ps."""
 
     def max_steps(self, used: Usage) -> int:
-        """How many iterations it can see at once."""
-        return UNBOUNDED
+        """How many iterations it can see at once; asked whatever the true lengths are, for a policy may be called."""
+        return 1
 
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still share count once."""
@@ -68,7 +68,5 @@ class PlainMeter(Meter):
         self._first = Seen(len(running), used, internal, copies)
 
     def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
-        if steps != 1:
-            raise ValueError("the plain meter measures one iteration at a time")
         used, saved = self._first.used, self._first.used.saved + self._first.copies
-        return self._first._replace(shared=shared_once(used.held, saved, duration_ps))
+        return self._first._replace(shared=(Shared(used.held, saved, saved * duration_ps),) if saved else ())

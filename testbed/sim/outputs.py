@@ -51,19 +51,15 @@ class Outputs:
             self._end_step.pop(group.request.request_id, None)
         state = self._state
         ended: list[int] = []
-        if plan.decode_seqs and self._ends:
-            step = state.batch.steps + steps
-            if self._ends[0][0] <= step:
-                ended = self._pop_ended(step)
+        if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
+            ended = self._pop_ended(state.batch.steps + steps)
         if not (plan.chunks or plan.swapped_in or state.beams):
             return Results(tuple(ended)) if ended else NOTHING
-        prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.swapped_in
-        if stepping:
-            stepping = [one for one in stepping if one.sequences[0].num_slots > one.sequences[0].num_stored]
+        prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.stepping
         for group in prefilled + stepping:
             if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
-        if not state.beams and not stepping:
+        if not (state.beams or stepping):
             return Results(tuple(ended)) if ended else NOTHING
         searching = [group for group in stepping if group.request.beam]
         if plan.decode_seqs:

@@ -35,7 +35,6 @@ class WatchfulRecorder(Recorder):
         self._weights = np.append(0.0, np.cumsum(weights))
         self._births = np.append(0.0, np.cumsum(weights * workload.arrival_ps))
         self._latency_ps = self._gone_weight = self._gone_birth = 0.0
-        self._looks = 0
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         super().served(request, group, now_ps)
@@ -43,8 +42,7 @@ class WatchfulRecorder(Recorder):
         self._latency_ps += (now_ps - request.arrival_ps) * weight
         self._gone_weight += weight
         self._gone_birth += weight * request.arrival_ps
-        self._looks += 1
-        if self._looks % LOOK_EVERY == 0:
+        if self.totals.finished % LOOK_EVERY == 0:
             self._look(now_ps)
 
     def rejected(self, *arguments: Any) -> None:

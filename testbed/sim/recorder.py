@@ -3,19 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import mul
+from operator import add, mul
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows
-from testbed.core.sequence import SequenceGroup
+from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Usage
 from testbed.sched.plan import Plan
 from testbed.sim.audit import check_accounts, check_measures
-from testbed.sim.totals import CHANGING, Measures, Seen, Totals, plus, with_shared
+from testbed.sim.totals import CHANGING, Measures, Seen, Totals
 
 Counts: TypeAlias = NDArray[np.int64]
 
@@ -28,24 +28,23 @@ SLOTS = Measures._fields[1:]
 
 
 class PackedRows:
-    """An append-only table of 64-bit columns, packed a batch at a time; `floats` names those of no whole numbers."""
+    """An append-only table of 64-bit columns, packed a batch at a time."""
 
-    def __init__(self, *names: str, floats: Sequence[str] = ()) -> None:
-        self._types = {name: np.dtype(np.float64 if name in floats else np.int64) for name in names}
+    def __init__(self, *names: str) -> None:
+        self._names = names
         self._blocks: list[list[NDArray[Any]]] = []
-        self._pending: list[tuple[float, ...]] = []
+        self._pending: list[tuple[int, ...]] = []
         self._packed = 0
 
-    def append(self, row: tuple[float, ...]) -> None:
+    def append(self, row: tuple[int, ...]) -> None:
         self._pending.append(row)
         if len(self._pending) == BATCH:
             self._pack()
 
-    def extend(self, columns: Sequence[ArrayLike]) -> None:
+    def extend(self, columns: Sequence[NDArray[Any]]) -> None:
         self._pack()
-        block = [compact(column, kind) for column, kind in zip(columns, self._types.values(), strict=True)]
-        self._blocks.append(block)
-        self._packed += len(block[0])
+        self._blocks.append(list(map(compact, columns)))
+        self._packed += len(columns[0])
 
     def __len__(self) -> int:
         return self._packed + len(self._pending)
@@ -53,13 +52,13 @@ class PackedRows:
     def columns(self) -> dict[str, NDArray[Any]]:
         """A copy of every column by name, in order of appending."""
         self._pack()
-        blocks = [[np.empty(0, kind) for kind in self._types.values()], *self._blocks]
-        return dict(zip(self._types, map(np.concatenate, zip(*blocks, strict=True)), strict=True))
+        blocks = [[np.empty(0, np.int64)] * len(self._names), *self._blocks]
+        return dict(zip(self._names, map(np.concatenate, zip(*blocks, strict=True)), strict=True))
 
     def _pack(self) -> None:
         if self._pending:
             rows, self._pending = self._pending, []
-            self.extend(list(zip(*rows, strict=True)))
+            self.extend([*map(packed, zip(*rows, strict=True))])
 
 
 class Mark(NamedTuple):
@@ -81,7 +80,7 @@ class Recorder:
     def __init__(self) -> None:
         times, counts = ("arrival_ps", "first_token_ps", "finish_ps"), ("num_seqs", "num_swaps", "num_recomputes")
         self.requests = PackedRows("request_id", *times, "prompt_len", "output_len", *counts)
-        self.spans = PackedRows(*SHAPE, "running", *SLOTS, floats=SLOTS)
+        self.spans = PackedRows(*SHAPE, "running", *SLOTS)
         self.rejections: dict[int, str] = {}
         self.totals = Totals()
         self.marks: dict[int, Mark] = {}
@@ -91,15 +90,18 @@ class Recorder:
         self._shapes: list[tuple[int, ...]] = []
         self._seen: list[Seen] = []
 
-    def first_token(self, request_id: int, now_ps: int) -> None:
-        """The request has output tokens from now_ps on; after recompute that is nothing new."""
-        self._first_ps.setdefault(request_id, now_ps)
+    def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:
+        """These have output tokens from now_ps on; after recompute that is nothing new."""
+        for group in groups:
+            self._first_ps.setdefault(group.request.request_id, now_ps)
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
         r, first_ps = request, self._first_ps.pop(request.request_id)
         counts = r.prompt_len, r.output_len, r.num_seqs, group.num_swaps, group.num_recomputes
         self.requests.append((r.request_id, r.arrival_ps, first_ps, now_ps, *counts))
+        self.totals.finished += 1
+        self.totals.generated += r.output_len * r.num_seqs
 
     def rejected(self, request: Request, reason: str) -> None:
         self.rejections[request.request_id] = reason
@@ -112,6 +114,8 @@ class Recorder:
         self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
+        if plan.preempted or plan.ops:
+            self.moved(plan)
         prefill = 0
         if plan.chunks:
             for group, _, new, _, _, _ in plan.chunks:
@@ -124,6 +128,13 @@ class Recorder:
         self._seen.append(seen)
         if len(shapes) == BATCH:
             self.settle()
+
+    def moved(self, plan: Plan) -> None:
+        """Count the groups that a plan has preempted, and its copies."""
+        swaps = sum([group.status is SequenceStatus.SWAPPED for group in plan.preempted])
+        self.totals.swaps += swaps
+        self.totals.recomputes += len(plan.preempted) - swaps
+        self.totals.copies += sum([len(ops.copies) for ops in plan.ops])
 
     def settle(self) -> None:
         """Bring `spans` and the sums in `totals` up to date."""
@@ -145,12 +156,16 @@ class Recorder:
         sums = np.array(firsts) * steps
         sums[CHANGING] += np.array([*map(packed, changes)])
         check_measures(sums, self.policy)
-        self.totals.busy_ps += sum(shape[1])
-        self.totals.iterations += sum(shape[2])
-        self.totals.per_iteration = plus(self.totals.per_iteration, Measures(*sums.sum(axis=1).tolist()))
-        self.totals.over_time = plus(self.totals.over_time, Measures(*over_time))
+        totals = self.totals
+        totals.busy_ps += sum(shape[1])
+        totals.iterations += sum(shape[2])
+        totals.per_iteration = Measures(*map(add, totals.per_iteration, sums.sum(axis=1).tolist()))
+        totals.over_time = Measures(*map(add, totals.over_time, over_time))
         if any(shared):
-            self.totals.sharing = with_shared(self.totals.sharing, chain.from_iterable(shared))
+            totals.shared, totals.shared_ps = totals.shared.copy(), totals.shared_ps.copy()  # a mark keeps the others
+            for held, saved, saved_ps in chain.from_iterable(shared):
+                totals.shared[held] += saved
+                totals.shared_ps[held] += saved_ps
         self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
 
     def _firsts(self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts) -> list[Counts]:
@@ -169,26 +184,16 @@ class Recorder:
 def packed(column: tuple[int, ...]) -> Counts:
     try:
         return np.fromiter(column, np.int64, len(column))
-    except OverflowError as error:
-        raise beyond_64_bits(max(column, key=abs)) from error
+    except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
+        raise InputError(
+            f"the run reaches {max(column, key=abs) / PS:,.6g} s, and 64 bits count picoseconds up to "
+            f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
+        ) from error
 
 
-def beyond_64_bits(number: float) -> InputError:
-    """Time is counted in picoseconds, and nothing else comes near: the run lasts too long."""
-    return InputError(
-        f"the run reaches {number / PS:,.6g} s, and 64 bits count picoseconds up to {(1 << 63) / PS:,.0f} s: shorten "
-        "the trace, or check costs and hardware"
-    )
-
-
-def compact(column: ArrayLike, kind: np.dtype[Any]) -> NDArray[Any]:
-    """A copy of a column; where all its values are the same one, it takes the memory of one."""
-    try:
-        values = np.array(column, kind)
-    except OverflowError as error:
-        raise beyond_64_bits(max(column, key=abs)) from error  # type: ignore[arg-type]
-    same = len(values) > 0 and bool((values == values[0]).all())
-    return np.broadcast_to(values[:1].copy(), len(values)) if same else values
+def compact(values: NDArray[Any]) -> NDArray[Any]:
+    """The column; where all its values are the same one, it takes the memory of one."""
+    return np.broadcast_to(values[:1].copy(), len(values)) if (values == values[0]).all() else values
 
 
 def request_columns(recorder: Recorder) -> Columns:

@@ -10,7 +10,7 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.arrivals import SessionWorkload
-from testbed.sim.audit import check_pool, check_stored
+from testbed.sim.audit import check_policy
 from testbed.sim.clients import ClosedLoop, open_loop
 from testbed.sim.engine import Engine
 from testbed.sim.meter import Meter, PlainMeter
@@ -40,8 +40,7 @@ def simulate(
     is one event and the pool is measured by walking every table; the result is the same. The policy is checked with
     `pool`, its configured pool, where that is given. A caller's recorder or environment can be observed during the run.
     """
-    check_stored(scheduler.policy, max_len)
-    check_pool(scheduler.policy, pool)
+    check_policy(scheduler.policy, max_len, pool)
     env = env or Environment(0)
     recorder = recorder or Recorder()
     outputs = Outputs(scheduler.state, beams or SyntheticBeams())
@@ -50,8 +49,7 @@ def simulate(
             reader.foresee(outputs.lengths)
     spans = fast_forward and says_footprints(scheduler.policy)
     meter: Meter = SpanMeter(scheduler, outputs) if spans else PlainMeter(scheduler, outputs)
-    max_steps = UNBOUNDED if spans else 1
-    engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, max_steps, pool)
+    engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, pool)
     if isinstance(requests, SessionWorkload):
         ClosedLoop(env, engine, requests).start()
     else:

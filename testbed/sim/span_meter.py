@@ -12,7 +12,7 @@ from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sim.meter import Meter
 from testbed.sim.outputs import Outputs
-from testbed.sim.totals import NO_CHANGE, NO_SHARED, Changes, Seen, Shared, Span, shared_once, shared_over
+from testbed.sim.totals import NO_CHANGE, Changes, Seen, Shared, Span
 
 
 class Tracked:
@@ -73,19 +73,16 @@ class SpanMeter(Meter):
             self._taken = taken_from_now(state.batch, size, self._slots_per_token)
 
     def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
-        state, starts, used, started = self.state, self._starts, self._used, NO_GROWTH
+        state, starts, used, started, changes = self.state, self._starts, self._used, NO_GROWTH, NO_CHANGE
         if plan.decode_seqs and starts and starts[0][0] < state.batch.steps:
             started = self._start(state.batch.steps, steps)
-        internal, changes, shared = self._internal, NO_CHANGE, NO_SHARED
         if steps == 1:
-            internal += started.slots - self._repeated
-            if saved := used.saved + self._copies:
-                shared = shared_once(used.held, saved, duration_ps)
+            internal = self._internal + started.slots - self._repeated
         else:
-            span = Span(steps, duration_ps, durations)
-            changes = self._changes(span, started, outcome.grown)
-            if used.saved:
-                shared = self._shared(span, outcome.grown)
+            internal = self._internal
+            changes = self._changes(Span(steps, duration_ps, durations), started, outcome.grown)
+        saved = used.saved + self._copies
+        shared = self._shared(steps, durations, saved, outcome.grown) if saved else ()
         self._internal += started.slots
         if plan.decode_seqs and (self._forked or state.beams):
             self._forked = dict(state.beams)
@@ -106,13 +103,17 @@ class SpanMeter(Meter):
         footprint = self.policy.footprint(next(iter(self.state.batch)))
         return footprint.size if isinstance(footprint, Granular) else 0
 
-    def _shared(self, span: Span, grown: Grant) -> tuple[Shared, ...]:
+    def _shared(self, steps: int, durations: Affine, saved: int, grown: Grant) -> tuple[Shared, ...]:
         """Every iteration of a span in which slots are shared; nothing is shared or copied within one."""
-        rows = shared_over(span, self._used.held, self._used.saved, self._taken)
-        if (whole := rows[-1].held - self._used.held) != grown.growth.slots:
+        held, step_ps, taken, rows = self._used.held, durations.first_ps, self._taken, list[Shared]()
+        for step in range(steps):
+            if step:
+                held, step_ps = held + taken[(step - 1) % len(taken)], step_ps + durations.growth_ps
+            rows.append(Shared(held, saved, saved * step_ps))
+        if (whole := held - self._used.held) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
-        return rows
+        return tuple(rows)
 
     def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
         live, live_time = span.ramp(self._growing * self._slots_per_token)

@@ -1,9 +1,9 @@
 """Exact sums over iterations and over time, from which every average comes; those of a span in closed form."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
 from dataclasses import dataclass, field, fields
-from math import fsum
-from typing import NamedTuple, TypeAlias
+from operator import sub
+from typing import NamedTuple
 
 from testbed.core.slots import Growth, Usage
 from testbed.cost.model import Affine
@@ -27,6 +27,9 @@ class Measures(NamedTuple):
     cached: int = 0
     rounding: int = 0
     external_fragmentation: int = 0
+
+    def __sub__(self, other: "Measures") -> "Measures":
+        return Measures(*map(sub, self, other))
 
 
 class Span:
@@ -81,13 +84,6 @@ class Shared(NamedTuple):
     saved_ps: int
 
 
-NO_SHARED: tuple[Shared, ...] = ()
-
-# By slots held, the slots saved: summed over iterations, and integrated over picoseconds. Whole numbers, so that spans
-# and single steps give the same sums; the ratio is taken once, at the end.
-Sharing: TypeAlias = Mapping[int, tuple[int, int]]
-
-
 class Seen(NamedTuple):
     """What the iterations of a span see.
 
@@ -100,20 +96,16 @@ class Seen(NamedTuple):
     internal: int
     copies: int
     changes: Changes = NO_CHANGE
-    shared: tuple[Shared, ...] = NO_SHARED
-
-
-def plus(a: Measures, b: Measures) -> Measures:
-    return Measures(*[x + y for x, y in zip(a, b, strict=True)])
-
-
-def minus(a: Measures, b: Measures) -> Measures:
-    return Measures(*[x - y for x, y in zip(a, b, strict=True)])
+    shared: tuple[Shared, ...] = ()
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start over iterations and time, in whole numbers, so that steps and spans give the same."""
+    """Sums since the start over iterations and time, in whole numbers, so that steps and spans give the same.
+
+    shared and shared_ps: by slots held, the slots saved, summed over iterations, and integrated over picoseconds; their
+    ratio is taken once, at the end.
+    """
 
     iterations: int = 0
     busy_ps: int = 0
@@ -127,43 +119,8 @@ class Totals:
     copies: int = 0
     per_iteration: Measures = field(default_factory=Measures)
     over_time: Measures = field(default_factory=Measures)
-    sharing: Sharing = field(default_factory=dict)
+    shared: Counter[int] = field(default_factory=Counter)
+    shared_ps: Counter[int] = field(default_factory=Counter)
 
     def since(self, earlier: "Totals") -> "Totals":
-        later = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)[:-3]}
-        per_iteration = minus(self.per_iteration, earlier.per_iteration)
-        over_time = minus(self.over_time, earlier.over_time)
-        sharing = without(self.sharing, earlier.sharing)
-        return Totals(**later, per_iteration=per_iteration, over_time=over_time, sharing=sharing)
-
-
-def with_shared(sharing: Sharing, rows: Iterable[Shared]) -> Sharing:
-    sums = dict(sharing)
-    for held, saved, saved_ps in rows:
-        count, time = sums.get(held, (0, 0))
-        sums[held] = count + saved, time + saved_ps
-    return sums
-
-
-def without(later: Sharing, earlier: Sharing) -> Sharing:
-    pairs = ((held, sums, earlier.get(held, (0, 0))) for held, sums in later.items())
-    return {held: (a - c, b - d) for held, (a, b), (c, d) in pairs if (a, b) != (c, d)}
-
-
-def mean_ratio(sharing: Sharing, which: int, whole: int) -> float:
-    """The mean of (held + saved) / held, over iterations (which = 0) or over time (which = 1)."""
-    return 1 + fsum(sums[which] / held for held, sums in sorted(sharing.items())) / whole
-
-
-def shared_once(held: int, saved: int, duration_ps: int) -> tuple[Shared, ...]:
-    return (Shared(held, saved, saved * duration_ps),) if saved else NO_SHARED
-
-
-def shared_over(span: Span, held: int, saved: int, taken: Sequence[int]) -> tuple[Shared, ...]:
-    """Every iteration of a span; `taken` slots more are held after each, in turn, and all save the same."""
-    step_ps = span.first_ps
-    rows = [Shared(held, saved, saved * step_ps)]
-    for step in range(span.steps - 1):
-        held, step_ps = held + taken[step % len(taken)], step_ps + span.growth_ps
-        rows.append(Shared(held, saved, saved * step_ps))
-    return tuple(rows)
+        return Totals(*[getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)])

@@ -9,10 +9,18 @@ from refusals import refuses
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.cost.auto import auto_cost
+from testbed.cost.auto import (
+    MEASURED,
+    OTHER_CACHE,
+    OTHER_GPU,
+    OTHER_MODEL,
+    auto_cost,
+    by_way,
+    carried,
+    profiles_at_hand,
+)
 from testbed.cost.derive import STREAMS, Loads, best_rates, derive, measured
 from testbed.cost.model import Work
-from testbed.cost.nearest import MEASURED, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, by_way, carried, profiles_at_hand
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
 

@@ -13,7 +13,7 @@ from import_fixtures import profile  # noqa: F401 (a fixture)
 from refused_folder import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
-from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import main
 from testbed.experiments.runs import progress
 
 EXAMPLES = Path(experiments.__file__).parent / "examples"
@@ -32,7 +32,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     def call(*arguments):
         capsys.readouterr()  # what fixtures have printed
         try:
-            code = dispatch(list(arguments))
+            code = main(list(arguments))
         except SystemExit as end:  # help leaves by itself
             code = end.code or 0
         return code, *capsys.readouterr()

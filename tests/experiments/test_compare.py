@@ -14,7 +14,7 @@ from refusals import refuses
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import WORK_COLUMNS, Moved, Work
-from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import main
 from testbed.experiments.compare.comparison import compare
 from testbed.experiments.compare.finished_run import SOFTWARE, cost_models, kind_of, read_run, read_runs, terms
 from testbed.experiments.runs.summary_table import latencies
@@ -36,7 +36,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with mock.patch.object(sys, "argv", sys.argv):
         for name, options in RUNS.items():
-            assert dispatch(["run", *SHORT, *options, f"hydra.run.dir={folder / name}"]) == 0
+            assert main(["run", *SHORT, *options, f"hydra.run.dir={folder / name}"]) == 0
     return folder
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from tiny_run import tiny_run
 
 from testbed.build import build
-from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import main
 from testbed.experiments.runs.compose import configured
 from testbed.kernels.launch.compile import KernelsUnavailable
 
@@ -47,7 +47,7 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
         setup = build(configured([*overrides, *more]))
         pools.append(setup.pool)
         folder = tmp_path / name
-        assert dispatch(["run", *overrides, *more, f"hydra.run.dir={folder}"]) == 0
+        assert main(["run", *overrides, *more, f"hydra.run.dir={folder}"]) == 0
         heads.append(json.loads((folder / "summary.json").read_text())["run"])
     assert pools[0] == pools[1]
     assert pools[0].num_slots == 299 * 16
@@ -84,7 +84,7 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
         raise KernelsUnavailable("the NVIDIA driver lists no GPU")
 
     monkeypatch.setattr("testbed.kernels.engine.serve.require_gpu", no_gpu)
-    assert dispatch(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
+    assert main(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
     error = capsys.readouterr().err
     (said,) = [line for line in error.splitlines() if line.startswith("testbed")]  # an import may warn beside it
     assert "engine.device=cuda: the NVIDIA driver lists no GPU" in said, error

@@ -20,13 +20,13 @@ GROUPS = [
 SLOW = {"hydra", "omegaconf", "matplotlib", "pandas", "numpy", "simpy", "torch", "cupy"}
 ASK = """
 import contextlib, io, sys
-from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import main
 
 def ask(*arguments):
     "What a command prints; it must end well."
     with contextlib.redirect_stdout(io.StringIO()) as said:
         try:
-            code = dispatch(list(arguments))
+            code = main(list(arguments))
         except SystemExit as end:
             code = end.code
     assert not code and said.getvalue(), arguments

@@ -89,7 +89,7 @@ PARTS = {
     "a buddy's unit of nothing": (lambda: ContiguousMax(POOL, block_size=0), "block_size=0: must be"),
     "a server too small": (lambda: SMALL.kv_slots(read_model("opt-13b")), "leaves no memory for a KV cache"),
     "no burstiness": (lambda: Gamma(1, 10, 0), "arrivals.burstiness is 0"),
-    "more slots than can be drawn": (lambda: Slotted(1, 10, 1e-9), "arrivals.slot_s is 1e-09"),
+    "more slots than can be drawn": (lambda: Slotted(1, 10, 1e-9), "arrivals.slot_s 1e-09; it must be"),
     "a slot longer than all": (lambda: Slotted(1, 10, 30), "arrivals.duration_s is 10 and arrivals.slot_s 30"),
     "a slot and a half": (lambda: Slotted(1, 9, 6), "must be a whole number of slots"),
     "no speed": (lambda: Replay(0), "arrivals.speedup is 0"),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import main
 
 
 def test_report_of_a_reproduction_is_self_contained(testbed, tmp_path):
@@ -32,9 +32,9 @@ def page_path(tmp_path_factory):
     with pytest.MonkeyPatch.context() as here:
         here.chdir(folder)
         here.setattr(sys, "argv", sys.argv)
-        assert dispatch(["run", "-m", *axes, "arrivals.duration_s=10", "outputs=summary"]) == 0
-        assert dispatch(["run", "arrivals.duration_s=10", "arrivals.rate=4", "hydra.run.dir=runs/whole"]) == 0
-        assert dispatch(["report", "runs", "--out", "page.html"]) == 0
+        assert main(["run", "-m", *axes, "arrivals.duration_s=10", "outputs=summary"]) == 0
+        assert main(["run", "arrivals.duration_s=10", "arrivals.rate=4", "hydra.run.dir=runs/whole"]) == 0
+        assert main(["report", "runs", "--out", "page.html"]) == 0
     return folder / "page.html"
 
 

@@ -11,7 +11,7 @@ from drawings import check_drawing
 from refusals import refuses
 
 import testbed.kernels
-from testbed.cost.nearest import Known, profiles_at_hand
+from testbed.cost.auto import Known, profiles_at_hand
 from testbed.experiments.commands.validations import validate_transfers
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation import left_out

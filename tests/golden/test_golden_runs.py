@@ -48,7 +48,7 @@ def flat(sums):
     """Every count and every measure by name, those over time with `_time` behind it."""
     counts = asdict(sums)
     per_iteration, over_time = counts.pop("per_iteration"), counts.pop("over_time")
-    del counts["sharing"]  # a long table, which tests/sim/test_meter.py has in small
+    del counts["shared"], counts["shared_ps"]  # long tables, which tests/sim/test_meter.py has in small
     over_time = {f"{name}_time": value for name, value in over_time._asdict().items()}
     return {**counts, **per_iteration._asdict(), **over_time}
 

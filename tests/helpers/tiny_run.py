@@ -3,7 +3,7 @@
 import sys
 from unittest import mock
 
-from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import main
 
 LENGTHS = "input_tokens,output_tokens,arrival_s\n7,9,0\n5,6,0.02\n10,14,0.05\n3,20,0.1\n6,9,0.3\n9,12,0.35\n4,4,0.5\n"
 PACE = (
@@ -25,7 +25,7 @@ def tiny_run(folder, *options, blocks=18):
         f"server.kv_memory_gib={{opt-13b: {gib}}}", "outputs=summary", f"hydra.run.dir={folder}", *PACE, *options,
     )  # fmt: skip
     with mock.patch.object(sys, "argv", sys.argv):
-        assert dispatch(["run", *overrides]) == 0
+        assert main(["run", *overrides]) == 0
     return folder
 
 

@@ -19,7 +19,7 @@ from same_runs import check_both_ways
 from tiny import analytic, server
 
 from testbed.core.request import PS, Request
-from testbed.experiments.commands.cli import dispatch
+from testbed.experiments.commands.cli import main
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
@@ -119,7 +119,7 @@ def test_plug_ins_run_from_the_command_line(name, tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     options = ("arrivals.duration_s=20", "outputs=summary", "hydra.run.dir=a")
-    assert dispatch(["run", *COMMANDS[name], *options]) == 0, capsys.readouterr()
+    assert main(["run", *COMMANDS[name], *options]) == 0, capsys.readouterr()
     counters = json.loads((tmp_path / "a" / "summary.json").read_text())["counters"]
     if name in ("vattention", "counting"):
         assert sum(counters.values()) > 0

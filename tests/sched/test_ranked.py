@@ -17,6 +17,7 @@ from testbed.core.request import PS, Request
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.parts import Part
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.ranked import PriorityClasses, Ranked, SessionOrder
@@ -164,7 +165,8 @@ def test_a_lone_prompt_goes_on_when_the_decode_behind_it_was_preempted():
 
 @pytest.mark.parametrize(("kind", "name"), [(PriorityClasses, "patience_s"), (TimeToLive, "time_to_live_s")])
 def test_patience_and_time_to_live_are_times(kind, name):
-    refuses(rf"{name}=-1\.0: must be a time", kind, Paged(PoolSpec(64, 64)), Recompute(), **{name: -1.0}, **LIMITS)
+    part = Part(kind, {name: -1.0, **LIMITS})
+    refuses(rf"{name}=-1\.0: must be", part.make, "scheduler", Paged(PoolSpec(64, 64)), Recompute())
 
 
 class OpensLate(ChunkedPrefill):

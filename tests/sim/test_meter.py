@@ -40,7 +40,7 @@ def test_memory_is_split_into_its_categories(kind, fast_forward):
 def test_memory_saving_is_the_mean_of_ratios(fast_forward):
     """Two samples of 8 tokens: 2 blocks for 4, then 4 for 6 twice; 2, 1.5 and 1.5 are 5/3 on average."""
     totals = totals_of(Paged, [Request(0, 0, 8, 3, num_seqs=2)], fast_forward)
-    assert totals.sharing == {8: (8, 8 * MS), 16: (16, 16 * MS)}
+    assert (totals.shared, totals.shared_ps) == ({8: 8, 16: 16}, {8: 8 * MS, 16: 16 * MS})
     assert saving(totals) == pytest.approx({"per_iteration": 1 - 3 / 5, "over_time": 1 - 3 / 5})
 
 

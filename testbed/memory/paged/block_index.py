@@ -66,15 +66,14 @@ class BlockIndex(BatchIndex):
         """Append the blocks for num_steps more steps in their order, from the end of the free list, which has them."""
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
-        in_turn = self.due[now:] + self.due[:now]
-        for begun in range(0, num_steps, size):
-            for step, members in enumerate(in_turn[: num_steps - begun], begun):
-                if members:
-                    for blocks in members.values():
-                        blocks.append(take())
-                    weight = len(members) * step
-                    first += weight
-                    second += weight * step
+        for step in range(num_steps):
+            members = self.due[(now + step) % size]
+            if members:
+                for blocks in members.values():
+                    blocks.append(take())
+                weight = len(members) * step
+                first += weight
+                second += weight * step
         return record(Growth, ((num_free - len(free)) * size, first * size, second * size))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
