@@ -1,5 +1,6 @@
 """What lies beyond the paper: prefix caches, sessions over several tiers and their transfers, KV groups."""
 
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 import pandas as pd
@@ -7,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from testbed.experiments.paper.studies.open_sessions import LIFE_COLUMNS, NO_TIER, RULE_COLUMNS, TIME_TO_LIVE, compared
+from testbed.experiments.paper.studies.open_sessions import LIFE_COLUMNS, RULE_COLUMNS, compared
 from testbed.experiments.paper.studies.prefix_cache import REPLAYS
 from testbed.experiments.runs.plots import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
 
@@ -46,26 +47,25 @@ def tiers(table: pd.DataFrame) -> Figure:
 
 def store_rules(table: pd.DataFrame) -> Figure:
     """Blocks found, and latency beyond that without a tier, by what the sessions need over the DRAM; a curve a rule."""
-    figure = new_figure(5.0, 2.5)
-    curves = compared(table)
-    for axes, (quantity, label) in zip(figure.subplots(1, 2), RULE_COLUMNS.items(), strict=True):
-        _curves(axes, curves, "live_over_dram", quantity, "rule")
-        alone = 0.0 if quantity == "slower_s" else table.loc[table["rule"] == NO_TIER, quantity].iloc[0]
-        axes.axhline(alone, linestyle=":", color="black", label=NO_TIER)
-        axes.set(xlabel="Live set over DRAM", ylabel=fill(label.capitalize(), 30))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure
+    return _closed_loop(compared(table), "live_over_dram", "rule", RULE_COLUMNS, ["black"], xlabel="Live set over DRAM")
 
 
 def time_to_live(table: pd.DataFrame) -> Figure:
     """Mean job time and blocks found by time to live; the other systems are lines."""
+    colors, looks = [f"C{number}" for number in range(1, len(table))], {"xlabel": "Time to live (s)", "xscale": "log"}
+    return _closed_loop(table, "time_to_live_s", "system", LIFE_COLUMNS, colors, **looks)
+
+
+def _closed_loop(
+    table: pd.DataFrame, x: str, by: str, columns: Mapping[str, str], colors: Sequence[str], **looks: str
+) -> Figure:
+    """A panel for each column, a curve for each `by`; those without an x are lines of these colours."""
     figure = new_figure(5.0, 2.5)
-    curve, others = (table[table["system"].eq(TIME_TO_LIVE).eq(wanted)] for wanted in (True, False))
-    for axes, (quantity, label) in zip(figure.subplots(1, 2), LIFE_COLUMNS.items(), strict=True):
-        _curves(axes, curve, "time_to_live_s", quantity, "system")
-        for color, row in enumerate(others.to_dict("records"), 1):
-            axes.axhline(row[quantity], linestyle=":", color=f"C{color}", label=row["system"])
-        axes.set(xlabel="Time to live (s)", ylabel=label.capitalize(), xscale="log")
+    for axes, (quantity, label) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
+        _curves(axes, table[table[x] > 0], x, quantity, by)
+        for color, row in zip(colors, table[~(table[x] > 0)].to_dict("records"), strict=False):
+            axes.axhline(row[quantity], linestyle=":", color=color, label=row[by])
+        axes.set(ylabel=fill(label.capitalize(), 30), **looks)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 

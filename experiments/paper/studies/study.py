@@ -1,8 +1,8 @@
 """The plug-in API for an experiment that becomes a figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -47,11 +47,12 @@ class Task(NamedTuple):
 @dataclass(kw_only=True)
 class Study(ABC):
     """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers. drawing: the
-    function that draws its table."""
+    function that draws its table; looks: what that takes besides, such as titles and colours."""
 
     name: str
     covers: Sequence[str]
     drawing: str
+    looks: Mapping[str, Any] = field(default_factory=dict)
 
     @abstractmethod
     def tasks(self, num_seeds: int | None) -> list[Task]:
@@ -82,5 +83,5 @@ class Study(ABC):
     def draw(self, table: Path) -> Figure:
         """The figure, from nothing but the CSV file of its table."""
         with mpl.rc_context(RC):
-            figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table, keep_default_na=True))
+            figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table), **self.looks)
         return figure
