@@ -17,7 +17,7 @@ class ByFormula(Fit):
     """Bars that are the published ones at TRUTH; seeds beyond the first scatter around them."""
 
     def __init__(self, truth=TRUTH):
-        super().__init__(None, None)
+        super().__init__(None)
         self.truth = truth
 
     def bars(self, x, seeds=1):

@@ -24,7 +24,7 @@ from testbed.experiments.paper.scorecard import (
     short,
     smallest_margin,
 )
-from testbed.experiments.paper.studies import block_sizes
+from testbed.experiments.paper.studies import block_sizes, study
 from testbed.experiments.paper.studies.block_sizes import best_sizes
 from testbed.experiments.paper.studies.curves import rising
 from testbed.experiments.paper.studies.study import Finding
@@ -156,7 +156,7 @@ def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch):
     without_words = pd.read_csv(io.StringIO(body), dtype=str).assign(case="", measured="").to_csv(index=False)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text(f"{about}\n{without_words}")
-    monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(study.resources, "files", lambda package: tmp_path)
     rows = block_sizes.measured_kernels(None, "bench.csv")
     times = {(row["system"], row["batch"], row["context"]): row["simulated"] for row in rows}
     assert len(times) == len(rows) == 18
@@ -167,5 +167,5 @@ def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch):
 def test_table_without_time_columns_is_refused(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text("what,case,measured\npaging cost,8x64,5.7 us paged\n")
-    monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(study.resources, "files", lambda package: tmp_path)
     refuses(r"results/bench\.csv", block_sizes.measured_kernels, None, "bench.csv")

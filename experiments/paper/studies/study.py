@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,3 +86,9 @@ class Study(ABC):
         with mpl.rc_context(RC):
             figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table), **self.looks)
         return figure
+
+
+def kept_rows(name: str) -> pd.DataFrame:
+    """A table of kernels/results."""
+    with (resources.files("testbed.kernels") / "results" / name).open(encoding="utf-8") as file:
+        return pd.read_csv(file, comment="#")
