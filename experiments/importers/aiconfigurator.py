@@ -16,8 +16,8 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.analytic import pairs_of
 from testbed.experiments.importers import aiconfigurator_tables as kernels
-from testbed.experiments.importers.aiconfigurator_groups import PREFILL, WEIGHTS, add_experts, add_latent, add_states
-from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
+from testbed.experiments.importers.aiconfigurator_groups import WEIGHTS, add_experts, add_latent, add_states
+from testbed.experiments.importers.imported import Imported, Requested
 from testbed.experiments.importers.known_shapes import data_sheet, model_named
 
 NAME = "AIConfigurator"
@@ -87,14 +87,12 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
     if model.states:
         add_states(found, tables)
     if num_gpus > 1:
-        note = "NCCL's, as there is no table of vLLM's own"
         if "all_reduce" in tables:
-            note = "vLLM's own, in a CUDA graph"
             points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
+            found.add_all_reduces(points, "vLLM's own, in a CUDA graph")
         else:
             points = kernels.nccl_points(folder, num_gpus)
-        found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
-        found.notes.append(f"all-reduces: {note}")
+            found.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
     found.notes += MISSING
     return found
 
@@ -167,10 +165,10 @@ def _add_gemms(found: Imported, table: Any, weights: str, shard: Shard) -> None:
         routed = dict(plain.summed(router, found.notes))
         layer = [[n, round(us + routed[n], 3)] for n, us in layer if n in routed]
         products |= router
-    found.add("linear", PER_LAYER, ["num_tokens"], layer, "matrix products alone: " + ", ".join(products))
+    found.add("linear", layer, "matrix products alone: " + ", ".join(products))
     output = {"head": (-(-model.vocab_size // shard.num_gpus), model.hidden_size, 1.0)}
     head = plain.summed(output, found.notes)
-    found.add("output_head", ONCE, ["num_rows"], head, "output projection alone")
+    found.add("output_head", head, "output projection alone")
     found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
 
 
@@ -201,6 +199,5 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_
 
 def _add_both(found: Imported, kind: str, decodes: kernels.Points, prefills: kernels.Points, note: str) -> None:
     includes = ["cache_write"]
-    found.add(f"{kind}decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes, note, includes=includes)
-    found.add(f"{kind}prefill_attention", PER_LAYER, PREFILL, prefills, "whole prompts; cache write included",
-              includes=includes)  # fmt: skip
+    found.add(f"{kind}decode_attention", decodes, note, includes=includes)
+    found.add(f"{kind}prefill_attention", prefills, "whole prompts; cache write included", includes=includes)

@@ -12,8 +12,7 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
-from testbed.cost.sections import AXES
-from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
+from testbed.experiments.importers.imported import Imported, Requested
 from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
 from testbed.traces.files import MAX_LEN, numbers, plain_or_packed, read_table, require
 
@@ -135,12 +134,12 @@ def _add_layers(found: Imported, here: Path) -> None:
     times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
     note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())
     linear = summed(dense, layers, times)
-    found.add("linear", PER_LAYER, ["num_tokens"], linear, note, **_between(linear, "linear", found))
+    found.add("linear", linear, note, **_between(linear, "linear", found))
     once = summed(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
-    found.add("once_per_iteration", ONCE, ["num_tokens"], once, " + ".join(ONCE_BY_TOKENS))
+    found.add("once_per_iteration", once, " + ".join(ONCE_BY_TOKENS))
     head = summed(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
     more = _between(head, "output_head", found)
-    found.add("output_head", ONCE, ["num_rows"], head, " + ".join(ONCE_BY_ROWS), **more)
+    found.add("output_head", head, " + ".join(ONCE_BY_ROWS), **more)
     known = {*times, *ONCE_BY_TOKENS, *ONCE_BY_ROWS}
     if unknown := sorted({*layers, *heads} - known):
         found.notes.append(f"not used: {', '.join(unknown)}, which this reader does not know")
@@ -170,10 +169,9 @@ def _add_attention(found: Imported, here: Path) -> None:
     if not (decodes and mixed):
         raise InputError(f"{path}: lacks decodes alone, or prompts together with decodes")
     includes = ["cache_write"]
-    found.add("decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes,
-              "equal lengths; vLLM's attention layer, cache write included", includes=includes)  # fmt: skip
-    found.add("mixed_attention", PER_LAYER, ["prefill_tokens", "past_tokens", "num_seqs", "mean_context"], mixed,
-              "one prompt with decodes of equal lengths", includes=includes)  # fmt: skip
+    whole = "equal lengths; vLLM's attention layer, cache write included"
+    found.add("decode_attention", decodes, whole, includes=includes)
+    found.add("mixed_attention", mixed, "one prompt with decodes of equal lengths", includes=includes)
     seqs, length = max(row[0] for row in decodes), max(row[1] // row[0] for row in decodes)
     found.notes.append(f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; {BEYOND}")
     longest = found.model.max_len
@@ -203,14 +201,9 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
         for pc, (past, seqs, skew, longest), share in rows
     ]
     default = (own.get(degree) or own.get(str(degree)) or {}).get("alpha_default")
-    found.sections["unequal_lengths"] = {
-        "covers": "share of t(longest) - t(mean) that a batch of unequal lengths takes beyond t(mean)",
-        "axes": list(AXES["unequal_lengths"][0]),
-        "columns": ["share"],
-        "note": f"upper edges of bins; measured on batches of two lengths, one {ratio:g} times the other",
-        "default": 0.0 if default is None else default,
-        "points": sorted(points),
-    }
+    note = f"upper edges of bins; measured on batches of two lengths, one {ratio:g} times the other"
+    more = {"columns": ["share"], "default": 0.0 if default is None else default}
+    found.add("unequal_lengths", points, note, **more)
     known = f"{default}, its own pooled value"
     known = f"0, as meta.yaml has no alpha_default for tp{degree}" if default is None else known
     outside = sum(not 0 <= share <= 1 for share in shares)
