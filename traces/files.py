@@ -73,24 +73,25 @@ def _column(path: str, header: list[str], name: str, lines: list[list[str]]) -> 
 
 def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
     """A column of token counts; each must be a whole number of at least 1."""
-    values = numbers(texts)
-    sound = (values >= 1) & (values <= MAX_LEN) & (values == np.floor(values))
-    require(path, column, texts, sound, "a whole number of tokens, at least 1")
-    return values.astype(np.int64)
+    return whole_numbers(path, column, texts, "a whole number of tokens, at least 1", least=1)
 
 
-def seconds(path: str, column: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """A column of times in seconds."""
-    values = numbers(texts)
-    require(path, column, texts, np.isfinite(values), "a time in seconds")
-    return values
-
-
-def whole_numbers(path: str, column: str, texts: Sequence[str]) -> Column:
+def whole_numbers(
+    path: str, column: str, texts: Sequence[str], wanted: str = "a whole number", least: int = -MAX_LEN
+) -> Column:
     """A column of whole numbers."""
     values = numbers(texts)
-    require(path, column, texts, (values == np.rint(values)) & (abs(values) <= MAX_LEN), "a whole number")
+    require(path, column, texts, (least <= values) & (values <= MAX_LEN) & (values == np.rint(values)), wanted)
     return values.astype(np.int64)
+
+
+def seconds(
+    path: str, column: str, texts: Sequence[str], wanted: str = "a time in seconds", least: float = -np.inf
+) -> NDArray[np.float64]:
+    """A column of times, or of other finite numbers."""
+    values = numbers(texts)
+    require(path, column, texts, (least <= values) & np.isfinite(values), wanted)
+    return values
 
 
 def numbered(names: Sequence[object]) -> Column:
@@ -116,17 +117,14 @@ def require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
     """Texts as numbers; a text that is no number becomes NaN."""
-    try:
-        return np.array(texts, dtype=np.float64)
-    except ValueError:
-        return np.array([_number(text) for text in texts])
 
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            return np.nan
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+    return np.array([number(text) for text in texts])
 
 
 def read_json(path: str) -> Any:

@@ -1,12 +1,11 @@
 """LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSVs, one folder a degree."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from testbed.core.errors import InputError
@@ -14,7 +13,7 @@ from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
 from testbed.experiments.importers.imported import Imported, Requested
 from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
-from testbed.traces.files import MAX_LEN, numbers, plain_or_packed, read_table, require
+from testbed.traces.files import plain_or_packed, read_table, seconds, whole_numbers
 
 NAME = "LLMServingSim"
 # What a layer holds, as often as it runs; LLaMA has a norm before attention and one before the feed-forward.
@@ -97,26 +96,24 @@ def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> Model
 
 
 def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
-    columns = read_table(str(path), ["layer", count, "time_us"])
     found: dict[str, dict[int, float]] = {}
-    counts, times = _counts(path, count, columns), _times(path, columns)
-    for line, (layer, number, us) in enumerate(zip(columns["layer"], counts, times, strict=True), start=2):
+    for line, (layer, number, us) in enumerate(_timed(path, count, names=["layer"]), start=2):
         if found.setdefault(layer, {}).setdefault(number, us) != us:
             raise InputError(f"{path}, line {line}: another time of {layer} at {number} {count} stands above; keep one")
     return found
 
 
+def _timed(path: Path, *counts: str, names: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table: names, counts and microseconds."""
+    columns = read_table(str(path), [*names, *counts, "time_us"])
+    times = seconds(str(path), "time_us", columns["time_us"], "a time of at least 0", least=0)
+    return zip(
+        *map(columns.get, names), *(_counts(path, name, columns) for name in counts), times.tolist(), strict=True
+    )
+
+
 def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int]:
-    values = numbers(columns[name])
-    sound = (values >= 0) & (values <= MAX_LEN) & (values == np.floor(values))
-    require(str(path), name, columns[name], sound, "a whole number of at least 0")
-    return [int(value) for value in values]
-
-
-def _times(path: Path, columns: Mapping[str, list[str]]) -> list[float]:
-    values = numbers(columns["time_us"])
-    require(str(path), "time_us", columns["time_us"], (values >= 0) & np.isfinite(values), "a time of at least 0")
-    return [float(value) for value in values]
+    return whole_numbers(str(path), name, columns[name], "a whole number of at least 0", least=0).tolist()
 
 
 def summed(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
@@ -157,10 +154,8 @@ def _between(points: list[list[float]], name: str, found: Imported) -> dict[str,
 def _add_attention(found: Imported, here: Path) -> None:
     """Decodes alone go by total context, the token that they write included; the rest is the mixed table."""
     path = _csv(here, "attention")
-    columns = read_table(str(path), [*ATTENTION, "time_us"])
     decodes, mixed = [], []
-    counts = (_counts(path, name, columns) for name in ATTENTION)
-    for new, past, seqs, kv, us in zip(*counts, _times(path, columns), strict=True):
+    for new, past, seqs, kv, us in _timed(path, *ATTENTION):
         length = kv + 1 if seqs else 0
         if new:
             mixed.append([new, past, seqs, length, us])
@@ -192,8 +187,7 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
         return
     columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"])
     ratio = float((meta.get("skew_profile", {}).get("grid") or {}).get("skew_rep", SKEW_RATIO))
-    shares = numbers(columns["alpha"])
-    require(str(path), "alpha", columns["alpha"], np.isfinite(shares), "a share")
+    shares = seconds(str(path), "alpha", columns["alpha"], "a share")
     edges = zip(*([_edge(path, label) for label in columns[name]] for name in SKEW_LABELS), strict=True)
     rows = zip(_counts(path, "pc", columns), edges, shares.tolist(), strict=True)
     points = [
