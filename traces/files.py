@@ -56,19 +56,14 @@ def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) ->
         if len(line) != len(header):
             raise InputError(f"{path}, line {number}: {len(line)} fields where the header has {len(header)}")
     check_columns(path, header, [*names, *optional])
-    present = [*names, *(name for name in optional if name in header)]
-    twice = next((name for name in present if header.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path}: two columns are named {twice!r} (rename or remove one of them)")
-    return {name: _column(path, header, name, lines) for name in present}
-
-
-def _column(path: str, header: list[str], name: str, lines: list[list[str]]) -> list[str]:
-    if name not in header:
-        found = ", ".join(header)
-        raise InputError(f"{path}: no column {name!r}; it has {found} (name one of them in the trace's config)")
-    place = header.index(name)
-    return [line[place] for line in lines[1:]]
+    places = {name: header.index(name) for name in (*names, *optional) if name in header}
+    for name in (*names, *places):
+        if name not in places:
+            found = ", ".join(header)
+            raise InputError(f"{path}: no column {name!r}; it has {found} (name one of them in the trace's config)")
+        if header.count(name) > 1:
+            raise InputError(f"{path}: two columns are named {name!r} (rename or remove one of them)")
+    return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
 
 
 def lengths(path: str, column: str, texts: Sequence[str]) -> Column:

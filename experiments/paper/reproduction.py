@@ -6,7 +6,6 @@ its rows under the alternatives to choices that were made after a predicted row 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +76,7 @@ def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
 
 def under(task: Task, overrides: tuple[str, ...]) -> Task:
     """The task with these overrides in all its runs."""
-    return Task(" ".join((task.label, *overrides)), partial(_work, task=task, overrides=overrides))
-
-
-def _work(store: RunStore, task: Task, overrides: tuple[str, ...]) -> list[Row]:
-    return task.work(replace(store, overrides=overrides))
+    return Task(" ".join((task.label, *overrides)), lambda store: task.work(replace(store, overrides=overrides)))
 
 
 def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:

@@ -207,15 +207,16 @@ def short(value: object) -> str:
 
 def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
     """The cause of each miss; with the embedded lengths how to get the real ones. `files` were replayed instead."""
-    missed = card[card["verdict"] == "miss"].to_dict("records")
+    missed = [(f"{row['figure']} {what_of({**row, 'setting': ''})}", row["cause"])
+              for row in card[card["verdict"] == "miss"].to_dict("records")]  # fmt: skip
     if not card["verdict"].fillna("").any():
         return
     if "sharegpt" in files:
-        yield from (f"{row['figure']} {what_of({**row, 'setting': ''})}: {row['cause']}" for row in missed)
+        yield from (f"{name}: {cause}" for name, cause in missed)
         return
     yield "Lengths were drawn from the embedded models, which are close to the paper's but are not the same rows."
     if missed:
-        names = "; ".join(f"{row['figure']} {what_of({**row, 'setting': ''})}" for row in missed)
+        names = "; ".join(name for name, _ in missed)
         yield f"Judge these misses by the paper's lengths, and by REPRODUCING.md: {names}."
     yield (
         f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on GitHub:\n"

@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.cost.model import Moved, Work
-from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task, kept_rows
+from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task, kept_rows, reported
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_cost
 
@@ -102,9 +102,10 @@ def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
     if not {TAILS, "recompute"} <= set(table["system"]):
         return []
     tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
-    percent = (100 * tokens[TAILS] / tokens["recompute"]).items()
-    return [Finding(figure, f"blocks of {size}", TAILS, "recomputed tokens (% of whole groups)", value)
-            for size, value in percent]  # fmt: skip
+    percent = (100 * tokens[TAILS] / tokens["recompute"]).reset_index(name="percent")
+    return reported(
+        figure, percent, "blocks of {block_size}", TAILS, {"percent": "recomputed tokens (% of whole groups)"}
+    )
 
 
 @dataclass(kw_only=True)

@@ -1,6 +1,6 @@
 """Closed loops of recorded sessions on a share of the memory that the open ones need: store rules, times to live."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -11,7 +11,7 @@ import pandas as pd
 from testbed.config import RunConfig
 from testbed.core.specs import GIB
 from testbed.description import sessions
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
 from testbed.workload import make_workload
@@ -47,18 +47,6 @@ class OpenSessions(Study):
     def _configured(self, store: RunStore, words: Sequence[str], values: Mapping[str, Any]) -> RunConfig:
         path = self.given_files(store, [SESSIONS])[SESSIONS]
         return configured((*self.common, *words), {"trace.path": path, **values})
-
-
-def reported(
-    figure: str, table: pd.DataFrame, places: Iterable[str], system: str, columns: Mapping[str, str]
-) -> list[Finding]:
-    """Some columns of a table as findings of these quantities; `places` has a text for each row."""
-    return [
-        Finding(figure, place, str(row[system]), quantity, row[column])
-        for place, row in zip(places, table.to_dict("records"), strict=True)
-        for column, quantity in columns.items()
-        if not pd.isna(row[column])
-    ]
 
 
 def measures(measured: Measured) -> Row:
@@ -106,7 +94,6 @@ class StoreRules(OpenSessions):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         curves = compared(table).query("rule != @NO_TIER")
-        places = curves["live_over_dram"].map("live set over DRAM {:g}".format)
         slower = curves.pivot_table(index="live_over_dram", columns="rule", values="slower_s")
         first, last = slower.iloc[0], slower.iloc[-1]
         claims = {
@@ -114,7 +101,7 @@ class StoreRules(OpenSessions):
             "eager storing hurts where the tier is small": last[EAGER] > 0,
             "storing before eviction helps more, or hurts less, at every size": (slower[AWARE] < slower[EAGER]).all(),
         }
-        found = reported(self.name, curves, places, "rule", RULE_COLUMNS)
+        found = reported(self.name, curves, "live set over DRAM {live_over_dram:g}", "{rule}", RULE_COLUMNS)
         return [*found, *(Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
                           for claim, holds in claims.items())]  # fmt: skip
 
@@ -152,5 +139,5 @@ class TimeToLive(OpenSessions):
         return [{"system": system, "time_to_live_s": time_s, **times, **row}]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        settings = table["time_to_live_s"].map("{:g} s".format).replace("nan s", "")
-        return reported(self.name, table, settings, "system", LIFE_COLUMNS)
+        found = reported(self.name, table, "{time_to_live_s:g} s", "{system}", LIFE_COLUMNS)
+        return [one._replace(setting=one.setting.removeprefix("nan s")) for one in found]

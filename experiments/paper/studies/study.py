@@ -77,15 +77,25 @@ class Study(ABC):
         """This study with no more work than these reference rows take, drawings aside; as it is where it is cheap."""
         return self
 
-    @abstractmethod
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """The table's counterparts of published numbers, and related numbers."""
+        return []
 
     def draw(self, table: Path) -> Figure:
         """The figure, from nothing but the CSV file of its table."""
         with mpl.rc_context(RC):
             figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table), **self.looks)
         return figure
+
+
+def reported(figure: str, table: pd.DataFrame, place: str, system: str, columns: Mapping[str, str]) -> list[Finding]:
+    """Some columns of a table as findings of these quantities; `place` and `system` are forms that a row fills."""
+    return [
+        Finding(figure, place.format(**row), system.format(**row), quantity, row[column])
+        for row in table.to_dict("records")
+        for column, quantity in columns.items()
+        if not pd.isna(row[column])
+    ]
 
 
 def kept_rows(name: str) -> pd.DataFrame:
