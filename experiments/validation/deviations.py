@@ -101,12 +101,10 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
 def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
     """For each log, a row of panels: requests running over time, how TTFT and TPOT are distributed, and what was
     predicted for each request against what was measured."""
-    import matplotlib  # which takes a second to import
+    from matplotlib.figure import Figure  # which takes a second to import
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(len(logs), 4, figsize=(14.5, 2.8 * len(logs)), squeeze=False, layout="constrained")
+    figure = Figure(figsize=(14.5, 2.8 * len(logs)), layout="constrained")
+    axes = figure.subplots(len(logs), 4, squeeze=False)
     for (running, ttft, tpot, each), (name, *both) in zip(axes, logs, strict=True):
         moments = np.linspace(0, max(times.finish_s.max() for times in both), POINTS)
         for (label, style), times in zip(STYLES.items(), both, strict=True):
@@ -124,7 +122,6 @@ def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
         each.legend(frameon=False)
     with whole(path) as temporary:
         figure.savefig(temporary, dpi=130)
-    plt.close(figure)
 
 
 def _distribution(axes: Any, label: str, both: Sequence[np.ndarray]) -> None:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from drawings import check_drawing
+from drawings import check_drawing, saved_figures
 
 from testbed.experiments.validation.pairs import INDEX, JUDGED, Sides, draw, section
 from testbed.kernels.engine.pairs.plan import PAIRS, SERIES
@@ -48,8 +48,7 @@ def test_beyond_the_knee_means_are_held_against_the_range_of_the_seeds(ours, ins
 
 
 def test_figure_has_a_column_of_panels_for_each_series(request, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("testbed.experiments.validation.pairs.plt.close", drawn.append)
+    drawn = saved_figures(monkeypatch)
     pairs = [pair for pair in PAIRS if pair.series in SERIES]
     index = pd.MultiIndex.from_tuples([(pair.name, pair.series.about, pair.load) for pair in pairs], names=INDEX)
     real = pd.DataFrame([{name: 10 + pair.load + pair.seed for name in JUDGED} for pair in pairs], index)

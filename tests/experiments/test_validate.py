@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawings import check_drawing
+from drawings import check_drawing, saved_figures
 from refusals import refuses
 
 import testbed.kernels
@@ -67,9 +67,7 @@ def test_running_requests_are_between_first_token_and_end():
 
 
 def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulated_log, request, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("matplotlib.pyplot.close", drawn.append)
-    out = tmp_path / "errors.csv"
+    drawn, out = saved_figures(monkeypatch), tmp_path / "errors.csv"
     arguments = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
     reported = testbed.done("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
     assert (tmp_path / "f.png").stat().st_size > 1000

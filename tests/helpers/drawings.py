@@ -4,6 +4,7 @@ from itertools import combinations
 from pathlib import Path
 
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "drawings"
 
@@ -16,6 +17,13 @@ def check_drawing(figure, findings, request):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
+
+
+def saved_figures(monkeypatch):
+    """The figures that are saved from now on."""
+    found, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *to, **how: found.append(self) or save(self, *to, **how))
+    return found
 
 
 def described(figure):
