@@ -90,8 +90,7 @@ class VllmLog(FileTrace):
         if self.is_of_engine:
             rows, times = _vllm(self.path)
         elif self.path.removesuffix(".gz").endswith(".json"):
-            prompts, outputs, times, self.remarks = read_client_log(self.path)
-            rows = Rows(prompts, outputs)
+            rows, times, self.remarks = read_client_log(self.path)
         else:
             rows, times = _csv(self.path)
         if self.workload is not None:

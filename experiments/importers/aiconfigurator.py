@@ -6,7 +6,7 @@ attention, mixtures of experts and gated delta nets.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,12 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
     device, version = str(first["device"]), f"vLLM {first['version']}"
     gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
     found = Imported(NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version})
-    shard = Shard(model, num_gpus)
     if "gemm" in tables:
-        _add_gemms(found, tables["gemm"], weights, shard)
+        _add_gemms(found, tables["gemm"], weights)
     if model.latent:
         add_latent(found, tables, kv_dtype, weights)
     else:
-        _add_attention(found, tables, shard, kv_dtype)
+        _add_attention(found, tables, kv_dtype)
     if model.experts:
         add_experts(found, tables)
     if model.states:
@@ -105,43 +104,31 @@ def _model(folder: Path, requested: Requested) -> ModelSpec:
     return replace(model, **{name: value for name, value in types.items() if value is not None})
 
 
-@dataclass(frozen=True)
-class Shard:
-    """What one of num_gpus GPUs holds of a model."""
+def _heads(model: ModelSpec, num_gpus: int) -> tuple[int, int]:
+    """Query heads and heads of K and V of one of these GPUs; with fewer than GPUs, each has a copy of one."""
+    return model.num_heads // num_gpus, max(1, model.num_kv_heads // num_gpus)
 
-    model: ModelSpec
-    num_gpus: int
 
-    @property
-    def heads(self) -> int:
-        """Query heads."""
-        return self.model.num_heads // self.num_gpus
+def _products(model: ModelSpec, num_gpus: int) -> dict[str, kernels.Product]:
+    """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has). Those of
+    latent attention and of experts are in the sections of these."""
+    hidden, found = model.hidden_size, dict[str, tuple[int, int, int]]()
 
-    @property
-    def kv_heads(self) -> int:
-        """Heads of K and V; with fewer than GPUs, each GPU has a copy of one."""
-        return max(1, self.model.num_kv_heads // self.num_gpus)
+    def add_network(name: str, size: int, count: int) -> None:
+        columns = size // num_gpus
+        found[f"{name}up"] = (model.ffn_matrices - 1) * columns, hidden, count
+        found[f"{name}down"] = hidden, columns, count
 
-    def products(self) -> dict[str, kernels.Product]:
-        """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has). Those
-        of latent attention and of experts are in the sections of these."""
-        model, hidden, layers = self.model, self.model.hidden_size, self.model.num_layers
-        found: dict[str, tuple[int, int, int]] = {}
-        if not model.latent:
-            columns, count = (self.heads + 2 * self.kv_heads) * model.head_size, model.num_attention_layers
-            found |= {"qkv": (columns, hidden, count), "out": (hidden, self.heads * model.head_size, count)}
-        found |= self._network("", model.ffn_size, model.ffn_layers - model.num_expert_layers)
-        if model.experts and model.experts.shared_size:
-            found |= self._network("shared ", model.experts.shared_size, model.num_expert_layers)
-        if model.states:
-            columns = model.states.params // hidden // self.num_gpus
-            found["state"] = (columns, hidden, model.states.num_layers)
-        return {name: (n, k, count / layers) for name, (n, k, count) in found.items() if count}
-
-    def _network(self, name: str, size: int, count: int) -> dict[str, tuple[int, int, int]]:
-        columns, hidden = size // self.num_gpus, self.model.hidden_size
-        up = ((self.model.ffn_matrices - 1) * columns, hidden, count)
-        return {f"{name}up": up, f"{name}down": (hidden, columns, count)}
+    if not model.latent:
+        heads, kv_heads = _heads(model, num_gpus)
+        found["qkv"] = (heads + 2 * kv_heads) * model.head_size, hidden, model.num_attention_layers
+        found["out"] = hidden, heads * model.head_size, model.num_attention_layers
+    add_network("", model.ffn_size, model.ffn_layers - model.num_expert_layers)
+    if model.experts and model.experts.shared_size:
+        add_network("shared ", model.experts.shared_size, model.num_expert_layers)
+    if model.states:
+        found["state"] = model.states.params // hidden // num_gpus, hidden, model.states.num_layers
+    return {name: (n, k, count / model.num_layers) for name, (n, k, count) in found.items() if count}
 
 
 def _data_sheet(folder: Path) -> GpuSpec | None:
@@ -156,25 +143,25 @@ def _data_sheet(folder: Path) -> GpuSpec | None:
     )  # fmt: skip
 
 
-def _add_gemms(found: Imported, table: Any, weights: str, shard: Shard) -> None:
-    products = shard.products()
+def _add_gemms(found: Imported, table: Any, weights: str) -> None:
+    model, products = found.model, _products(found.model, found.num_gpus)
     layer = kernels.Gemms(table, weights).summed(products, found.notes)
-    model, plain = shard.model, kernels.Gemms(table)
+    plain = kernels.Gemms(table)
     if model.experts:  # the router is not quantized
         router = {"router": (model.experts.count, model.hidden_size, model.num_expert_layers / model.num_layers)}
         routed = dict(plain.summed(router, found.notes))
         layer = [[n, round(us + routed[n], 3)] for n, us in layer if n in routed]
         products |= router
     found.add("linear", layer, "matrix products alone: " + ", ".join(products))
-    output = {"head": (-(-model.vocab_size // shard.num_gpus), model.hidden_size, 1.0)}
+    output = {"head": (-(-model.vocab_size // found.num_gpus), model.hidden_size, 1.0)}
     head = plain.summed(output, found.notes)
     found.add("output_head", head, "output projection alone")
     found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
 
 
-def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_dtype: str) -> None:
-    model, notes = shard.model, found.notes
-    heads, size = (shard.heads, shard.kv_heads), model.head_size
+def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) -> None:
+    model, notes = found.model, found.notes
+    heads, size = _heads(model, found.num_gpus), model.head_size
     decode, prefill = (kernels.attention_rows(tables[name], size, kv_dtype, notes) for name in ("decode", "prefill"))
     decodes = kernels.decode_points(decode, *heads, notes)
     prefills = kernels.prefill_points(prefill, *heads, notes, not model.is_plain)

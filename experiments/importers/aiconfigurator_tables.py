@@ -5,7 +5,7 @@ A row that is there twice counts once, by its median. Each reader adds to `notes
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -185,14 +185,11 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
 
 def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
     """The times at whole numbers of sequences: where the measured ones are not whole, linear between them."""
-    measured.sort()
-    points = {int(x): y for x, y in measured if x == int(x)}
-    for (low, y_low), (high, y_high) in pairwise(measured):
-        for n in {int(low) + 1, int(high)}:
-            if low < n < high:
-                points[n] = y_low + (y_high - y_low) * (n - low) / (high - low)
-    if not points or measured[0][0] > 1:
-        points[1] = measured[0][1]
+    counts, us = zip(*sorted(measured), strict=True)
+    near = {n for count in counts for n in (int(count), int(count) + 1) if counts[0] <= n <= counts[-1]}
+    points = {n: float(np.interp(n, counts, us)) for n in near}
+    if not points or counts[0] > 1:
+        points[1] = us[0]
     return sorted(points.items())
 
 
