@@ -17,34 +17,16 @@ from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.analytic import pairs_of
 from testbed.experiments.importers import aiconfigurator_tables as kernels
 from testbed.experiments.importers.aiconfigurator_groups import WEIGHTS, add_experts, add_latent, add_states
-from testbed.experiments.importers.imported import Imported, Requested
+from testbed.experiments.importers.imported import Imported, Requested, source
 from testbed.experiments.importers.known_shapes import data_sheet, model_named
 
 NAME = "AIConfigurator"
-TABLES = {
-    "gemm": "gemm/vllm/*/gemm_perf.parquet",
-    "prefill": "attention/vllm/*/context_attention_perf.parquet",
-    "decode": "attention/vllm/*/generation_attention_perf.parquet",
-    "all_reduce": "comm/vllm/*/custom_allreduce_perf.parquet",
-    "latent_decode": "mla/vllm/*/mla_generation_module_perf.parquet",
-    "latent_prefill": "mla/vllm/*/mla_context_module_perf.parquet",
-    "experts": "moe/vllm/*/moe_perf.parquet",
-    "states": "linear_attention/vllm/*/gdn_perf.parquet",
-}
 KV = {1: "fp8", 2: kernels.DTYPE}  # bytes of a cached value, and their name in the tables
-MISSING = (
-    "missing: norms, activation, rotary and position embedding, sampling; nothing stands in for them",
-    "missing: software times; none are charged (see testbed fit-software)",
-    "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
-    "missing: swaps; the data sheet's link to the host stands in for them, without latency",
-    "missing: block copies; a run that needs them is refused",
-    "its matrix products are short bursts at full clocks, so that long prefill comes out optimistic",
-)
 
 
 def is_here(folder: Path) -> bool:
     """Whether the folder is that of one GPU."""
-    return folder.is_dir() and any(folder.glob(TABLES["gemm"]))
+    return folder.is_dir() and any(folder.glob(source(NAME)["tables"]["gemm"]))
 
 
 def read(folder: Path, requested: Requested) -> Imported:
@@ -54,9 +36,8 @@ def read(folder: Path, requested: Requested) -> Imported:
 
 def tables_of(folder: Path) -> dict[str, Any]:
     """The newest tables of each kind that the folder has."""
-    return {
-        name: kernels.read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))
-    }
+    patterns = source(NAME)["tables"].items()
+    return {name: kernels.read_parquet(folder, pattern) for name, pattern in patterns if any(folder.glob(pattern))}
 
 
 def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
@@ -92,7 +73,7 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
         else:
             points = kernels.nccl_points(folder, num_gpus)
             found.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
-    found.notes += MISSING
+    found.notes += source(NAME)["notes"]
     return found
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
@@ -18,6 +21,13 @@ COVERS = {  # what the times of a section are of, where it is another thing
     "unequal_lengths": "share of t(longest) - t(mean) that a batch of unequal lengths takes beyond t(mean)",
 }  # fmt: skip
 LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
+
+
+@cache
+def source(name: str) -> dict[str, Any]:
+    """What sources.yaml says of a source."""
+    known: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text())
+    return known[name]
 
 
 @dataclass(frozen=True)

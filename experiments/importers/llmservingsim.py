@@ -11,18 +11,12 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
-from testbed.experiments.importers.imported import Imported, Requested
+from testbed.experiments.importers.imported import Imported, Requested, source
 from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
 from testbed.traces.files import plain_or_packed, read_table, seconds, whole_numbers
 
 NAME = "LLMServingSim"
-# What a layer holds, as often as it runs; LLaMA has a norm before attention and one before the feed-forward.
-IN_A_LAYER = {
-    "layernorm": 2, "qkv_proj": 1, "rotary_emb": 1, "o_proj": 1, "gate_up_proj": 1, "act_fn": 1, "down_proj": 1,
-}  # fmt: skip
-OPTIONAL = {"qk_norm": 1}  # Qwen3's
-ONCE_BY_TOKENS = ("embedding", "final_layernorm")
-ONCE_BY_ROWS = ("lm_head", "sampler")
+OPTIONAL = "qk_norm"  # Qwen3's
 ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 BEYOND = "beyond it the last line continues"
 SKEW_LABELS = ("kp_label", "n_label", "skew_rate_label", "kv_big_label")  # of bins, by their upper edges
@@ -58,13 +52,7 @@ def read(folder: Path, requested: Requested) -> Imported:
     _add_attention(found, here)
     _add_unequal(found, here, meta, degree)
     found.graph_sizes = list(GRAPHS)
-    found.notes += [
-        "missing: software times; none are charged (see testbed fit-software)",
-        "CUDA graphs: it measures eagerly; batches are padded to the sizes that vLLM captures by default, up to "
-        f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)",
-        "missing: swaps; the data sheet's link to the host stands in for them, without latency",
-        "missing: block copies; a run that needs them is refused",
-    ]
+    found.notes += source(NAME)["notes"]
     if found.gpu is None:
         found.notes.append(f"missing: the data sheet of {found.device}; name one by --gpu")
     return found
@@ -116,39 +104,35 @@ def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int
     return whole_numbers(str(path), name, columns[name], "a whole number of at least 0", least=0).tolist()
 
 
-def summed(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
-    """(count, microseconds) of these layers together, each so many times, at the counts that all have."""
+def add_summed(
+    found: Imported, section: str, path: Path, layers: Mapping[str, dict[int, float]], stairs: bool = False
+) -> None:
+    """A section of layers together, each as often as it runs, at the counts that all have. stairs: points no further
+    apart than a tile show every stair of the tiles; others are read along a line."""
+    named = source(found.source)["layers"][section].items()
+    times = {name: n for name, n in named if name in layers or name != OPTIONAL}
     absent = [name for name in times if name not in layers]
     if absent:
         raise InputError(f"{path}: no times of {', '.join(absent)}; it has {', '.join(layers)}")
-    counts = sorted(set.intersection(*(set(layers[name]) for name in times)))
-    return [[n, round(sum(times[name] * layers[name][n] for name in times), 3)] for n in counts]
+    counts, more = sorted(set.intersection(*(set(layers[name]) for name in times))), {}
+    if stairs and all(high - low <= TILE for low, high in pairwise(counts)):
+        found.notes.append(f"{section}: between points it takes what the next one takes (tiles of matrix products)")
+        more = {"between": "next"}
+    points = [[n, round(sum(times[name] * layers[name][n] for name in times), 3)] for n in counts]
+    found.add(section, points, " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items()), **more)
 
 
 def _add_layers(found: Imported, here: Path) -> None:
     dense, rows = _csv(here, "dense"), _csv(here, "per_sequence")
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
-    times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
-    note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())
-    linear = summed(dense, layers, times)
-    found.add("linear", linear, note, **_between(linear, "linear", found))
-    once = summed(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
-    found.add("once_per_iteration", once, " + ".join(ONCE_BY_TOKENS))
-    head = summed(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
-    more = _between(head, "output_head", found)
-    found.add("output_head", head, " + ".join(ONCE_BY_ROWS), **more)
-    known = {*times, *ONCE_BY_TOKENS, *ONCE_BY_ROWS}
+    add_summed(found, "linear", dense, layers, stairs=True)
+    add_summed(found, "once_per_iteration", dense, layers)
+    add_summed(found, "output_head", rows, heads, stairs=True)
+    known = {name for section in source(NAME)["layers"].values() for name in section}
     if unknown := sorted({*layers, *heads} - known):
         found.notes.append(f"not used: {', '.join(unknown)}, which this reader does not know")
-    found.notes.append(f"linear: up to {once[-1][0]:,} tokens an iteration; {BEYOND}")
-
-
-def _between(points: list[list[float]], name: str, found: Imported) -> dict[str, str]:
-    """Points no further apart than a tile show every stair of the tiles; others are read along a line."""
-    if any(high[0] - low[0] > TILE for low, high in pairwise(points)):
-        return {}
-    found.notes.append(f"{name}: between points it takes what the next one takes (tiles of matrix products)")
-    return {"between": "next"}
+    longest, _ = found.sections["once_per_iteration"]["points"][-1]
+    found.notes.append(f"linear: up to {longest:,} tokens an iteration; {BEYOND}")
 
 
 def _add_attention(found: Imported, here: Path) -> None:

@@ -9,18 +9,12 @@ import re
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.importers.imported import Imported, Requested
+from testbed.experiments.importers.imported import Imported, Requested, source
 from testbed.experiments.importers.known_shapes import gpu_named, model_named
-from testbed.experiments.importers.llmservingsim import summed
+from testbed.experiments.importers.llmservingsim import add_summed
 from testbed.traces.files import plain_or_packed, read_table
 
 NAME = "LLMServingSim's older profiler"
-SECTIONS = {
-    "linear": ("input_layernorm", "q_proj", "k_proj", "v_proj", "rope", "o_proj", "post_layernorm", "gate_proj",
-               "up_proj", "act_fn", "down_proj"),
-    "output_head": ("lm_head",),
-    "once_per_iteration": ("embedding", "final_layernorm"),
-}  # fmt: skip
 TIMES = ("time_stats.attn_prefill.median", "time_stats.attn_decode.median")  # milliseconds
 SIZES = ("batch_size", "prefill_chunk_size", "kv_cache_size")
 
@@ -46,16 +40,10 @@ def read(folder: Path, requested: Requested) -> Imported:
     for name, tokens, past, ns in zip(*table.values(), strict=True):
         if int(past) == 0:
             layers.setdefault(name, {})[int(tokens)] = float(ns) / 1e3
-    for section, names in SECTIONS.items():
-        found.add(section, summed(Path(str(path)), layers, dict.fromkeys(names, 1)), " + ".join(names))
+    for section in source(NAME)["layers"]:
+        add_summed(found, section, Path(str(path)), layers)
     _add_attention(found, str(attention))
-    found.notes += [
-        "layers: Hugging Face's modules, launched one by one and timed alone; not vLLM's fused kernels",
-        "missing: sampling, cache writes; nothing stands in for them",
-        "missing: software times; none are charged (see testbed fit-software)",
-        "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
-        "missing: swaps and block copies; the data sheet's link to the host stands in for swaps, copies are refused",
-    ]
+    found.notes += source(NAME)["notes"]
     return found
 
 
