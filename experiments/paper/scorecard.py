@@ -90,13 +90,6 @@ def published(figure: str) -> pd.DataFrame:
     return rows.assign(published=numbers)[numbers.notna()][["setting", "system", "quantity", "published"]]
 
 
-def published_range(figure: str, quantity: str) -> tuple[float, float]:
-    """The ends of a range such as 20-26."""
-    (text,) = set(reference().query("figure == @figure and quantity == @quantity")["published"])
-    low, high = str(text).split("-")
-    return float(low), float(high)
-
-
 def key_of(row: Mapping[str, Any]) -> RowKey:
     """What names a row."""
     figure, setting, system, quantity = (row[name] for name in KEY)
@@ -134,7 +127,7 @@ def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     found["cause"] = next(known, UNEXPLAINED) if found["verdict"] == "miss" else ""
     if finding is None:
         note = "not simulated" if found["verdict"] else ""
-        return {**row, "simulated": "", "error": "", "note": note, **found}
+        return {**row, "note": note, **found}
     value, tolerance = finding.simulated, row["tolerance"]
     values = value if isinstance(value, tuple) else (value,)
     shown = {

@@ -51,10 +51,10 @@ def test_large_products_take_what_their_flops_need_at_the_share_of_the_peak_unde
     work, models = Work(prefill=((64, 0),)), dense_gpts(SHAPES)
     points = read(kernels, Requested(models["small"], None, degree)).sections["linear"]["points"]
     (measured,) = [us for n, us in points if n == 64]
-    of_kernels = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
+    of_kernels = costs(kernels, models, {})("small", degree, "").iteration(work)
     sheet = kernels.parents[1] / "toy.yaml"
     sheet.write_text(sheet.read_text().replace("3.12e14", "1.0e+9"))
-    under_load = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
+    under_load = costs(kernels, models, {})("small", degree, "").iteration(work)
     needed_us = 64 * 2 * 49_152 / degree / 1e9 / 0.72 * 1e6
     assert (under_load - of_kernels) / 1e6 == pytest.approx(2 * (needed_us - measured), rel=1e-6)
 
@@ -97,15 +97,15 @@ def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
 
 def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
     models, batch = dense_gpts(SHAPES), Batch("small", 2, 4, 16, 3)
-    bare, missing = (predict(costs(kernels, models, wait)(batch), batch) for wait in ({}, {2: WAIT_S}))
+    bare, missing = (predict(costs(kernels, models, wait)("small", 2, ""), batch) for wait in ({}, {2: WAIT_S}))
     assert sum(missing) - sum(bare) == pytest.approx(3 * 2 * WAIT_S * 1e3)  # three iterations of two layers
     assert bare[1] > 2 * 2 * 2 * 2e-3  # two steps, two layers, two all-reduces of 2 us each
-    cost = costs(kernels, models, {})(Batch("small", 1, 4, 16, 3))
+    cost = costs(kernels, models, {})("small", 1, "")
     beams, plain = (predict(cost, Batch("small", 1, *sizes)) for sizes in ((2, 16, 3, 2), (4, 16, 3)))
     assert (beams[0] < plain[0], beams[1]) == (True, plain[1])
-    refuses("no shape of model 'huge'", lambda: costs(kernels, models, {})(Batch("huge", 1, 1, 8, 8)))
+    refuses("no shape of model 'huge'", lambda: costs(kernels, models, {})("huge", 1, ""))
     with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
-        costs(kernels, models, {})(Batch("small", 4, 1, 8, 8))
+        costs(kernels, models, {})("small", 4, "")
 
 
 def test_models_are_read_and_unmeasured_batches_predicted(kernels, tmp_path, capsys):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from testbed.experiments.paper.scorecard import published_range
+from testbed.experiments.paper.scorecard import limits, reference
 from testbed.experiments.runs.plots import SYSTEMS, new_figure
 
 Looks = tuple[str, ...]  # label, colour and marker of a curve; before them what it is of
@@ -71,7 +71,8 @@ def fig18(
     times = table[table["figure"] == "fig18a"].pivot_table(
         index=["batch", "context"], columns="system", values="simulated"
     )
-    low, high = published_range("fig18a", "kernel_overhead")
+    (text,) = set(reference().query("figure == 'fig18a' and quantity == 'kernel_overhead'")["published"])
+    low, high = limits("range", text, "")
     overhead.axhspan(low, high, color=BAND, linewidth=0)
     overhead.text(0.5, (low + high) / 2, f"published: {low:g} to {high:g}%", fontsize=7, ha="center", va="center",
                   transform=overhead.get_yaxis_transform())  # fmt: skip
