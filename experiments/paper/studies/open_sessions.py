@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -121,11 +120,8 @@ class TimeToLive(OpenSessions):
     systems: Mapping[str, Sequence[str]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        runs = [(TIME_TO_LIVE, time_s) for time_s in self.times_s] + [(system, None) for system in self.systems]
-        return [
-            Task(f"{self.name} {system} {time_s or ''}", partial(self.served, system=system, time_s=time_s))
-            for system, time_s in runs
-        ]
+        kept = self.each("{study.name} {system} {time_s}", self.served, system=[TIME_TO_LIVE], time_s=self.times_s)
+        return kept + self.each("{study.name} {system} ", self.served, system=self.systems, time_s=[None])
 
     def served(self, store: RunStore, system: str, time_s: float | None) -> list[Row]:
         """One simulation; times in seconds."""
