@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
 from testbed.experiments.importers.imported import Imported, Requested, source
-from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
+from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_named
 from testbed.traces.files import plain_or_packed, read_table, seconds, whole_numbers
 
 NAME = "LLMServingSim"
@@ -75,12 +76,19 @@ def _csv(folder: Path, name: str) -> Path:
 
 
 def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
+    """The model that is asked for by name, else the one that meta.yaml says: no other shape than that one's."""
     reported = str(meta.get("model") or "")
-    if requested.model and known_name(reported)[1] in model_names():
-        return model_asked(requested.model, model_named(reported), folder)
-    if not (requested.model or reported):
+    name = requested.model or reported
+    if not name:
         raise InputError(f"{folder}: no meta.yaml says which model this is; say it by --model")
-    return model_named(str(requested.model or reported))
+    model = name if isinstance(name, ModelSpec) else model_named(name)
+    if known_name(reported)[1] in model_names():
+        theirs = model_named(reported)
+        if replace(theirs, name=model.name, max_len=model.max_len) != model:
+            raise InputError(
+                f"{folder}: is of {theirs.name}, whose shape is not that of --model {model.name}; leave it out"
+            )
+    return model
 
 
 def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:

@@ -11,8 +11,8 @@ from testbed.experiments.runs.whole_files import whole
 from testbed.experiments.validation.log_replay import Replayed
 from testbed.experiments.validation.logged_server import high_water
 from testbed.identity import content_hash
-from testbed.traces.files import read_table, seconds
-from testbed.traces.vllm_log import Times, VllmLog, adjacent_path
+from testbed.traces.files import plain_or_packed, read_table, seconds
+from testbed.traces.vllm_log import Times, VllmLog
 
 CENTILES = (50, 90, 99)
 KINDS = ("ttft_s", "tpot_s", "e2e_s")
@@ -55,7 +55,7 @@ def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Co
     label is what the rows are called, by default the log's path."""
     ours, label = metrics(simulated), label or log
     rows = [Compared(label, name, value, ours[name]) for name, value in metrics(real).items() if name in ours]
-    if samples := log and adjacent_path(log, "timeseries.csv"):
+    if samples := log and plain_or_packed(Path(log).with_name("timeseries.csv")):
         moments = np.array(seconds(str(samples), "t", read_table(str(samples), ["t", "running"])["t"]))
         means = (float(times.running_at(moments).mean()) for times in (real, simulated))
         rows.append(Compared(label, "running_mean", *means))

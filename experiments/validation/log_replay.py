@@ -6,6 +6,7 @@ And says what a reader should know of that server: what the log does not say, an
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +23,8 @@ from testbed.identity import content_hash
 from testbed.parts import Part
 from testbed.run import run
 from testbed.sim.recorder import Columns, request_columns, span_columns
-from testbed.traces.files import read_json
-from testbed.traces.vllm_log import Times, VllmLog, adjacent_path
+from testbed.traces.files import plain_or_packed, read_json
+from testbed.traces.vllm_log import Times, VllmLog
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
 VLLM_UTILIZATION = 0.9  # its gpu_memory_utilization
@@ -140,7 +141,7 @@ def slowness_of(config: RunConfig, log: VllmLog) -> float:
 
 def meta_of(log: VllmLog) -> Mapping[str, Any]:
     """meta.json in the log's folder, empty where there is none."""
-    path = adjacent_path(log.path, "meta.json")
+    path = plain_or_packed(Path(log.path).with_name("meta.json"))
     found = read_json(str(path)) if path else {}
     return found if isinstance(found, dict) else {}
 
@@ -160,14 +161,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         here = config.scheduler.parameters.get(key)
         if limits.get(key) not in (None, here):
             yield f"meta.json says {key} {limits[key]}, simulated with {here}; say scheduler.{key}={limits[key]}"
-    yield from _fitted(log, replayed.measured)
-    if replayed.swaps and "swap" in replayed.measured:
-        rate = config.server.gpu.host_bandwidth / 1e9
-        yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
-
-
-def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
-    fitted, slowness = measured.get("software_fitted_on", {}), measured.get("slowness", {})
+    fitted, slowness = (replayed.measured.get(name, {}) for name in ("software_fitted_on", "slowness"))
     digest = content_hash(log.path)
     if digest in fitted.values():
         yield "the profile's software times were fitted on this very log: its errors are of a fit, not of a prediction"
@@ -178,3 +172,6 @@ def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
         if slowness:
             low, high = min(1.0, *slowness.values()), max(1.0, *slowness.values())
             yield f"those machines are {low:.2f} to {high:.2f} times as slow as the profile, this one's is taken as 1"
+    if replayed.swaps and "swap" in replayed.measured:
+        rate = config.server.gpu.host_bandwidth / 1e9
+        yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"

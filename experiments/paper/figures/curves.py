@@ -16,7 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from testbed.experiments.paper.scorecard import limits, reference
 from testbed.experiments.runs.plots import SYSTEMS, new_figure
 
-Looks = tuple[str, ...]  # label, colour and marker of a curve; before them what it is of
+Look = tuple[str, ...]  # label, colour and marker of a curve; before them what it is of
+Looks = Mapping[Any, Any]
 LIMIT = 1.0
 ABOVE = 1.3
 LABEL_SIZE = 7
@@ -53,13 +54,7 @@ def rate_curves(
     return figure
 
 
-def fig18(
-    table: pd.DataFrame,
-    kernels: Mapping[str, tuple[str, Any, str]],
-    markers: Mapping[int, str],
-    curves: Sequence[Looks],
-    top: float,
-) -> Figure:
+def fig18(table: pd.DataFrame, kernels: Looks, markers: Looks, curves: Sequence[Look], top: float) -> Figure:
     """Figure 18: (a) latency of attention kernels, (b) end-to-end latency against block size.
 
     (a) as measured, and over contiguous memory, where the paper's own number is; (b) below. kernels: label, line and
@@ -93,7 +88,7 @@ def fig18(
     return figure
 
 
-def fig19(table: pd.DataFrame, machine: str, costs: Mapping[str, Looks], curves: Sequence[Looks], top: float) -> Figure:
+def fig19(table: pd.DataFrame, machine: str, costs: Looks, curves: Sequence[Look], top: float) -> Figure:
     """Figure 19: recompute against swap, (a) the time of one recovery, (b) end to end, by block size.
 
     (a) is of the paper's machine, and shows the share of a recompute that the paper's figure shows.
@@ -115,7 +110,7 @@ def fig19(table: pd.DataFrame, machine: str, costs: Mapping[str, Looks], curves:
     return figure
 
 
-def _latencies(axes: Axes, table: pd.DataFrame, curves: Sequence[Looks], top: float, about: str) -> None:
+def _latencies(axes: Axes, table: pd.DataFrame, curves: Sequence[Look], top: float, about: str) -> None:
     """A curve for each setting and system: means by block size."""
     means = table.groupby(["setting", "system", "block_size"])["simulated"].mean()
     for setting, system, *looks in curves:
