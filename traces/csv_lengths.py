@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace, columns
 
 # The columns that a file need not have. A column of another name must be there.
-IDENTITY = ("session", "priority")
-DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", *IDENTITY)
+DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority")
 # SHA-256 of the rows, as lines "prompt,output": it does not depend on the file that they are read from.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": "ShareGPT, all 84,226 rows of the artifact"
@@ -81,13 +82,10 @@ class CsvLengths(FileTrace):
 
 def write_lengths(path: str, rows: Rows) -> None:
     """Write rows as a CSV (gzip by its name), for which a slow reader runs once; ids need the same tokens_per_id."""
-    columns: dict[str, Sequence[object]] = {"input_tokens": rows.prompt_len.tolist()}
-    columns["output_tokens"] = rows.output_len.tolist()
-    if rows.arrival_s is not None:
-        columns["arrival_s"] = rows.arrival_s.tolist()
-    if rows.prompt_ids is not None:
-        columns["prompt_ids"] = [" ".join(map(str, ids)) for ids in rows.prompt_ids]
-    columns |= {name: column.tolist() for name in IDENTITY if (column := getattr(rows, name)) is not None}
+    ids = None if rows.prompt_ids is None else [" ".join(map(str, ids)) for ids in rows.prompt_ids]
+    every = {"input_tokens": rows.prompt_len, "output_tokens": rows.output_len, "arrival_s": rows.arrival_s,
+             "prompt_ids": ids, "session": rows.session, "priority": rows.priority}  # fmt: skip
+    columns = {name: list(column) for name, column in every.items() if column is not None}
     lines = [columns, *zip(*columns.values(), strict=True)]
     content = "".join(",".join(map(str, line)) + "\n" for line in lines).encode()
     Path(path).write_bytes(gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content)

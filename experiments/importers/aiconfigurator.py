@@ -151,7 +151,8 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) ->
     if model.window is None:
         return
     window, note = model.window.size, f"window of {model.window.size:,}"
-    decode, prefill = (kernels.window_rows(tables[name], size, kv_dtype, window) for name in ("decode", "prefill"))
+    rows = (kernels.typed_rows(tables[name], kv_dtype, window) for name in ("decode", "prefill"))
+    decode, prefill = (of_window[of_window["head_dim"] == size] for of_window in rows)
     if len(decode) and len(prefill):
         decodes = kernels.decode_points(decode, *heads, notes)
         prefills = kernels.prefill_points(prefill, *heads, notes, True)

@@ -148,7 +148,7 @@ def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every
 
 def attention_rows(table: Any, head_size: int, kv_dtype: str, notes: list[str]) -> Any:
     """Rows of full attention with K and V of this type, of this head size or of the nearest that was measured."""
-    rows = _without_beams(table, kv_dtype, 0)
+    rows = typed_rows(table, kv_dtype, 0)
     sizes = sorted(rows["head_dim"].unique().tolist())
     near = min(sizes, key=lambda size: abs(size - head_size))
     if near != head_size:
@@ -156,13 +156,7 @@ def attention_rows(table: Any, head_size: int, kv_dtype: str, notes: list[str]) 
     return rows[rows["head_dim"] == near]
 
 
-def window_rows(table: Any, head_size: int, kv_dtype: str, window: int) -> Any:
-    """Rows of exactly this window and head size; there may be none."""
-    rows = _without_beams(table, kv_dtype, window)
-    return rows[rows["head_dim"] == head_size]
-
-
-def _without_beams(table: Any, kv_dtype: str, window: int) -> Any:
+def typed_rows(table: Any, kv_dtype: str, window: int) -> Any:
     """Rows of a type and a window, 0 for none; older tables have full attention only."""
     rows = table[(table["attn_dtype"] == DTYPE) & (table["kv_cache_dtype"] == kv_dtype) & (table["beam_width"] == 1)]
     if "window_size" not in rows:

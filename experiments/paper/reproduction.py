@@ -36,8 +36,8 @@ class Alternative:
 
     name: str
     rows: Mapping[str, Sequence[str]]
-    run: tuple[str, ...] = ()
-    figure: tuple[str, ...] = ()
+    run: Sequence[str] = ()
+    figure: Sequence[str] = ()
     not_run: str = ""
 
     def row_keys(self) -> list[RowKey]:
@@ -54,8 +54,7 @@ class Alternative:
 def alternatives() -> list[Alternative]:
     """All of conf/alternatives.yaml."""
     entries: list[dict[str, Any]] = yaml.safe_load((CONF / "alternatives.yaml").read_text(encoding="utf-8"))
-    overrides = ({key: tuple(e.get(key, ())) for key in ("run", "figure")} for e in entries)
-    return [Alternative(**(entry | words)) for entry, words in zip(entries, overrides, strict=True)]
+    return [Alternative(**entry) for entry in entries]
 
 
 def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
@@ -74,9 +73,9 @@ def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
     return pd.DataFrame([*rows, *not_run()], columns=COLUMNS).fillna("")
 
 
-def under(task: Task, overrides: tuple[str, ...]) -> Task:
+def under(task: Task, overrides: Sequence[str]) -> Task:
     """The task with these overrides in all its runs."""
-    return Task(" ".join((task.label, *overrides)), lambda store: task.work(replace(store, overrides=overrides)))
+    return Task(" ".join((task.label, *overrides)), lambda store: task.work(replace(store, overrides=tuple(overrides))))
 
 
 def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:
@@ -114,9 +113,9 @@ def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
     return card.assign(**{TURNS: [names.get(key_of(row), "") for row in card.to_dict("records")]})
 
 
-def load(name: str, overrides: tuple[str, ...] = ()) -> Study:
+def load(name: str, overrides: Sequence[str] = ()) -> Study:
     """The study that a figure's config describes."""
-    study: Study = hydra.utils.instantiate(composed(f"figure/{name}", overrides).figure, _convert_="all")
+    study: Study = hydra.utils.instantiate(composed(f"figure/{name}", tuple(overrides)).figure, _convert_="all")
     return study
 
 

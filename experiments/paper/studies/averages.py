@@ -170,19 +170,15 @@ def sizes(store: RunStore, model: str) -> list[Row]:
     """The rows of one model on its server."""
     config = store.config([f"model={model}"])
     spec, server = config.model, config.server
-    name = server.name.removesuffix(f"-x{server.num_gpus}")
-    pool = {"figure": "table1", "setting": f"{model} {name} x{server.num_gpus}"}
-    rows = [
-        {**pool, "quantity": "parameters_memory", "simulated": spec.weight_bytes / GIB},
-        {**pool, "quantity": "kv_memory", "simulated": server.kv_pool_bytes(spec) / GIB},
-        {**pool, "quantity": "kv_slots", "simulated": server.kv_slots(spec, 16)},
+    pool = f"{model} {server.name.removesuffix(f'-x{server.num_gpus}')} x{server.num_gpus}"
+    found: list[tuple[str, str, str, float, str | None]] = [
+        ("table1", pool, "parameters_memory", spec.weight_bytes / GIB, None),
+        ("table1", pool, "kv_memory", server.kv_pool_bytes(spec) / GIB, None),
+        ("table1", pool, "kv_slots", server.kv_slots(spec, 16), None),
     ]
     if model == "opt-13b":  # the sizes that section 3 tells
         kib, whole = spec.kv_bytes_per_token / 1024, spec.kv_bytes_per_token * spec.max_len / GIB
         longest, rounded = f"{model} max_len {spec.max_len}", "the paper gives one decimal; rounded to it the two agree"
-        rows += [
-            {"figure": "sec3", "setting": model, "quantity": "kv_bytes_per_token", "simulated": kib},
-            {"figure": "sec3", "setting": longest, "quantity": "kv_bytes_per_request", "simulated": whole,
-             "note": rounded},
-        ]  # fmt: skip
-    return rows
+        found.append(("sec3", model, "kv_bytes_per_token", kib, None))
+        found.append(("sec3", longest, "kv_bytes_per_request", whole, rounded))
+    return [dict(zip(("figure", "setting", "quantity", "simulated", "note"), row, strict=True)) for row in found]
