@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers

@@ -34,12 +34,13 @@ FRONT_END = ("before_first_token", "after_last_token")  # what a profile's secti
 US = 1e6
 
 
-class FrontEnd(NamedTuple):
+class LoggedMachine(NamedTuple):
     """What a server takes beyond its engine, in seconds: from the client's request to the engine, and from the last
-    token to the client, which has had every other token meanwhile."""
+    token to the client, which has had every other token meanwhile; and how many times slower it is than its costs."""
 
     before_first_s: float = 0.0
     after_last_s: float = 0.0
+    slowness: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
     return typed_config(config)
 
 
-def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, slowness: float = 1.0) -> Replayed:
-    """Serve the log's requests at their times of arrival, on a machine that takes `slowness` times as long for all.
-    Without a front end it is what the profile has of one; a log of the engine has none."""
+def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None) -> Replayed:
+    """Serve the log's requests at their times of arrival; without a machine on the one fitted into the profile."""
+    before, after, slowness = machine or _fitted(config, log)
     arrivals = Part("testbed.sim.arrivals.Replay", {"speedup": slowness})
     setup = build(replace(config, trace=Part(log), arrivals=arrivals))
     recorder = run(setup).recorder
@@ -95,7 +96,6 @@ def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, s
     table = request_columns(recorder)
     engine = Times(table["arrival_s"], table["first_token_s"], table["finish_s"], log.times.output_len)
     arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
-    before, after = front_end or front_end_of(config, log)
     finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
     totals, size = recorder.totals, int(config.policy.parameters.get("block_size", 1))
     return Replayed(
@@ -105,13 +105,16 @@ def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, s
     )  # fmt: skip
 
 
-def front_end_of(config: RunConfig, log: VllmLog) -> FrontEnd:
-    """The front end that was fitted into the config's profile; none for a log that the engine wrote."""
-    if log.is_of_engine or config.cost.name != PROFILE_COST:
-        return FrontEnd()
+def _fitted(config: RunConfig, log: VllmLog) -> LoggedMachine:
+    """The front end of the profile, none for a log that the engine wrote; the slowness if it was fitted on this log."""
+    if config.cost.name != PROFILE_COST:
+        return LoggedMachine()
     profile = read_profile(str(config.cost.parameters["path"]))
-    known = {row[0]: row[1] / US for row in profile["sections"].get("overhead", {}).get("points", ())}
-    return FrontEnd(*(known.get(name, 0.0) for name in FRONT_END))
+    points = () if log.is_of_engine else profile["sections"].get("overhead", {}).get("points", ())
+    known = {row[0]: row[1] / US for row in points}
+    before, after = (known.get(name, 0.0) for name in FRONT_END)
+    slowness = profile["fingerprint"].get("slowness", {}).get(content_hash(log.path), 1.0)
+    return LoggedMachine(before, after, float(slowness))
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
@@ -129,14 +132,6 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
         "memory_utilization": utilization,
         "workspace_gib": ServerConfig.default("workspace_gib"),
     }
-
-
-def slowness_of(config: RunConfig, log: VllmLog) -> float:
-    """How many times slower the log's machine was than the profile's, where that was fitted on this log; else 1."""
-    if config.cost.name != PROFILE_COST:
-        return 1.0
-    known = read_profile(str(config.cost.parameters["path"]))["fingerprint"].get("slowness", {})
-    return float(known.get(content_hash(log.path), 1.0))
 
 
 def meta_of(log: VllmLog) -> Mapping[str, Any]:

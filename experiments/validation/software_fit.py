@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.experiments.validation.log_replay import FrontEnd, Replayed, replay
+from testbed.experiments.validation.log_replay import LoggedMachine, Replayed, replay
 from testbed.traces.vllm_log import Times, VllmLog
 
 FARTHEST = 2.0  # times as large or as small in one step
@@ -188,12 +188,13 @@ def _at(problem: Problem, values: Matrix, kinds: slice) -> Point:
     of its moments, for every resident request in each and for every token that they schedule: so often it has each
     software time, and all of it again where the machine is slower."""
     times, slowness = problem.named(values)
-    front_end = FrontEnd(*(times.get(name, 0.0) for name in FRONT))
+    before, after = (times.get(name, 0.0) for name in FRONT)
     residuals, jacobian = [], []
     for i, (log, config, slow) in enumerate(zip(problem.logs, problem.configs, slowness, strict=True)):
         unit = slow if problem.scales else 1.0  # with scales the slowness is the kernels' alone
         choices = config.cost.parameters["choices"].updated(**{k: times.get(n, 0.0) / unit for n, k in KEYS.items()})
-        replayed = replay(log, replace(config, cost=config.cost.updated(choices=choices)), front_end, slow)
+        tried = replace(config, cost=config.cost.updated(choices=choices))
+        replayed = replay(log, tried, LoggedMachine(before, after, slow))
         counts = _counts(replayed, problem, i, slowness, times)
         moments = zip(_moments(replayed.times), _moments(replayed.engine_times), _moments(log.times), strict=True)
         for (begun, done, steps, front), engine, (real_begun, real_done, *_) in list(moments)[kinds]:

@@ -8,7 +8,7 @@ import pytest
 from refusals import refuses
 
 from testbed.cost.profile import read_profile
-from testbed.experiments.validation.log_replay import FrontEnd, replay, server_config
+from testbed.experiments.validation.log_replay import LoggedMachine, replay, server_config
 from testbed.experiments.validation.logged_server import high_water, impossible_lengths, recurrence
 from testbed.traces.vllm_log import Times, VllmLog
 
@@ -28,18 +28,18 @@ def write_log(path, rows, times=None):
     return str(path)
 
 
-def simulated(folder, name, rows, profile, *overrides, **machine):
+def simulated(folder, name, rows, profile, *overrides, machine=None):
     """The log that a simulated server would have written."""
     guess = VllmLog(write_log(folder / f"guess-{name}", rows))
     config = server_config([*SYSTEM, f"cost.path={profile}", *overrides])
-    return write_log(folder / name, rows, replay(guess, config, **machine).times)
+    return write_log(folder / name, rows, replay(guess, config, machine).times)
 
 
 def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profile):
     base = (*SMALL, "scheduler=vllm_v1")
     software = [f"cost.choices.overhead_{name}" for name in ("s=4e-4", "per_request_s=3e-5", "per_token_s=2e-6")]
     logs = [
-        simulated(tmp_path, f"{i}.csv", MANY, profile, *base, *software, front_end=FrontEnd(9e-3, 2e-3), slowness=slow)
+        simulated(tmp_path, f"{i}.csv", MANY, profile, *base, *software, machine=LoggedMachine(9e-3, 2e-3, slow))
         for i, slow in enumerate((0.8, 1.25))
     ]
     line = (*SYSTEM, *base, f"cost.path={profile}")
@@ -63,9 +63,9 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
 
 def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
     base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
-    machine = {"front_end": FrontEnd(9e-3, 2e-3), "slowness": 1.5}
+    machine = LoggedMachine(9e-3, 2e-3, 1.5)
     rows = {"one.csv": MANY, "two.csv": CROWD}
-    logs = [simulated(tmp_path, name, rows[name], profile, *base, *software, **machine) for name in rows]
+    logs = [simulated(tmp_path, name, rows[name], profile, *base, *software, machine=machine) for name in rows]
     reported = testbed.done("fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json")
     assert "all kernels: 1.5" in reported
     found = dict(read_profile(tmp_path / "mine.json")["sections"]["overhead"]["points"])
