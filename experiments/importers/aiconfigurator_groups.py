@@ -42,8 +42,7 @@ def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
     if name not in tables:
         raise InputError(f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it")
     rows = tables[name]
-    for column, value in kind.items():
-        rows = rows[rows[column] == value]
+    rows = rows[(rows[list(kind)] == list(kind.values())).all(axis=1)]
     if not len(rows):
         raise InputError(f"{name}: no rows of {', '.join(f'{key} {value}' for key, value in kind.items())}; "
                          "choose another number of GPUs or other types")  # fmt: skip
