@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from drawings import check_text
 from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model, write_profile
 from refusals import refuses
 
@@ -21,6 +22,15 @@ def imported(tmp_path):
 
 def points(profile, section):
     return {tuple(row[:-1]): row[-1] for row in profile["sections"][section]["points"]}
+
+
+def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
+    dense = [[name, n, us * n] for name, us in {**DENSE, "qk_norm": 0.125, "moe": 9.0}.items() for n in (1, 8, 24)]
+    write_csv(write_llmservingsim(tmp_path) / "dense.csv", "layer,tokens,time_us", dense)
+    model, gpu = str(write_model(tmp_path)), str(write_gpu(tmp_path))
+    out = tmp_path / "p.json"
+    import_profile([str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu])
+    check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
 
 
 def test_layer_time_is_the_sum_of_its_kernels(imported):

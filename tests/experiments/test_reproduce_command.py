@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from drawings import check_text
 from tiny_run import without_id
 
 from testbed.api import bracket, sustained_rate
@@ -102,15 +103,21 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
 FIG12 = ("fig12", "opt-66b sharegpt", "vllm vs orca-max", "sustained_rate_ratio")
 
 
-@pytest.mark.parametrize("other", reproduction.alternatives(), ids=lambda other: other.name)
-def test_alternatives_name_judged_rows_and_valid_options(other):
-    assert other.row_keys()
-    assert bool(other.not_run) != bool(other.run or other.figure)
-    chat = ["trace=chat"] if "fig17" in other.rows else []
-    composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
-    if other.figure:
-        study = next(load(name) for name in available() if set(load(name).covers) & set(other.rows))
-        assert load(study.name, other.figure) != study
+def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
+    lines, studies = [], {name: load(name) for name in available()[:12]}
+    for other in reproduction.alternatives():
+        assert bool(other.not_run) != bool(other.run or other.figure)
+        chat = ["trace=chat"] if "fig17" in other.rows else []
+        composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
+        lines += [other.name, *(" | ".join(key) for key in other.row_keys())]
+        for name in studies if not other.not_run else ():
+            if set(studies[name].covers) & set(other.rows):
+                study = load(name, other.figure) if other.figure else studies[name]
+                assert (study != studies[name]) == bool(other.figure)
+                lines += [
+                    f"  {reproduction.under(task, other.run).label}" for task in study.only(other.row_keys()).tasks(1)
+                ]
+    check_text("\n".join([*lines, *map(str, reproduction.not_run())]), request)
 
 
 def test_only_the_curves_of_a_row_are_run():

@@ -1,18 +1,23 @@
 """Verdicts follow the tolerance of each published number."""
 
 import io
+import re
 from importlib import resources
 
 import pandas as pd
 import pytest
+from drawings import check_text
 from refusals import refuses
+from rich.console import Console
 
 from testbed.experiments.commands.reproduce import available
 from testbed.experiments.paper.scorecard import (
     JUDGED,
+    KEY,
     PARTS,
     SHOWN,
     as_before,
+    card_table,
     causes,
     counted,
     error,
@@ -20,6 +25,7 @@ from testbed.experiments.paper.scorecard import (
     limits,
     margin,
     reference,
+    remarks,
     scorecard,
     short,
     smallest_margin,
@@ -90,6 +96,28 @@ def test_only_rows_of_their_own_are_counted_and_the_list_before_is_kept():
     assert verdicts == {"all_waste": ["(pass)", "pass"], "kv_bytes_per_request": ["pass", "miss"]}
     assert counted(card) == "arithmetic (arithmetic only) 1 of 2; memory (memory and trace) 1 of 9"
     assert counted(card, "before") == "arithmetic (arithmetic only) 0 of 2; memory (memory and trace) 2 of 14"
+
+
+def made_up(row, factor):
+    """A finding that is what was published times the factor; of a claim in words with as much of a margin."""
+    numbers = [factor * float(text) for text in re.findall(r"[0-9.]+", row["published"])]
+    claim = row["check"] in ("order", "falling") or row["quantity"] == "best_block_sizes"
+    simulated = (
+        "as claimed" if claim else tuple(numbers) if len(numbers) > 1 else numbers[0] if numbers else 1.2 * factor
+    )
+    return Finding(*key_of(row), simulated, *([10 * (1.05 - factor)] if claim else []), note="made up")
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.08])
+def test_the_whole_scorecard_of_made_up_findings(factor, request):
+    rows = reference().query("figure != 'fig16b'").to_dict("records")
+    findings = [made_up(row, factor) for row in rows] + [Finding("fig2", "another setting", "vllm", "all_waste", 5.0)]
+    card = scorecard(findings, list(dict.fromkeys(reference()["figure"])))
+    printed = io.StringIO()
+    Console(file=printed, width=150).print(card_table(card))
+    shown = [*KEY, "simulated", "error", "margin", "verdict", "before", "note"]
+    texts = [card[shown].to_csv(index=False, float_format="%.4g"), printed.getvalue()]
+    check_text("\n".join([*texts, *remarks(card, ["sharegpt"], ["all"]), *remarks(card, (), ["fig2"])]), request)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a figure shows, as text, compared with what is kept; and tick labels that overlap or lie outside."""
+"""Texts compared with what is kept, also of what a figure shows; tick labels that overlap or lie outside."""
 
 from itertools import combinations
 from pathlib import Path
@@ -6,17 +6,24 @@ from pathlib import Path
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "drawings"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def check_drawing(figure, findings, request):
-    """The figure and its findings are those of tests/golden/drawings/TEST.txt; --update-golden writes the file."""
-    text = "\n".join([*described(figure), *(told(finding) for finding in findings), ""])
-    path = GOLDEN / f"{request.node.name.removeprefix('test_')}.txt"
+def check_text(text, request, folder="texts"):
+    """The text is that of tests/golden/FOLDER/TEST.txt; --update-golden writes the file."""
+    path = GOLDEN / folder / f"{request.node.name.removeprefix('test_')}.txt"
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
+
+
+def check_drawing(figure, findings, request, table=None):
+    """The figure, its findings and its table, without the names of runs, are those that are kept."""
+    lines = [*described(figure), *(told(finding) for finding in findings)]
+    if table is not None:
+        lines.append(table.drop(columns="run", errors="ignore").to_csv(index=False, float_format="%.6g"))
+    check_text("\n".join([*lines, ""]), request, "drawings")
 
 
 def saved_figures(monkeypatch):
