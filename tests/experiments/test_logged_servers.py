@@ -10,8 +10,10 @@ from drawings import check_text
 from refusals import refuses
 
 from testbed.cost.profile import read_profile
+from testbed.experiments.importers.known_shapes import gpu_named, model_named
 from testbed.experiments.validation.log_replay import LoggedMachine, replay, server_config
 from testbed.experiments.validation.logged_server import high_water, impossible_lengths, recurrence
+from testbed.experiments.validation.profile_fit import carried, errors, half_time, nearest
 from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")
@@ -86,6 +88,42 @@ def test_a_profile_to_scale_must_fit(testbed, tmp_path, profile):
     ):
         assert message in testbed.refused("fit-profile", log, *words, "--out", "mine.json")
         assert not (tmp_path / "mine.json").exists()
+
+
+def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
+    model = model_named("llama-3.1-8b")
+    here, there = (nearest(model, 1, gpu_named(name)) for name in ("h200", "a100-80gb"))
+    assert [one["model"]["name"] for one in (here, there)] == ["llama-3.1-8b"] * 2
+    assert [one["gpu"]["name"] for one in (here, there)] == ["h200", "a100-80gb"]
+    assert [one["fingerprint"]["source"] for one in (here, there)] == ["measured", "derived"]
+    assert there["fingerprint"]["device"] == "a100-80gb"
+    unknown = {**here, "gpu": None, "fingerprint": {**here["fingerprint"], "device": "Toy"}}
+    refuses(
+        "--from: there is no data sheet of Toy, so no profile can be derived for l4",
+        carried,
+        unknown,
+        None,
+        gpu_named("l4"),
+    )
+    assert carried(unknown, None, None)["gpu"] is None
+    assert carried({**here, "gpu": None}, None, None)["gpu"]["name"] == "h200"
+
+
+def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
+    rows = [(9, 3, float(i)) for i in range(22)]
+    log = VllmLog(write_log(tmp_path / "a.csv", rows))  # each ends two seconds after it came
+    assert half_time(log) == 11.5
+    real = log.times
+    late = Times(real.arrival_s, real.first_token_s + 1, real.finish_s + 2, real.output_len)
+    first, rest = errors(real, late, until_s=11.5), errors(real, late, after_s=11.5)
+    assert (
+        {row.metric: row.error_percent for row in first}
+        == {row.metric: row.error_percent for row in rest}
+        == {f"{kind}_{what}": 100.0 for kind in ("ttft_s", "tpot_s", "e2e_s") for what in ("mean", "p50", "p90", "p99")}
+    )
+    assert [row.real for row in first if row.metric.endswith("mean")] == [1, 0.5, 2]
+    few = VllmLog(write_log(tmp_path / "b.csv", rows[:15]))
+    refuses("7 of its requests end in its first half; give a second log to judge by", half_time, few)
 
 
 def test_recorded_blocks_are_taken(testbed, tmp_path, profile):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from drawings import check_drawing, check_text, overlapping_labels, told
+from drawings import GOLDEN, check_drawing, check_text, overlapping_labels, told
 from refusals import refuses
 
 from testbed.core.shapes import read_model
@@ -15,6 +15,7 @@ from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
 
 SESSIONS = (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),)
+FILES = (*SESSIONS, ("mooncake", str(GOLDEN / "mooncake.jsonl")))
 TWO = ("trace.num_sessions=2", "arrivals.at_once=2")  # sessions
 
 
@@ -38,8 +39,10 @@ def prefixes():
 
 
 def tiers():
-    sessions = [*load("tiers").traces["agent_sessions"], *TWO]
-    return small("tiers", traces={"mooncake": [], "agent_sessions": sessions}, dram_gib=[0, 64])
+    traces = load("tiers").traces
+    traces = {**traces, "agent_sessions": [*traces["agent_sessions"], *TWO], "none given": []}
+    pools = "server.kv_memory_gib={llama-3-8b: 2, llama-3-70b: 64}"
+    return small("tiers", pools, traces=traces, dram_gib=[0, 1])
 
 
 def groups():
@@ -60,6 +63,8 @@ STUDIES = {
     "fig19": lambda: small("fig19", "arrivals.duration_s=15", "server.kv_memory_gib={opt-13b:2}",
                            block_sizes=(8, 16, 128)),
     "mooncake": prefixes,
+    "mooncake of a file": lambda: replace(load("mooncake"), traces={
+        name: {**trace, "replay_blocks": [10, 40]} for name, trace in load("mooncake").traces.items()}),
     "transfer_sizes": lambda: small("transfer_sizes", block_sizes=[16, 64]),
     "hit_units": lambda: small("hit_units", models=["nemotron-h-8b"], marked=[3784, 8073], step=2144),
     "groups": groups,
@@ -75,7 +80,7 @@ STUDIES = {
 @pytest.mark.parametrize("name", STUDIES)
 def test_study(name, tmp_path, request):
     study, path = STUDIES[name](), tmp_path / "table.csv"
-    rows = [row for task in study.tasks(1) for row in task.work(RunStore(tmp_path / "runs", SESSIONS))]
+    rows = [row for task in study.tasks(1) for row in task.work(RunStore(tmp_path / "runs", FILES))]
     pd.DataFrame(rows).to_csv(path, index=False)
     figure, table = study.draw(path), pd.read_csv(path)
     assert not overlapping_labels(figure)
