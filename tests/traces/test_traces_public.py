@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawings import check_text, numbers
 from refusals import refuses
 from trace_files import pairs, put
 
@@ -13,10 +14,13 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.traces.azure import AzureCsv
 from testbed.traces.burstgpt import BurstGptCsv
+from testbed.traces.chat import ChatFitted
+from testbed.traces.chat_histories import ChatHistories
 from testbed.traces.csv_lengths import PUBLISHED, CsvLengths, rows_sha256
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.ragpulse import RagPulseJsonl
 from testbed.traces.servegen import ServeGenFolder, Window, arrivals
+from testbed.traces.synthetic import Fitted
 from testbed.traces.wmt import WmtCsv
 
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
@@ -115,6 +119,25 @@ def test_servegen_gaps_have_the_mean_of_the_rate(pattern):
     times = arrivals(Window(100.0, 100_100.0, 0.5, pattern, 0.8), np.random.default_rng(1))
     assert len(times) == pytest.approx(50_000, rel=0.02)
     assert times.min() >= 100
+
+
+DRAWN = {
+    "sharegpt": lambda folder: Fitted("sharegpt").rows(12, 3),
+    "alpaca below 60": lambda folder: Fitted("alpaca", registered_prefix=9).rows(12, 3, 60),
+    "wmt": lambda folder: Fitted("wmt").rows(12, 3),
+    "chat": lambda folder: ChatFitted(answer_scale=0.5).rows(14, 1),
+    "histories": lambda folder: ChatHistories(max_prompt=99).rows(14, 2),
+    "servegen": lambda folder: ServeGenFolder(servegen_folder(folder), start_s=580, duration_s=632).rows(None, 1, 34),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawn_rows_are_those_that_are_kept(name, tmp_path, request):
+    rows = DRAWN[name](tmp_path)
+    columns = [rows.prompt_len, rows.output_len, rows.arrival_s, rows.prompt_ids, rows.session]
+    lines = zip(*(column for column in columns if column is not None), strict=True)
+    head = f"{name}: {rows.tokens_per_id} tokens an id, a prefix of {rows.registered_prefix}"
+    check_text("\n".join([head, *map(numbers, lines)]), request)
 
 
 def burst(text, **options):
