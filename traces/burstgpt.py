@@ -23,5 +23,5 @@ class BurstGptCsv(FileTrace):
         times = seconds(self.path, TIME, table[TIME])
         # A failed request may have no prompt; only the lengths of those that are kept must be sound.
         prompts = ["1" if not keep else text for keep, text in zip(kept.tolist(), table[PROMPT], strict=True)]
-        rows = Rows(lengths(self.path, PROMPT, prompts), np.maximum(answered, 1), times)
+        rows = Rows(lengths(self.path, PROMPT, prompts), answered.clip(1), times)
         return rows.take(np.flatnonzero(kept))

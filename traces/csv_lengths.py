@@ -32,13 +32,13 @@ class CsvLengths(FileTrace):
     path: str
     input_column: str = "input_tokens"
     output_column: str = "output_tokens"
-    arrival_column: str = DEFAULTS[0]
-    prompt_ids_column: str = DEFAULTS[1]
+    arrival_column: str = "arrival_s"
+    prompt_ids_column: str = "prompt_ids"
     tokens_per_id: int = 16
-    num_seqs_column: str = DEFAULTS[2]
-    beam_column: str = DEFAULTS[3]
-    session_column: str = DEFAULTS[4]
-    priority_column: str = DEFAULTS[5]
+    num_seqs_column: str = "n"
+    beam_column: str = "beam"
+    session_column: str = "session"
+    priority_column: str = "priority"
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
