@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from pathlib import Path
 
 import pytest
 from refusals import refuses
@@ -43,6 +44,7 @@ def test_missing_tokenizers_package_is_reported(tmp_path, monkeypatch):
     refuses("needs the package tokenizers", lambda: ShareGptJson(path, path).rows(None, 0))
 
 
+HEADER = "input_tokens,output_tokens\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
@@ -73,6 +75,18 @@ def test_mooncake_keeps_hashes_and_times(tmp_path, name):
     assert pairs(rows) == [(600, 5), (1024, 7)]
     assert rows.arrival_s.tolist() == [0.0, 2.5]
     assert (list(rows.prompt_ids), rows.tokens_per_id) == ([(0, 1), (0, 2)], 512)
+
+
+def test_numbers_and_paths_at_their_limits_are_read(tmp_path):
+    most = 2**31 - 1
+    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", moon(10**15, 512, most, [0]))).read()
+    assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([most], [1e12])
+    text = f"p,o,n,beam,priority,arrival_s\n{most},1,1,true,{-most},-5\n1,{most},{most},0,{most},1e300\n"
+    rows = CsvLengths(Path(put(tmp_path, "a.csv", text)), input_column="p", output_column="o").read()
+    assert pairs(rows) == [(most, 1), (1, most)]
+    assert (rows.num_seqs.tolist(), rows.beam.tolist()) == ([1, most], [True, False])
+    assert (rows.priority.tolist(), rows.arrival_s.tolist()) == ([-most, most], [-5, 1e300])
+    assert pairs(WmtCsv(Path(put(tmp_path, "w.csv", WMT)), registered_prefix=0).read()) == [(20, 30), (7, 8)]
 
 
 WMT = "year,src_tokens_llama,tgt_tokens_llama\n2014,5,6\n2016,20,30\n2016,7,8\n"
@@ -107,6 +121,19 @@ def share(path):
         (AzureCsv, "a,b\n1,2\n", "no column 'arrival_s'; needs TIMESTAMP, ContextTokens, GeneratedTokens as published"),
         (MooncakeJsonl, moon() + moon(input_length=0), "line 2: input_length=0: is not a whole number of tokens"),
         (MooncakeJsonl, moon() + moon(output_length="7"), "line 2: output_length='7'"),
+        (MooncakeJsonl, moon(output_length=2**31), "line 1: output_length=2147483648"),
+        (
+            MooncakeJsonl,
+            moon(timestamp=10**15 + 1),
+            "line 1: timestamp=1000000000000001: is not a time in milliseconds",
+        ),
+        (MooncakeJsonl, moon(timestamp=-1), "line 1: timestamp=-1: is not a time in milliseconds"),
+        (MooncakeJsonl, moon(timestamp=True), "line 1: timestamp=True"),
+        (MooncakeJsonl, moon(hash_ids=[1, True]), "hash_ids is not a list of whole numbers"),
+        (CsvLengths, f"{HEADER}2147483648,1\n", "line 2, column input_tokens: '2147483648' is not a whole number of"),
+        (CsvLengths, f"priority,{HEADER}-2147483648,1,1\n", "'-2147483648' is not a whole number .fix or remove"),
+        (CsvLengths, f"beam,{HEADER}2,1,1\n", "line 2, column beam: '2' is not 1, true, 0 or false"),
+        (CsvLengths, f"n,{HEADER}0,1,1\n", "line 2, column n: '0' is not a whole number of tokens, at least 1"),
         (MooncakeJsonl, moon() + moon(timestamp=None), "line 2: timestamp=None"),
         (MooncakeJsonl, moon() + moon(timestamp=float("nan")), "line 2: timestamp=nan"),
         (MooncakeJsonl, moon() + moon(hash_ids=[1]), "line 2: 1 hash_ids for 2 blocks of 512 tokens"),
@@ -117,7 +144,11 @@ def share(path):
         (MooncakeJsonl, moon() + '{"timestamp": ' + "9" * 5000, "line 2: JSON that cannot be read: Exceeds the limit"),
         (share, "[" * 100_000, "line 1: JSON that cannot be read: maximum recursion depth"),
         (MooncakeJsonl, "\n", "is empty"),
-        (lambda path: WmtCsv(path, 80, year=2017), WMT, "year=2017: is none of the file's years"),
+        (
+            lambda path: WmtCsv(path, 80, year=9),
+            "year,src_tokens_llama,tgt_tokens_llama\n" + "".join(f"{year},1,1\n" for year in range(2024, 2013, -1)),
+            r"years .2014, .*, 2022\)",
+        ),
         (lambda path: WmtCsv(path, 80, source_column="src"), WMT, "no column 'src'"),
         (lambda path: WmtCsv(path, -1), WMT, "prefix=-1"),
     ],
@@ -126,7 +157,6 @@ def test_bad_trace_files_are_refused_with_the_line(tmp_path, reader, content, cu
     assert "t.file" in refuses(culprit, lambda: reader(put(tmp_path, "t.file", content)).rows(None, 0))
 
 
-HEADER = "input_tokens,output_tokens\n"
 PACKED = gzip.compress((HEADER + "21,518\n" * 5000).encode())
 
 

@@ -32,13 +32,13 @@ BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 214,ChatGPT,185,215,400,API log
 233,GPT-4,586,0,586,Conversation log
 261,ChatGPT,37,1656,1693,Conversation log
-267,ChatGPT,54,503,557,API log
+267,ChatGPT,54,1,55,API log
 """
 
 
 def test_burstgpt_omits_failures_and_keeps_times(tmp_path):
     rows = BurstGptCsv(put(tmp_path, "b.csv", BURST)).rows(None, 0)
-    assert pairs(rows)[:3] == [(472, 18), (1087, 230), (417, 276)]
+    assert pairs(rows) == [(472, 18), (1087, 230), (417, 276), (1360, 647), (185, 215), (37, 1656), (54, 1)]
     assert rows.arrival_s.tolist() == [0, 40, 113, 180.5, 209, 256, 262]
 
 
@@ -69,13 +69,9 @@ def test_ragpulse_shares_ids_of_equal_parts_in_equal_positions(tmp_path):
         rag_request(32, 48, passages_ids=[2], sys_prompt=[1]),
     ).rows(None, 0)
     assert rows.arrival_s.tolist() == [0, 3, 4, 5]
-    first, second, third, fourth = rows.prompt_ids
-    assert [len(ids) for ids in rows.prompt_ids] == [5, 5, 4, 3]
-    assert first[:4] == second[:4]
-    assert first[4] != second[4]  # what no part says is the row's own
-    assert (third[0], third[1]) == (first[0], third[1])
-    assert third[1] != first[1]
-    assert fourth == first[:3]
+    # What no part says is the row's own; parts in another order, or further on, are others.
+    assert list(rows.prompt_ids) == [(0, 1, 2, 3, 4), (0, 1, 2, 3, 5), (0, 6, 7, 8), (0, 1, 2)]
+    assert (rows.tokens_per_id, pairs(rows)) == (16, [(76, 9), (80, 9), (60, 9), (48, 9)])
 
 
 def test_ragpulse_takes_ids_of_any_size(tmp_path):
@@ -98,6 +94,22 @@ def servegen_folder(tmp_path, trace=TRACE, dataset=DATASET):
     put(tmp_path, "chunk-3-trace.csv", trace)
     put(tmp_path, "chunk-3-dataset.json", json.dumps(dataset))
     return str(tmp_path)
+
+
+def test_servegen_takes_what_is_at_its_limits_and_the_last_window_is_as_long_as_the_one_before(tmp_path):
+    lengths = {"input_tokens": {"2147483647": 1.0}, "output_tokens": {"0": 0.0, "7": 3.0}}
+    for shape in (0.01, 1e4):
+        trace = f"0,100000,1,Gamma,{shape},1\n0.01,100000,1,Weibull,1e4,1\n0.02,0,0,,0,0\n"
+        rows = ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths}), duration_s=0.03).rows(None, 0)
+        assert set(pairs(rows)) == {(2**31 - 1, 7)}
+        assert (rows.arrival_s < 0.03).all()
+    for trace, last_s in (("0,9,1,Gamma,1,1\n50,9,1,Gamma,1,1\n", 100), ("0,9,1,Gamma,1,1\n", 600)):
+        times = ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths})).rows(None, 0).arrival_s
+        assert last_s - 2 < times[-1] < last_s
+    for trace in ("0,100001,1,Gamma,1,1\n", "0,1,1,Gamma,10001,1\n", "2e15,1,1,Gamma,1,1\n", "-1,1,1,Gamma,1,1\n"):
+        refuses("line 1: Gamma gaps from", ServeGenFolder(servegen_folder(tmp_path, trace)).rows, None, 0)
+    latest = ServeGenFolder(servegen_folder(tmp_path, "1e15,1,1,Gamma,1,1\n"))
+    refuses("no client sends from 0 s to 3600 s", latest.rows, None, 0)
 
 
 def test_servegen_draws_rate_and_lengths_per_window(tmp_path):
@@ -177,7 +189,10 @@ NEGATIVE = {"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}
         (servegen(trace="0,1,1,Gamma,1e-300,1\n"), "Gamma gaps from 0 s on, of rate 1 and shape 1e-300"),
         (servegen(trace="nan,1,1,Gamma,1,1\n"), "Gamma gaps from nan s on"),
         (servegen(trace="600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n"), "do not follow each other in time"),
+        (servegen(dataset={"0": {"input_tokens": "{2147483648: 1}", "output_tokens": "{1: 1}"}}), "lengths from 0 to"),
+        (servegen(dataset={"0": {"input_tokens": "{1: 0.0}", "output_tokens": "{1: 1}"}}), "shares must be finite"),
         (ServeGenFolder, "no file chunk"),
+        (lambda folder: ServeGenFolder(str(folder), duration_s=0), "duration_s=0: must be at least 0, and above 0"),
         (lambda folder: ServeGenFolder(str(folder), start_s=-1), "start_s=-1"),
     ],
 )
