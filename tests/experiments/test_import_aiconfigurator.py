@@ -114,6 +114,8 @@ def test_more_kv_heads_are_read_as_a_larger_batch(folder):
     points = {tuple(point[:2]): point[2] for point in decode_points(few, 4, 4, [])}
     measured = few.set_index(["batch_size", "step"])["latency"]
     assert points == {(1, 16): 1000 * measured[4, 15], (1, 1024): 1000 * measured[4, 1023]}
+    older = table(folder, "generation_attention").drop(columns="window_size")  # of full attention only
+    assert [len(typed_rows(older, "fp8", window)) for window in (0, 128)] == [64, 0]
 
 
 BARE = Choices(overhead_s=0.0, overhead_per_request_s=0.0, cuda_graph_sizes=())

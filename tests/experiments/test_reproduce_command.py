@@ -1,12 +1,14 @@
 """`testbed reproduce`: tables, figures, scorecard, alternatives to choices, and how sustained rates are found."""
 
 import json
+import os
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 from drawings import check_text
+from refusals import refuses
 from tiny_run import without_id
 
 from testbed.api import bracket, sustained_rate
@@ -15,9 +17,10 @@ from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
 from testbed.experiments.paper.studies.curves import interval
-from testbed.experiments.paper.studies.study import Finding
+from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
+from testbed.experiments.runs.whole_files import PLACE
 
 
 @pytest.fixture
@@ -137,6 +140,16 @@ def test_every_recovery_alternative_has_a_cost(tmp_path):
         study.block_sizes = [16]
         (task,) = study.tasks(1)
         assert reproduction.under(task, other.run).work(RunStore(tmp_path))
+
+
+def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
+    (left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp").mkdir()  # as a worker that was stopped leaves it
+    tasks, done = [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])], []
+    tables = perform([tasks, [], tasks[:1]], RunStore(tmp_path), 2, lambda number, table: done.append(number))
+    assert [table.to_dict("list") for table in tables] == [{"a": [1, 2, 3]}, {}, {"a": [1, 2]}]
+    assert (sorted(done), left.exists()) == ([0, 2], False)
+    wrong = [[Task("three", lambda store: [1 / 0])]]
+    refuses("three: ZeroDivisionError: division by zero", perform, wrong, RunStore(tmp_path), 1)
 
 
 def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
