@@ -121,10 +121,11 @@ class ConversationModel:
         groups = self.group(num_turns)
         prompt = self.first_prompt.lookup(rng.random(num), groups)
         output = self.first_output.lookup(rng.random(num), groups)
-        going = np.arange(num)
-        for turn in range(int(num_turns.max(initial=0))):
+        going, turn = np.arange(num), 0
+        while len(going):
             prompts[starts[going] + turn], outputs[starts[going] + turn] = prompt, output
-            stay = num_turns[going] > turn + 1
+            turn += 1
+            stay = num_turns[going] > turn
             going, prompt, output = going[stay], prompt[stay], output[stay]
             prompt, output = self._next(groups[going], prompt, output, rng)
         return starts, prompts, outputs

@@ -25,7 +25,7 @@ def points(profile, section):
 
 
 def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
-    dense = [[name, n, us * n] for name, us in {**DENSE, "qk_norm": 0.125, "moe": 9.0}.items() for n in (1, 8, 24)]
+    dense = [[name, n, us * n] for name, us in {**DENSE, "qk_norm": 0.125, "moe": 0.0}.items() for n in (1, 8, 24)]
     write_csv(write_llmservingsim(tmp_path) / "dense.csv", "layer,tokens,time_us", dense)
     model, gpu = str(write_model(tmp_path)), str(write_gpu(tmp_path))
     out = tmp_path / "p.json"

@@ -148,7 +148,7 @@ def test_both_clients_say_the_same(tmp_path, whole):
 
 
 def test_lengths_that_were_tokenized_again_are_the_streams(tmp_path):
-    log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0]}))
+    log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0], "errors": None}))
     assert log.read().output_len.tolist() == [1, 3]
     assert "output_lens were tokenized again: 2 tokens on average" in log.remarks[0]
 

@@ -81,7 +81,7 @@ def test_numbers_and_paths_at_their_limits_are_read(tmp_path):
     most = 2**31 - 1
     rows = MooncakeJsonl(put(tmp_path, "m.jsonl", moon(10**15, 512, most, [0]))).read()
     assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([most], [1e12])
-    text = f"p,o,n,beam,priority,arrival_s\n{most},1,1,true,{-most},-5\n1,{most},{most},0,{most},1e300\n"
+    text = f"p,o,n,beam,priority,arrival_s\n{most},1,1,1,{-most},-5\n1,{most},{most},0,{most},1e300\n"
     rows = CsvLengths(Path(put(tmp_path, "a.csv", text)), input_column="p", output_column="o").read()
     assert pairs(rows) == [(most, 1), (1, most)]
     assert (rows.num_seqs.tolist(), rows.beam.tolist()) == ([1, most], [True, False])
@@ -116,6 +116,7 @@ def share(path):
         (share, '[{"conversations": []}]', "no conversation has a human message"),
         (share, '[{"conversations": [', "not valid JSON, or truncated"),
         (AzureCsv, AZURE + "yesterday,1,2\n", "line 2, column TIMESTAMP: 'yesterday' is not a time such as 2023"),
+        (AzureCsv, AZURE + "2023-11-16 18:15:4x.68,1,2\n", "line 2, column TIMESTAMP: '2023-11-16 18:15:4x.68' is not"),
         (AzureCsv, AZURE + "2023-11-16 18:15:46,1,0\n", "line 2, column GeneratedTokens: '0'"),
         (AzureCsv, "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,1\n", "no column 'GeneratedTokens'"),
         (AzureCsv, "a,b\n1,2\n", "no column 'arrival_s'; needs TIMESTAMP, ContextTokens, GeneratedTokens as published"),

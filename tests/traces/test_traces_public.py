@@ -171,7 +171,8 @@ NEGATIVE = {"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}
 @pytest.mark.parametrize(
     ("make", "culprit"),
     [
-        (burst(BURST.replace("1087", "x")), "line 3, column Request tokens: 'x'"),
+        (burst(BURST.replace("1087", "x")), "b.csv, line 3, column Request tokens: 'x'"),
+        (burst(BURST.replace("\n45", "\nsoon")), "b.csv, line 3, column Timestamp: 'soon'"),
         (burst(BURST.replace(",230,", ",-230,")), "line 3, column Response tokens: '-230'"),
         (burst(BURST.replace("Response tokens", "Answer")), "no column 'Response tokens'"),
         (burst("Timestamp,Request tokens,Response tokens\n1,0,0\n"), "no request was answered"),
