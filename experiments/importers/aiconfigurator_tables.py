@@ -123,7 +123,7 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
     return points
 
 
-def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool = False) -> Points:
+def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool) -> Points:
     """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length that were measured, or
     every number of them. Where these heads were not measured, time goes by query heads at about as many queries
     each."""

@@ -10,8 +10,8 @@ from drawings import check_drawing, overlapping_labels
 from matplotlib.colors import to_rgb
 from refusals import refuses
 
-from testbed.experiments.commands.reproduce import plot
-from testbed.experiments.paper.figures import bars
+from testbed.experiments.commands.reproduce import available, plot
+from testbed.experiments.paper.figures import bars, beyond, curves
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import sizes
@@ -103,6 +103,12 @@ def test_the_tiers_figure_has_a_row_for_each_trace_and_a_curve_for_each_system(d
         for gib in (0, 64, 256)
     ]  # fmt: skip
     check_drawing(drawn("tiers", rows), (), request)
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_figure_has_a_drawing(name):
+    module, _, function = load(name).drawing.rpartition(".")
+    assert callable(getattr({one.__name__: one for one in (bars, beyond, curves)}[module], function))
 
 
 def luminance(color):

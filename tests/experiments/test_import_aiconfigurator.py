@@ -13,6 +13,7 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices, dump
 from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.importers import older_llmservingsim
 from testbed.experiments.importers.aiconfigurator_tables import Gemms, checked_rows, decode_points, typed_rows
 from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device
 from testbed.experiments.runs.choice_names import files_of
@@ -137,6 +138,9 @@ def test_shares_of_unequal_lengths_are_taken_where_the_profile_enables_them(tmp_
     (tmp_path / "meta.yaml").write_text(META.replace("skew_fit: {", "skew_fit: {enabled: false, "))
     assert "unequal_lengths" not in imported(tmp_path, degree=1)["sections"]
     assert "skew_fit.csv is left out, as meta.yaml does not enable it" in capsys.readouterr().out
+    (tmp_path / "meta.yaml").write_text("gpu: Toy GPU\nskew_fit: {enabled: true}\n")
+    assert imported(tmp_path, degree=1)["sections"]["unequal_lengths"]["default"] == 0.0
+    assert "any other has 0, as meta.yaml has no alpha_default for tp1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -164,6 +168,8 @@ def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, cap
     assert points[0] == [2, 1, 5.00001]  # over the data sheet's links of 100 GB/s
     for words in (["--link", "16"], ["--all-reduce-us", "5"], ["--nccl", "folder"]):
         refuses("the profile is of one GPU, which reduces nothing", imported, tmp_path, *words, degree=1)
+    (tmp_path / "config.json").write_text('{"link_bw": 16}')
+    assert imported(tmp_path)["sections"]["all_reduce"]["points"][0] == [2, 1, pytest.approx(6.2e-5, abs=1e-6)]
     for value in ("-1", '"fast"', "0"):
         (tmp_path / "config.json").write_text(f'{{"link_bw": {value}}}')
         refuses(r"config\.json: link_bw is .*, not a number above 0", imported, tmp_path)
@@ -200,4 +206,5 @@ def test_the_older_profiler_is_read(tmp_path, request):
     assert sections["prefill_attention"]["points"] == [[1, 32, 0, 4.0], [1, 32, 32, 6.0]]
     assert sections["decode_attention"]["points"] == [[4, 1024, 50.0]]  # all contexts together
     assert profile["fingerprint"].pop("folder").endswith(f"{tmp_path.name}/tp1")
+    assert profile["fingerprint"]["source"] == f"imported from {older_llmservingsim.NAME}"
     check_text(dump(profile), request)

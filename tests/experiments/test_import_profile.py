@@ -13,6 +13,8 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import PROFILES, ProfileCost, read_profile
 from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.importers import llmservingsim
+from testbed.experiments.importers.imported import source
 
 
 @pytest.fixture
@@ -26,7 +28,14 @@ def points(profile, section):
 
 def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
     dense = [[name, n, us * n] for name, us in {**DENSE, "qk_norm": 0.125, "moe": 0.0}.items() for n in (1, 8, 24)]
-    write_csv(write_llmservingsim(tmp_path) / "dense.csv", "layer,tokens,time_us", dense)
+    here = write_llmservingsim(tmp_path)
+    write_csv(here / "dense.csv", "layer,tokens,time_us", dense)
+    rows = [[name, n, 7.0 * n] for name in ("lm_head", "sampler") for n in (1, 17, 33)]
+    write_csv(here / "per_sequence.csv", "layer,sequences,time_us", rows)
+    skew = [[16, f"n<={n}", f"sr{skew}", longest, "kp=0", share, 4] for n, skew, longest, share in (
+        (8, "<=40%", "kvB<=16k", 1.0), (4, ">70%", "kvB>16k", 1.5), (8, "<=70%", "kvB<=16k", 0.0))]  # fmt: skip
+    write_csv(here / "skew_fit.csv", "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples", skew)
+    assert f"up to {llmservingsim.GRAPHS[-1]} (" in source(llmservingsim.NAME)["notes"][1]
     model, gpu = str(write_model(tmp_path)), str(write_gpu(tmp_path))
     out = tmp_path / "p.json"
     import_profile([str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu])
