@@ -84,34 +84,6 @@ def test_session_ends_before_its_first_long_request(read):
     refuses("trace.num_sessions=0: must be at least 1", read, TWO, num_sessions=0)
 
 
-@pytest.mark.parametrize(
-    ("lines", "culprit"),
-    [
-        (["{"], "line 1: not valid JSON"),
-        (["[]"], "line 1: is not a JSON object"),
-        (["{}"], "line 1: is not a session"),
-        ([], "is empty"),
-        ([session(request(0, 8, [1]))], "request 1: 1 hash_ids for 2 full blocks of 4 tokens"),
-        ([session(request(0, 0, []))], "request 1: in=0"),
-        ([session(request(0, 8, [1, "2"]))], "hash_ids is not a list of whole numbers"),
-        ([session(request(0, 8, [1, 2**31]))], "hash_ids is not a list of whole numbers"),
-        ([session(request(0, 8, [-1, 2]))], "hash_ids is not a list of whole numbers"),
-        ([session(request(0, 8, None))], "hash_ids is not a list of whole numbers"),
-        ([session(request(0, 8, [1, 2], out=-1))], "request 1: out=-1: is not a whole number of tokens, at least 0"),
-        ([session(request(0, 8, [1, 2], api="1"))], "request 1: api_time='1': is not a time in seconds"),
-        ([session(request(0, 8, [1, 2]), 7)], "request 2: is not a JSON object"),
-        ([session(sub_agent(None, 1, []))], "request 1: t=None: is not a time in seconds"),
-        ([session(request(0, 8, [1, 2], think=-1))], "think_time=-1"),
-        ([session({"type": "subagent", "t": 1})], "a sub-agent needs duration_ms"),
-        ([session(sub_agent(1, 1, [request("x", 4, [1])]))], "of its sub-agent, t='x'"),
-        ([TWO[0], {**TWO[1], "block_size": 8}], "all sessions must have the same"),
-        ([session(request(0, 8, [1, 2]), block_size=0)], "block_size=0"),
-    ],
-)
-def test_bad_session_lines_are_refused(read, lines, culprit):
-    refuses(culprit.replace("[", r"\["), read, lines)
-
-
 def test_short_max_len_and_open_loop_are_refused(read, tmp_path):
     refuses(r"raise workload\.max_len", read, TWO, max_len=5)
     refuses("arrivals=sessions", lambda: AgentSessions(str(tmp_path / "sessions.jsonl")).rows(3, 0))
@@ -151,23 +123,6 @@ def test_lengths_that_were_tokenized_again_are_the_streams(tmp_path):
     log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0], "errors": None}))
     assert log.read().output_len.tolist() == [1, 3]
     assert "output_lens were tokenized again: 2 tokens on average" in log.remarks[0]
-
-
-@pytest.mark.parametrize(
-    ("whole", "message"),
-    [
-        ([], "neither GuideLLM's benchmarks.json nor"),
-        ({"mean_ttft_ms": 3}, "run vllm bench serve with --save-result --save-detailed"),
-        ({**VLLM, "start_times": None}, "no start_times; run a newer"),
-        ({**VLLM, "ttfts": [0.5]}, "not of the same length"),
-        ({**VLLM, "ttfts": [-1.0, 0.5, 0.0]}, "request 1: its times are not in order"),
-        ({**VLLM, "errors": ["x", "x", "x"]}, "no request was served"),
-        ({"benchmarks": [{}, {}]}, "contains 2 benchmarks .give a file of one"),
-        ({"benchmarks": [{"requests": {"successful": [{"prompt_tokens": 7}]}}]}, "request 1: output=None"),
-    ],
-)
-def test_what_is_wrong_is_named(tmp_path, whole, message):
-    refuses(message, lambda: VllmLog(write(tmp_path, whole)).read())
 
 
 def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):

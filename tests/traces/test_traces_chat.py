@@ -127,11 +127,3 @@ def test_fitted_conversations_match_turn_lengths_of_the_file():
 )
 def test_bad_chat_settings_are_refused(csv_file, ask, culprit):
     refuses(culprit, ask, csv_file)
-
-
-@pytest.mark.parametrize(
-    ("line", "culprit"),
-    [("3,0,0,5\n", "line 7, column history_plus_prompt_tokens: '0'"), ("3,0,5,-1\n", "line 7, column output_tokens")],
-)
-def test_bad_chat_line_is_refused(tmp_path, line, culprit):
-    refuses(culprit, lambda: ChatCsv(put(tmp_path, "chat.csv", CSV + line)).rows(5, 0))

@@ -152,55 +152,6 @@ def test_drawn_rows_are_those_that_are_kept(name, tmp_path, request):
     check_text("\n".join([head, *map(numbers, lines)]), request)
 
 
-def burst(text, **options):
-    return lambda folder: BurstGptCsv(put(folder, "b.csv", text), **options)
-
-
-def ragpulse(line):
-    return lambda folder: rag(folder, line)
-
-
-def servegen(**change):
-    return lambda folder: ServeGenFolder(servegen_folder(folder, **change))
-
-
-INFINITE = {"0": {"input_tokens": "{1: 1e999}", "output_tokens": "{1: 1}"}}
-NEGATIVE = {"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}
-
-
-@pytest.mark.parametrize(
-    ("make", "culprit"),
-    [
-        (burst(BURST.replace("1087", "x")), "b.csv, line 3, column Request tokens: 'x'"),
-        (burst(BURST.replace("\n45", "\nsoon")), "b.csv, line 3, column Timestamp: 'soon'"),
-        (burst(BURST.replace(",230,", ",-230,")), "line 3, column Response tokens: '-230'"),
-        (burst(BURST.replace("Response tokens", "Answer")), "no column 'Response tokens'"),
-        (burst("Timestamp,Request tokens,Response tokens\n1,0,0\n"), "no request was answered"),
-        (ragpulse(rag_request(1, 10, sys_prompt=[7])), "line 1: hash id 7 is in none"),
-        (ragpulse(rag_request("x", 10)), "timestamp='x'"),
-        (ragpulse(rag_request(1, 0)), "input_length=0"),
-        (ragpulse({**rag_request(1, 2), "hash_ids": []}), "hash_ids is not an object"),
-        (servegen(trace="0,1\n"), "chunk-3-trace.csv, line 1: needs start, rate"),
-        (servegen(trace="0,1,1,Pareto,1,1\n"), "Pareto gaps"),
-        (servegen(trace="0,0,0,,0,0\n"), "no client sends from 0 s to 3600 s"),
-        (servegen(dataset={"0": {"input_tokens": "{}"}}), "not ServeGen's form"),
-        (servegen(dataset=[]), "not ServeGen's form"),
-        (servegen(dataset=NEGATIVE), "shares must be finite and at least 0"),
-        (servegen(dataset=INFINITE), "shares must be finite and at least 0"),
-        (servegen(trace="0,1,1,Gamma,1e-300,1\n"), "Gamma gaps from 0 s on, of rate 1 and shape 1e-300"),
-        (servegen(trace="nan,1,1,Gamma,1,1\n"), "Gamma gaps from nan s on"),
-        (servegen(trace="600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n"), "do not follow each other in time"),
-        (servegen(dataset={"0": {"input_tokens": "{2147483648: 1}", "output_tokens": "{1: 1}"}}), "lengths from 0 to"),
-        (servegen(dataset={"0": {"input_tokens": "{1: 0.0}", "output_tokens": "{1: 1}"}}), "shares must be finite"),
-        (ServeGenFolder, "no file chunk"),
-        (lambda folder: ServeGenFolder(str(folder), duration_s=0), "duration_s=0: must be at least 0, and above 0"),
-        (lambda folder: ServeGenFolder(str(folder), start_s=-1), "start_s=-1"),
-    ],
-)
-def test_bad_public_trace_files_are_refused(tmp_path, make, culprit):
-    refuses(culprit, lambda: make(tmp_path).rows(None, 0))
-
-
 def test_servegen_requires_replayed_arrivals(tmp_path):
     refuses("arrivals=replay", lambda: ServeGenFolder(str(tmp_path)).rows(3, 0))
 
