@@ -99,7 +99,7 @@ class Fit:
             if np.abs(now).max() < TOLERANCE:
                 return x
             jacobian = self.slopes(x, now) if jacobian is None else jacobian
-            step = np.maximum(x + np.clip(np.linalg.solve(jacobian, -now), -1, 1), 0) - x
+            step = (x + np.linalg.solve(jacobian, -now).clip(-1, 1)).clip(0) - x
             x, after = x + step, self.error(x + step)
             jacobian += np.outer(after - now - jacobian @ step, step) / (step @ step)
             now = after

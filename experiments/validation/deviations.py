@@ -46,8 +46,7 @@ def metrics(times: Times) -> dict[str, float]:
         if len(values):
             found[f"{kind}_mean"] = float(values.mean())
             found |= {f"{kind}_p{p}": float(np.percentile(values, p)) for p in CENTILES}
-    busy_s = float(times.finish_s.max() - times.arrival_s.min())
-    return {**found, "tokens_per_s": float(times.output_len.sum()) / busy_s}
+    return {**found, "tokens_per_s": float(times.output_len.sum() / times.finish_s.max())}
 
 
 def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:

@@ -171,7 +171,7 @@ def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
 def draw(sides: Sides, path: Path) -> None:
     """A column of panels for each series that has all loads; means over the seeds, and their range."""
     figure = Figure(figsize=(14, 12), layout="constrained")
-    axes = figure.subplots(len(ROWS), len(SERIES), squeeze=False)
+    axes = figure.subplots(len(ROWS), len(SERIES))
     for column, series in zip(axes.T, SERIES, strict=True):
         column[0].set_title(series.about)
         column[-1].set_xlabel("load, times the sustainable one")

@@ -31,7 +31,7 @@ Correlations = dict[tuple[str, str], float]
 # The times that can be fitted: those of iterations, and what a profile's cost calls them; and those of the front end.
 KEYS = {"iteration": "overhead_s", "request": "overhead_per_request_s", "token": "overhead_per_token_s"}
 FRONT = ("before_first", "after_last")
-TPOT, BOTH = slice(1, 2), slice(2)  # of TTFT and TPOT
+TPOT, BOTH = slice(1, None), slice(None)  # of TTFT and TPOT
 UNIT_S = {"iteration": 1e-3, "request": 1e-4, "token": 1e-5, "before_first": 1e-2, "after_last": 1e-2}
 LEAST_SLOWNESS = 0.05
 ALIKE = 0.9  # correlation beyond which two times cannot be separated
@@ -59,7 +59,7 @@ def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix, num_tim
     waited = 0
     for _ in range(MAX_ROUNDS):
         aim, rest = _least(here, scale, num_times), here.values[num_times:]
-        aim[num_times:] = np.clip(aim[num_times:], rest / FARTHEST, rest * FARTHEST)
+        aim[num_times:] = aim[num_times:].clip(rest / FARTHEST, rest * FARTHEST)
         tried = [at(here.values + share * (aim - here.values)) for share in SHARES]
         found = min(tried, key=lambda point: point.error)
         here = found if found.error < here.error else tried[0]
@@ -127,8 +127,8 @@ class Problem:
 
     def named(self, values: Matrix) -> tuple[dict[str, float], list[float]]:
         """Times in seconds by name, none below zero; the slowness of each log."""
-        times = dict(zip(self.names, np.maximum(values, 0.0).tolist(), strict=False))
-        slowness = np.maximum(values[len(self.names) :], LEAST_SLOWNESS)
+        times = dict(zip(self.names, values.clip(0.0).tolist(), strict=False))
+        slowness = values[len(self.names) :].clip(LEAST_SLOWNESS)
         return times, slowness.tolist() if self.scales else [float(1 / slowness.prod()), *slowness.tolist()]
 
     def progress(self) -> str:

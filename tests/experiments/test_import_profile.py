@@ -50,31 +50,11 @@ def test_layer_time_is_the_sum_of_its_kernels(imported):
     assert points(profile, "output_head") == {(1,): 10.0, (64,): 10.0}
 
 
-def test_batches_are_padded_to_graph_sizes_like_vllm(imported, tmp_path):
-    profile = read_profile(imported)
-    assert profile["cuda_graph_sizes"][:5] == [1, 2, 4, 8, 16]
-    assert profile["cuda_graph_sizes"][-2:] == [496, 512]
-    assert "between" not in profile["sections"]["linear"]
-    here = tmp_path / "tp1"
-    dense = [[name, tokens, us * (1 + tokens // 17)] for name, us in DENSE.items() for tokens in (1, 16, 32)]
-    write_csv(here / "dense.csv", "layer,tokens,time_us", dense)
-    out = tmp_path / "fine.json"
-    import_profile([str(here), "--out", str(out), "--model", str(tmp_path / "toy.json")])
-    assert read_profile(out)["sections"]["linear"]["between"] == "next"
-
-
 def test_decode_context_includes_the_new_token(imported):
     profile = read_profile(imported)
     assert points(profile, "decode_attention")[8, 8 * 16] == 2 + 8 * 15 / 128
     assert points(profile, "mixed_attention")[128, 256, 8, 256] == 2 + 2 + 1 + 8 * 255 / 128
     assert (0, 0, 8, 16) not in points(profile, "mixed_attention")
-
-
-def test_bins_of_two_lengths_become_bins_of_the_mean(imported):
-    section = read_profile(imported)["sections"]["unequal_lengths"]
-    # 40% of lengths four times the others: the mean is (1 + 3 x 0.4) / 4 of the longest; -1.5 is noise.
-    assert section["points"] == [[0, 0, 8, 55, 1024, 0.3], [0, 0, 8, 100, 1024, 0.0]]
-    assert section["default"] == 0.05
 
 
 def test_iteration_time_is_the_sum_of_its_sections(imported):

@@ -20,14 +20,12 @@ from testbed.experiments.paper.scorecard import (
     card_table,
     causes,
     counted,
-    error,
     key_of,
     limits,
     margin,
     reference,
     remarks,
     scorecard,
-    short,
     smallest_margin,
 )
 from testbed.experiments.paper.studies import block_sizes, study
@@ -53,24 +51,11 @@ def test_limits_follow_check_and_tolerance(check, published, tolerance, expected
     assert limits(check, published, tolerance) == pytest.approx(expected)
 
 
-def test_error_has_the_unit_of_the_tolerance():
-    assert error("20.4", 20.0, "1 point") == "-0.40 points"
-    assert error("200", 210, "5%") == "+5.0%"
-    assert error("1.7-2.7", 2.0, "none") == ""
-
-
 def test_rows_not_simulated_are_listed_as_missed():
     card = scorecard([], ["fig13a"])
     assert list(card["verdict"]) == ["miss", "miss", "miss", "", "(miss)", "(miss)"]
     assert list(card["before"]) == ["miss", "miss", "miss", "", "", ""]
     assert list(card["note"][:4]) == ["not simulated"] * 3 + [""]
-
-
-def test_calibrate_rows_and_unpublished_settings_have_no_verdict():
-    vllm = Finding("fig13a", "opt-13b sharegpt 2 req/s", "vllm", "mean_batched_requests", 30.0)
-    card = scorecard([vllm, vllm._replace(setting="opt-13b sharegpt 1.5 req/s")], ["fig13a"])
-    assert [card.iloc[place]["verdict"] for place in (3, -1)] == ["", ""]
-    assert card.iloc[-1]["published"] == ""
 
 
 def test_every_shown_row_has_a_check_and_a_part_now_and_before():
@@ -168,10 +153,6 @@ def test_best_block_sizes_must_be_near_the_optimum(latencies, is_sustained):
     claim = {"setting": "s", "quantity": "q", "sizes": [16, 32], "worse_from": 64}
     found = best_sizes("fig18b", claim, pd.Series(latencies, index=SIZES))
     assert (found.margin >= 0) == is_sustained
-
-
-def test_cells_have_four_digits_or_are_whole():
-    assert [short(one) for one in (999.64, 1000.0, 0.12345, "1 / 2")] == ["999.6", "1,000", "0.1235", "1 / 2"]
 
 
 KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")

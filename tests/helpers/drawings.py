@@ -60,10 +60,15 @@ def described(figure):
             yield from (f"  {looks(cell.get_text())} {cell.get_height():.4g} {cell.get_linewidth()}"
                         for cell in table.get_celld().values())  # fmt: skip
         yield from (f"  points {numbers(one.get_offsets().ravel())}" for one in axes.collections)
-    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
-        where = f"{legend._outside_loc or legend._loc} {legend._ncols} {legend.handlelength} {legend.columnspacing}"
-        handles = [handle.get_linestyle() for handle in legend.get_lines()]
-        yield f"legend {legend.get_title().get_text()!r} {[*map(looks, legend.get_texts())]} {handles} {where}"
+        yield from map(legend_looks, filter(None, [axes.get_legend()]))
+    yield from map(legend_looks, figure.legends)
+
+
+def legend_looks(legend):
+    """Its texts, lines and place."""
+    where = f"{legend._outside_loc or legend._loc} {legend._ncols} {legend.handlelength} {legend.columnspacing}"
+    handles = [handle.get_linestyle() for handle in legend.get_lines()]
+    return f"  legend {legend.get_title().get_text()!r} {[*map(looks, legend.get_texts())]} {handles} {where}"
 
 
 def looks(text):

@@ -97,12 +97,6 @@ def test_longer_fitted_run_starts_with_the_shorter_one(max_len):
     assert pairs(trace.rows(500, 1, max_len)) == pairs(trace.rows(900, 1, max_len))[:500]
 
 
-def test_registered_prefix_is_part_of_the_prompt():
-    plain, prefixed = Fitted("alpaca").rows(100, 0), Fitted("alpaca", registered_prefix=341).rows(100, 0)
-    assert (prefixed.prompt_len == plain.prompt_len + 341).all()
-    assert (plain.registered_prefix, prefixed.registered_prefix) == (0, 341)
-
-
 @pytest.mark.parametrize(
     ("ask", "culprit"),
     [
