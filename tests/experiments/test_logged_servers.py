@@ -13,12 +13,12 @@ from testbed.cost.profile import read_profile
 from testbed.experiments.importers.known_shapes import gpu_named, model_named
 from testbed.experiments.validation.log_replay import LoggedMachine, replay, server_config
 from testbed.experiments.validation.logged_server import high_water, impossible_lengths, recurrence
-from testbed.experiments.validation.profile_fit import carried, errors, half_time, nearest
+from testbed.experiments.validation.profile_fit import carried, errors, half_time, nearest, scaled
 from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")
 SMALL = ("server.num_blocks=1000", "swap_space_gib=0.001")  # pools of the toy's tiny blocks take long to make
-MANY = [(20 + 7 * i % 90, 10 + 11 * i % 40, 0.004 * i) for i in range(40)]
+MANY = [(20 + 7 * i % 90, 1 + 11 * i % 40, 0.004 * i) for i in range(40)]
 CROWD = [(40 + 7 * i % 150, 30 + 11 * i % 9, 0.0003 * i) for i in range(60)]
 
 
@@ -107,6 +107,29 @@ def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
     )
     assert carried(unknown, None, None)["gpu"] is None
     assert carried({**here, "gpu": None}, None, None)["gpu"]["name"] == "h200"
+    slower = scaled(here, 1 / 3)["sections"]
+    for name, section in here["sections"].items():
+        times = [(row[-1], new[-1]) for row, new in zip(section["points"], slower[name]["points"], strict=True)]
+        is_kernel = name not in ("unequal_lengths", "overhead", "all_reduce", "swap")
+        assert all(new == (round(1 / 3 * us, 3) if is_kernel else us) for us, new in times), name
+
+
+def test_model_and_server_are_the_profile_s_unless_they_are_chosen(tmp_path, profile):
+    line = [*SYSTEM, f"cost.path={profile}"]
+    configs = [server_config([*line, *words]) for words in ((), ("model=opt-13b",), ("server=l4",))]
+    assert [(one.model.name, one.server.gpu.name) for one in configs] == [
+        ("toy", "toy"),
+        ("opt-13b", "toy"),
+        ("toy", "l4"),
+    ]
+    assert [one.server.memory_utilization for one in configs[:1]] == [0.9]
+    assert server_config([*line, "server.num_blocks=9"]).server.num_blocks == 9
+    whole = json.loads((tmp_path / "profile.json").read_text())
+    for device, said in (({}, "an unknown device"), ({"device": "Toy"}, "Toy")):
+        (tmp_path / "profile.json").write_text(
+            json.dumps({**whole, "gpu": None, "fingerprint": {"source": "x", **device}})
+        )
+        refuses(f"no data sheet of {said}: name its server", server_config, line)
 
 
 def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
@@ -145,6 +168,8 @@ def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
     large_pool = simulated(tmp_path, "roomy.csv", MANY, profile, *SMALL)
     assert not high_water(VllmLog(large_pool), 16, 128).memory_short
     line = (*SYSTEM, f"cost.path={profile}", "server.workspace_gib=0", "swap_space_gib=0.001")
+    reported = testbed("validate", large_pool, *line, "--blocks-from-log")[1]
+    assert "blocks at once, and none waited for more; used here: " in reported
     reported = testbed("validate", tight, *line, "--blocks-from-log")[1]
     assert f"used up to {mark.blocks} blocks at once while others waited: taken as the pool" in reported
     assert f"so {mark.blocks} hold tokens" in reported

@@ -109,29 +109,6 @@ def test_assumed_server_settings_and_large_errors_are_reported(testbed, tmp_path
     check_text(reported.replace(f"{tmp_path}/", ""), request)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("[]", "is not a JSON object"),
-        ('{"input_toks": 1', "not valid JSON"),
-        ('{"input_toks": 0, "output_toks": 2}', "input_toks=0"),
-        ('{"input_toks": 1, "output_toks": 2, "queued_ts": 1}', "first_token_ts=None"),
-        ('{"input_toks": 1, "output_toks": 2, "queued_ts": -Infinity}', "queued_ts=-inf"),
-        ('{"input_toks": 1, "output_toks": 2, "queued_ts": 3, "first_token_ts": 2, "last_token_ts": 4}', "in order"),
-    ],
-)
-def test_invalid_log_line_is_named(tmp_path, line, message):
-    (tmp_path / "a.jsonl").write_text(line + "\n")
-    refuses(f"a.jsonl, line 1: .*{message}", lambda: VllmLog(str(tmp_path / "a.jsonl")).read())
-
-
-@pytest.mark.parametrize("moments", ["0.5,0.1,0.9", "0,0.9,0.5"], ids=["before its arrival", "swapped columns"])
-def test_a_csv_whose_times_are_not_in_order_is_named(tmp_path, moments):
-    header = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
-    (tmp_path / "a.csv").write_text(f"{header}9,3,0,0.1,0.2\n9,3,{moments}\n")
-    refuses(r"a.csv, line 3, column first_token_s: .* is not in order", lambda: VllmLog(str(tmp_path / "a.csv")).read())
-
-
 RESULTS = Path(testbed.kernels.__file__).resolve().parent / "results"
 RUNS = sorted(path.parent for path in (RESULTS / "engine" / "swaps").glob("*/swaps.csv"))
 
