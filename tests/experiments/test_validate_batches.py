@@ -99,7 +99,8 @@ def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
 
 def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys, request):
     sizes = ((2, 8), (1, 64), (1, 1), (2, 64), (1, 8), (2, 1))
-    batches = [Batch("small", degree, size, *lens) for degree, size in sizes for lens in ((16, 4), (24, 40), (20, 12), (200, 30))]  # fmt: skip
+    lengths = ((16, 4), (24, 40), (20, 12), (200, 30))
+    batches = [Batch("small", *size, *lens) for size in sizes for lens in lengths]
     took = [0.5 + 2e-4 * b.batch_size * b.input_len + (8 - b.tensor_parallel) * b.output_len / 10 for b in batches]
     rows = table(batches, latency_ms=took).drop(columns=["beam_width", "device"])
     rows.to_csv(tmp_path / "latency.csv", index=False)
