@@ -1,13 +1,10 @@
 """Reads mappings into frozen dataclasses: every key must be known, every value of its type and range."""
 
-import json
 import math
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from testbed.core.errors import InputError
@@ -17,15 +14,23 @@ T = TypeVar("T")
 LAST_S = 9_000_000  # s; whole picoseconds in 64 bits end at 9.2 million, and what has arrived must still be served
 MAX_GIB = 1 << 20  # of any memory of a server
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-RANGES = Path(__file__).with_name("ranges.json")
-
-
-@cache
-def ranges() -> Mapping[str, Any]:
-    """The names of values with limits: above 0; shares, at most 1; data sheets, which in another unit, such as GB/s,
-    are orders of magnitude below their least value."""
-    found: Mapping[str, Any] = json.loads(RANGES.read_text(encoding="utf-8"))
-    return found
+ABOVE_ZERO = {
+    "attainable", "attention_bandwidth", "attention_scale", "block_size", "byte_kv_bandwidth", "byte_window_bandwidth",
+    "dtype_bytes", "ffn_matrices", "ffn_size", "fp16_flops", "head_size", "hidden_size", "host_bandwidth",
+    "linear_flops", "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs",
+    "max_padded_len", "memory_bandwidth", "memory_bytes", "num_blocks", "num_gpus", "num_heads", "num_kv_heads",
+    "num_layers", "num_seqs", "prefill_flops", "stop_at_latency", "time_to_live_s", "tpot_s", "ttft_s", "vocab_size",
+    "weight_bandwidth",
+}  # fmt: skip
+SHARES = {  # at most 1
+    "attainable", "attention_bandwidth", "byte_kv_bandwidth", "byte_window_bandwidth", "linear_flops",
+    "memory_utilization", "new_probability", "prefill_flops", "repeated_read", "top_p", "watermark", "weight_bandwidth",
+}  # fmt: skip
+LEAST = {  # a data sheet in another unit, such as GB/s, is orders of magnitude below
+    "memory_bandwidth": (1e9, "bytes/s"), "fp16_flops": (1e9, "FLOP/s"), "host_bandwidth": (1e6, "bytes/s"),
+    "link_bandwidth": (1e6, "bytes/s"), "read_bandwidth": (1e5, "bytes/s"), "write_bandwidth": (1e5, "bytes/s"),
+    "memory_bytes": (1 << 20, "bytes"),
+}  # fmt: skip
 
 
 def read(cls: type[T], values: Any, key: str = "") -> T:
@@ -87,12 +92,12 @@ def check_range(value: Any, key: str) -> None:
     name = key.rpartition(".")[2]
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{key}={value}: must be a finite number, at least 0")
-    if name in ranges()["above 0"] and value == 0:
+    if name in ABOVE_ZERO and value == 0:
         raise InputError(f"{key}=0: must be above 0")
-    least, unit = ranges()["at least"].get(name, (0, ""))
+    least, unit = LEAST.get(name, (0, ""))
     if value < least:
         raise InputError(f"{key}={value:g}: must be at least {least:,.0f} {unit}")
-    if name in ranges()["at most 1"] and value > 1:
+    if name in SHARES and value > 1:
         raise InputError(f"{key}={value:g}: is a share, at most 1")
     if name.endswith("_s") and value > LAST_S:
         raise InputError(f"{key}={value}: exceeds the maximum of {LAST_S:,} s")

@@ -27,11 +27,6 @@ class Turn(NamedTuple):
     answer_s: float
 
 
-class _Chain(NamedTuple):
-    end_s: float
-    last: int
-
-
 class SessionTurns:
     """The turns of one session, each after those that it waits for."""
 
@@ -45,22 +40,22 @@ class SessionTurns:
 
     def _walk(self, session: Mapping[str, Any]) -> None:
         """Add the parent's chain; it waits for sub-agents that ended in time, which start at its last answer."""
-        last, answered_s, sub_agents = tuple[int, ...](), 0.0, list[_Chain]()
+        last, answered_s = tuple[int, ...](), 0.0
+        sub_agents: list[tuple[float, int]] = []  # when their last turn was answered, and which that is
         for request in session["requests"]:
             if request.get("type") == "subagent":
                 wait_s = max(0.0, request["t"] - request["duration_ms"] / 1000 - answered_s)
                 end = self._chain(request, last, wait_s)
-                sub_agents += [] if end is None else [_Chain(request["t"], end)]
+                sub_agents += [] if end is None else [(request["t"], end)]
                 continue
             if self._is_long(request):
                 return
-            ended = [chain for chain in sub_agents if chain.end_s <= request["t"]]
-            sub_agents = [chain for chain in sub_agents if chain.end_s > request["t"]]
-            since_s = max([answered_s, *(chain.end_s for chain in ended)])
-            wait_s = max(0.0, request["t"] - since_s)
+            ended = {turn: end_s for end_s, turn in sub_agents if end_s <= request["t"]}
+            sub_agents = [chain for chain in sub_agents if chain[0] > request["t"]]
+            wait_s = max(0.0, request["t"] - max(answered_s, *ended.values(), 0.0))
             if not ended and "think_time" in request:
                 wait_s = request["think_time"]
-            last = (self._add(request, (*last, *(chain.last for chain in ended)), wait_s),)
+            last = (self._add(request, (*last, *ended), wait_s),)
             answered_s = request["t"] + request.get("api_time", 0.0)
 
     def _chain(self, session: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int | None:

@@ -19,7 +19,7 @@ class AzureCsv(FileTrace):
 
     def read(self) -> Rows:
         table = read_table(self.path, [], optional=[*PUBLISHED, *RELATIVE])
-        names = PUBLISHED if PUBLISHED[0] in table else RELATIVE
+        names = PUBLISHED if set(PUBLISHED) & set(table) else RELATIVE
         missing = [name for name in names if name not in table]
         if missing:
             wanted = f"{', '.join(PUBLISHED)} as published, or {', '.join(RELATIVE)}"

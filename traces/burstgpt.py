@@ -4,7 +4,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from testbed.traces.files import MAX_LEN, lengths, numbers, read_table, require, seconds
+from testbed.traces.files import lengths, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace
 
 TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
@@ -16,14 +16,12 @@ class BurstGptCsv(FileTrace):
     def read(self) -> Rows:
         """The requests in file order; arrival_s counts from midnight of the first day."""
         table = read_table(self.path, [TIME, PROMPT, OUTPUT])
-        answered = numbers(table[OUTPUT])
-        sound = (answered >= 0) & (answered <= MAX_LEN) & (answered == np.floor(answered))
-        require(self.path, OUTPUT, table[OUTPUT], sound, "a whole number of tokens, 0 for a failure")
+        answered = whole_numbers(self.path, OUTPUT, table[OUTPUT], "a whole number of tokens, 0 for a failure", least=0)
         kept = answered > 0
         if not kept.any():
             raise InputError(f"{self.path}: no request was answered (give another file)")
         times = seconds(self.path, TIME, table[TIME])
         # A failed request may have no prompt; only the lengths of those that are kept must be sound.
         prompts = ["1" if not keep else text for keep, text in zip(kept.tolist(), table[PROMPT], strict=True)]
-        rows = Rows(lengths(self.path, PROMPT, prompts), np.maximum(answered, 1).astype(np.int64), times)
+        rows = Rows(lengths(self.path, PROMPT, prompts), answered.clip(1), times)
         return rows.take(np.flatnonzero(kept))

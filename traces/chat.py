@@ -44,10 +44,10 @@ class Conversations:
 
     def answers_scaled(self, scale: float) -> "Conversations":
         """Every answer `scale` times as long, at least a token, also in the histories of the turns after it."""
-        output_len = np.maximum(1, np.rint(scale * self.output_len)).astype(np.int64)
+        output_len = np.rint(scale * self.output_len).astype(np.int64).clip(1)
         before = np.cumsum(output_len - self.output_len) - (output_len - self.output_len)
         before -= np.repeat(before[self.starts[:-1]], np.diff(self.starts))
-        return Conversations(self.starts, np.maximum(1, self.prompt_len + before), output_len)
+        return Conversations(self.starts, (self.prompt_len + before).clip(1), output_len)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -97,7 +97,7 @@ class Chat(Trace):
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
         prompts, outputs = talks.prompt_len[turns], talks.output_len[turns]
-        return Rows(np.minimum(prompts, self.max_prompt), np.minimum(outputs, self.max_output))
+        return Rows(prompts.clip(max=self.max_prompt), outputs.clip(max=self.max_output))
 
 
 @dataclass(kw_only=True, eq=False)

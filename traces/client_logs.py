@@ -4,14 +4,15 @@ Times are the client's: a request begins when the client sends it, and a token c
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from testbed.core.errors import InputError
-from testbed.core.request import Column
+from testbed.core.request import Rows
 from testbed.traces.files import read_json, wrong_count, wrong_time
 from testbed.traces.length_model import Floats
+from testbed.traces.reader import columns
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
 # Names of the same time in GuideLLM's versions, the newest first.
@@ -23,17 +24,9 @@ GUIDELLM = (
 RETOKENIZED = 1.02  # chunks of the stream for each output token that the file counts
 
 
-class ClientLog(NamedTuple):
-    """Lengths in tokens; times of each request in s (sent, first token, last token); remarks for the reader."""
-
-    prompt_len: Column
-    output_len: Column
-    times_s: Floats
-    remarks: list[str]
-
-
-def read_client_log(path: str) -> ClientLog:
-    """The requests that were served; raises InputError where the file is neither client's, or without each request."""
+def read_client_log(path: str) -> tuple[Rows, Floats, list[str]]:
+    """The requests that were served, when each was sent and had its first and last token (s), and remarks; raises
+    InputError where the file is neither client's, or without each request."""
     whole = read_json(path)
     if isinstance(whole, dict) and "benchmarks" in whole:
         return _guidellm(path, whole["benchmarks"])
@@ -45,16 +38,16 @@ def read_client_log(path: str) -> ClientLog:
     )
 
 
-def _vllm(path: str, whole: Mapping[str, Any]) -> ClientLog:
+def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:
     absent = [name for name in LISTS if not isinstance(whole.get(name), list)]
     if absent:
         raise InputError(f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed")
-    columns: list[Sequence[Any]] = [whole[name] for name in LISTS]
-    if len({len(column) for column in columns}) > 1:
+    lists: list[Sequence[Any]] = [whole[name] for name in LISTS]
+    if len(set(map(len, lists))) > 1:
         raise InputError(f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole")
-    errors = whole.get("errors") or [""] * len(columns[0])
+    errors = whole.get("errors") or [""] * len(lists[0])
     items, chunks, counted = [], 0, 0
-    for prompt, output, ttft, gaps, start, error in zip(*columns, errors, strict=True):
+    for prompt, output, ttft, gaps, start, error in zip(*lists, errors, strict=True):
         if error or not output:
             continue
         length = max(output, 1 + len(gaps))
@@ -69,7 +62,7 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> ClientLog:
     return _checked(path, items, len(errors) - len(items), remarks)
 
 
-def _guidellm(path: str, benchmarks: Any) -> ClientLog:
+def _guidellm(path: str, benchmarks: Any) -> tuple[Rows, Floats, list[str]]:
     if not isinstance(benchmarks, list) or len(benchmarks) != 1:
         count = len(benchmarks) if isinstance(benchmarks, list) else 0
         raise InputError(f"{path}: contains {count} benchmarks (give a file of one, with one rate)")
@@ -84,7 +77,9 @@ def _guidellm(path: str, benchmarks: Any) -> ClientLog:
     return _checked(path, items, lost, [])
 
 
-def _checked(path: str, items: Sequence[Mapping[str, Any]], num_lost: int, remarks: list[str]) -> ClientLog:
+def _checked(
+    path: str, items: Sequence[Mapping[str, Any]], num_lost: int, remarks: list[str]
+) -> tuple[Rows, Floats, list[str]]:
     for number, item in enumerate(items, start=1):
         times = dict(zip(("sent", "first token", "last token"), item["times_s"], strict=True))
         wrong = wrong_count(item, "prompt") or wrong_count(item, "output")
@@ -95,5 +90,5 @@ def _checked(path: str, items: Sequence[Mapping[str, Any]], num_lost: int, remar
         raise InputError(f"{path}: no request was served; give the file of a run that went well")
     if num_lost:
         remarks.append(f"{num_lost} of {num_lost + len(items)} requests failed: left out, as if they took no time")
-    prompts, outputs = (np.array([item[name] for item in items], dtype=np.int64) for name in ("prompt", "output"))
-    return ClientLog(prompts, outputs, np.array([item["times_s"] for item in items], dtype=np.float64), remarks)
+    rows = Rows(*columns([(item["prompt"], item["output"]) for item in items]))
+    return rows, np.array([item["times_s"] for item in items], dtype=np.float64), remarks

@@ -14,8 +14,7 @@ from testbed.traces.files import flags, lengths, numbered, read_table, seconds, 
 from testbed.traces.reader import FileTrace, columns
 
 # The columns that a file need not have. A column of another name must be there.
-IDENTITY = ("session", "priority")
-DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", *IDENTITY)
+DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority")
 # SHA-256 of the rows, as lines "prompt,output": it does not depend on the file that they are read from.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": "ShareGPT, all 84,226 rows of the artifact"
@@ -33,13 +32,13 @@ class CsvLengths(FileTrace):
     path: str
     input_column: str = "input_tokens"
     output_column: str = "output_tokens"
-    arrival_column: str = DEFAULTS[0]
-    prompt_ids_column: str = DEFAULTS[1]
+    arrival_column: str = "arrival_s"
+    prompt_ids_column: str = "prompt_ids"
     tokens_per_id: int = 16
-    num_seqs_column: str = DEFAULTS[2]
-    beam_column: str = DEFAULTS[3]
-    session_column: str = DEFAULTS[4]
-    priority_column: str = DEFAULTS[5]
+    num_seqs_column: str = "n"
+    beam_column: str = "beam"
+    session_column: str = "session"
+    priority_column: str = "priority"
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
@@ -81,13 +80,10 @@ class CsvLengths(FileTrace):
 
 def write_lengths(path: str, rows: Rows) -> None:
     """Write rows as a CSV (gzip by its name), for which a slow reader runs once; ids need the same tokens_per_id."""
-    columns: dict[str, Sequence[object]] = {"input_tokens": rows.prompt_len.tolist()}
-    columns["output_tokens"] = rows.output_len.tolist()
-    if rows.arrival_s is not None:
-        columns["arrival_s"] = rows.arrival_s.tolist()
-    if rows.prompt_ids is not None:
-        columns["prompt_ids"] = [" ".join(map(str, ids)) for ids in rows.prompt_ids]
-    columns |= {name: column.tolist() for name in IDENTITY if (column := getattr(rows, name)) is not None}
+    ids = None if rows.prompt_ids is None else [" ".join(map(str, ids)) for ids in rows.prompt_ids]
+    every = {"input_tokens": rows.prompt_len, "output_tokens": rows.output_len, "arrival_s": rows.arrival_s,
+             "prompt_ids": ids, "session": rows.session, "priority": rows.priority}  # fmt: skip
+    columns = {name: list(column) for name, column in every.items() if column is not None}
     lines = [columns, *zip(*columns.values(), strict=True)]
     content = "".join(",".join(map(str, line)) + "\n" for line in lines).encode()
     Path(path).write_bytes(gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content)

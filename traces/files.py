@@ -56,41 +56,37 @@ def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) ->
         if len(line) != len(header):
             raise InputError(f"{path}, line {number}: {len(line)} fields where the header has {len(header)}")
     check_columns(path, header, [*names, *optional])
-    present = [*names, *(name for name in optional if name in header)]
-    twice = next((name for name in present if header.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path}: two columns are named {twice!r} (rename or remove one of them)")
-    return {name: _column(path, header, name, lines) for name in present}
-
-
-def _column(path: str, header: list[str], name: str, lines: list[list[str]]) -> list[str]:
-    if name not in header:
-        found = ", ".join(header)
-        raise InputError(f"{path}: no column {name!r}; it has {found} (name one of them in the trace's config)")
-    place = header.index(name)
-    return [line[place] for line in lines[1:]]
+    places = {name: header.index(name) for name in (*names, *optional) if name in header}
+    for name in (*names, *places):
+        if name not in places:
+            found = ", ".join(header)
+            raise InputError(f"{path}: no column {name!r}; it has {found} (name one of them in the trace's config)")
+        if header.count(name) > 1:
+            raise InputError(f"{path}: two columns are named {name!r} (rename or remove one of them)")
+    return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
 
 
 def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
     """A column of token counts; each must be a whole number of at least 1."""
-    values = numbers(texts)
-    sound = (values >= 1) & (values <= MAX_LEN) & (values == np.floor(values))
-    require(path, column, texts, sound, "a whole number of tokens, at least 1")
-    return values.astype(np.int64)
+    return whole_numbers(path, column, texts, "a whole number of tokens, at least 1", least=1)
 
 
-def seconds(path: str, column: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """A column of times in seconds."""
-    values = numbers(texts)
-    require(path, column, texts, np.isfinite(values), "a time in seconds")
-    return values
-
-
-def whole_numbers(path: str, column: str, texts: Sequence[str]) -> Column:
+def whole_numbers(
+    path: str, column: str, texts: Sequence[str], wanted: str = "a whole number", least: int = -MAX_LEN
+) -> Column:
     """A column of whole numbers."""
     values = numbers(texts)
-    require(path, column, texts, (values == np.rint(values)) & (abs(values) <= MAX_LEN), "a whole number")
+    require(path, column, texts, (least <= values) & (values <= MAX_LEN) & (values == np.rint(values)), wanted)
     return values.astype(np.int64)
+
+
+def seconds(
+    path: str, column: str, texts: Sequence[str], wanted: str = "a time in seconds", least: float = -np.inf
+) -> NDArray[np.float64]:
+    """A column of times, or of other finite numbers."""
+    values = numbers(texts)
+    require(path, column, texts, (least <= values) & np.isfinite(values), wanted)
+    return values
 
 
 def numbered(names: Sequence[object]) -> Column:
@@ -116,17 +112,14 @@ def require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
     """Texts as numbers; a text that is no number becomes NaN."""
-    try:
-        return np.array(texts, dtype=np.float64)
-    except ValueError:
-        return np.array([_number(text) for text in texts])
 
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            return np.nan
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+    return np.array([number(text) for text in texts])
 
 
 def read_json(path: str) -> Any:

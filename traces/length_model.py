@@ -67,9 +67,8 @@ class LengthModel:
 
     def at(self, u: Floats, v: Floats) -> tuple[Column, Column]:
         """Prompt lengths at rank u, and output lengths at rank v among prompts of the same bin; ranks in [0, 1)."""
-        prompts = np.clip(self.prompt.lookup(u), 1, self.max_len - 2)
-        outputs = self.output.lookup(v, cell(self.bin_edges, u))
-        return prompts, np.clip(outputs, 1, self.max_len - 1 - prompts)
+        prompts, outputs = self.prompt.lookup(u), self.output.lookup(v, cell(self.bin_edges, u))
+        return prompts, outputs.clip(max=self.max_len - 1 - prompts)
 
 
 def load_model(name: str, kind: str) -> Any:
@@ -116,21 +115,21 @@ class ConversationModel:
 
     def draw(self, num: int, rng: np.random.Generator) -> tuple[Column, Column, Column]:
         """num conversations: the first turn of each, and every turn's prompt (history and message) and answer."""
-        num_turns = np.maximum(self.num_turns.lookup(rng.random(num)), 1)
+        num_turns = self.num_turns.lookup(rng.random(num))
         starts = np.append(0, np.cumsum(num_turns))
         prompts, outputs = np.empty((2, int(starts[-1])), dtype=np.int64)
         groups = self.group(num_turns)
-        prompt = np.maximum(self.first_prompt.lookup(rng.random(num), groups), 1)
-        output = np.maximum(self.first_output.lookup(rng.random(num), groups), 1)
-        going = np.arange(num)
-        for turn in range(int(num_turns.max(initial=0))):
+        prompt = self.first_prompt.lookup(rng.random(num), groups)
+        output = self.first_output.lookup(rng.random(num), groups)
+        going, turn = np.arange(num), 0
+        while len(going):
             prompts[starts[going] + turn], outputs[starts[going] + turn] = prompt, output
-            stay = num_turns[going] > turn + 1
+            turn += 1
+            stay = num_turns[going] > turn
             going, prompt, output = going[stay], prompt[stay], output[stay]
             prompt, output = self._next(groups[going], prompt, output, rng)
         return starts, prompts, outputs
 
     def _next(self, groups: Column, prompt: Column, output: Column, rng: np.random.Generator) -> tuple[Column, Column]:
         u, v = rng.random((2, len(groups)))
-        answer = self.output.lookup(v, self.after(groups, output))
-        return prompt + output + self.message.lookup(u, groups), np.maximum(answer, 1)
+        return prompt + output + self.message.lookup(u, groups), self.output.lookup(v, self.after(groups, output))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,8 @@ PART_FILES = ("1_sys_prompt", "2_passages", "3_history", "4_user_input", "5_web_
 PART_BITS = 32
 
 
-class Part(NamedTuple):
-    """A piece of text that prompts share; its number takes the place of its id, which may have more than 31 bits."""
-
-    number: int
-    num_tokens: int
+# The number of a part, which takes the place of its id, for that may have more than 31 bits; and its tokens.
+Part = tuple[int, int]
 
 
 class RagPulseJsonl(FileTrace):
@@ -56,14 +53,14 @@ class RagPulseJsonl(FileTrace):
                 ids = [value for key, value in item.items() if key != "token_length"]
                 if len(ids) != 1 or type(ids[0]) is not int or wrong_count(item, "token_length", least=0):
                     raise InputError(f"{path}, line {number}: is not one id and its token_length")
-                yield ids[0], Part(next(numbers), item["token_length"])
+                yield ids[0], (next(numbers), item["token_length"])
 
 
 def _blocks(item: Mapping[str, Any], known: Mapping[int, Part], first_id: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The prompt's tokens as (part, position), 16 per row; tokens of no part are unique to the request."""
     size = item["input_length"]
     parts = [known[one] for name in PARTS for one in item["hash_ids"].get(name, [])]
-    pieces = [(part.number << PART_BITS) + np.arange(part.num_tokens, dtype=np.int64) for part in parts]
+    pieces = [(number << PART_BITS) + np.arange(num_tokens, dtype=np.int64) for number, num_tokens in parts]
     padded = (first_id << PART_BITS) + np.arange(-(-size // TOKENS_PER_ID) * TOKENS_PER_ID, dtype=np.int64)
     content = np.concatenate([*pieces, np.empty(0, np.int64)])[:size]
     padded[: len(content)] = content

@@ -74,5 +74,5 @@ def checked_count(num_rows: int) -> int:
 
 def columns(pairs: Sequence[tuple[int, int]]) -> tuple[Column, Column]:
     """(prompt, output) pairs as two columns."""
-    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return table[:, 0].copy(), table[:, 1].copy()
+    prompts, outputs = np.array(pairs, dtype=np.int64).T.copy()
+    return prompts, outputs

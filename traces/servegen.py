@@ -110,7 +110,7 @@ def arrivals(window: Window, rng: np.random.Generator) -> Floats:
         times.append(last + np.cumsum(gaps))
         last = float(times[-1][-1])
     seconds = np.concatenate(times)
-    return window.start_s + seconds[seconds < length]
+    return window.start_s + seconds[: np.searchsorted(seconds, length)]
 
 
 def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str, float]:
@@ -138,4 +138,4 @@ def _distribution(path: Path, table: Mapping[int, float]) -> tuple[Column, Float
     values, shares = np.array(list(table), np.int64), np.array(list(table.values()), np.float64)
     if not (shares >= 0).all() or not 0 < shares.sum() < np.inf or values.min() < 0 or values.max() > MAX_LEN:
         raise InputError(f"{path}: shares must be finite and at least 0, lengths from 0 to {MAX_LEN}")
-    return np.maximum(values, 1), shares / shares.sum()
+    return values.clip(1), shares / shares.sum()

@@ -35,7 +35,7 @@ class ShareGptJson(FileTrace):
             raise InputError(f"{self.path}: no conversation has a human message and an answer (give ShareGPT's JSON)")
         numbers, prompts, outputs = zip(*kept, strict=True)
         prompt_len, output_len = (self._count_tokens(column) for column in (prompts, outputs))
-        bad = np.flatnonzero(np.minimum(prompt_len, output_len) < 1)
+        bad = np.flatnonzero((prompt_len < 1) | (output_len < 1))
         if len(bad):
             raise InputError(f"{self.path}, item {numbers[bad[0]]}: a text has no tokens (remove the item)")
         return Rows(prompt_len, output_len)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,17 +10,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.traces.client_logs import read_client_log
-from testbed.traces.files import (
-    json_lines,
-    lengths,
-    numbered,
-    plain_or_packed,
-    read_table,
-    require,
-    seconds,
-    wrong_count,
-    wrong_time,
-)
+from testbed.traces.files import json_lines, lengths, numbered, read_table, require, seconds, wrong_count, wrong_time
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
 
@@ -90,8 +79,7 @@ class VllmLog(FileTrace):
         if self.is_of_engine:
             rows, times = _vllm(self.path)
         elif self.path.removesuffix(".gz").endswith(".json"):
-            prompts, outputs, times, self.remarks = read_client_log(self.path)
-            rows = Rows(prompts, outputs)
+            rows, times, self.remarks = read_client_log(self.path)
         else:
             rows, times = _csv(self.path)
         if self.workload is not None:
@@ -152,8 +140,3 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
         tokens_per_id = tokens
         found.append(tuple(ids))
     return found, tokens_per_id
-
-
-def adjacent_path(path: str, name: str) -> Path | None:
-    """A file of the same folder, plain or gzip, if there is one."""
-    return plain_or_packed(Path(path).with_name(name))

@@ -52,14 +52,14 @@ def main(argv: list[str]) -> int:
     options = parser().parse_intermixed_args(argv)
     logs, servers, _ = replayed_logs(options, "validate")
     from testbed.experiments.validation.deviations import compare, conclude, over_time
-    from testbed.experiments.validation.log_replay import notes, replay, slowness_of
+    from testbed.experiments.validation.log_replay import notes, replay
 
     console = wide_console()
     names = dict(zip((log.path for log in logs), short_names([Path(log.path) for log in logs]), strict=True))
     rows: list[Compared] = []
     runs = []
     for log, (config, described) in zip(logs, servers, strict=True):
-        replayed = replay(log, config, slowness=slowness_of(config, log))
+        replayed = replay(log, config)
         runs.append((log, config, replayed))
         rows += compare(log.path, log.times, replayed.times)
         for line in (*described, *notes(log, config, replayed)):
@@ -112,11 +112,11 @@ def split(options: Namespace, verb: str) -> tuple[list[str], list[str]]:
 
 def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequence[Any]) -> "Iterator[Compared]":
     from testbed.experiments.validation.deviations import compare
-    from testbed.experiments.validation.log_replay import replay, slowness_of
+    from testbed.experiments.validation.log_replay import replay
 
     changed = Namespace(**{**vars(options), "arguments": [*options.arguments, *text.split()]})
     for log, (config, _), baseline in zip(logs, replayed_logs(changed, "validate")[1], runs, strict=True):
-        other = replay(log, config, slowness=slowness_of(config, log))
+        other = replay(log, config)
         yield from compare(log.path, baseline.times, other.times, f"{log.path}, {text}")
 
 

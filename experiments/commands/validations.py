@@ -58,7 +58,7 @@ def validate_batches(argv: list[str]) -> None:
         if known:
             table = pd.concat([table, dense.assign(**{name: DEFAULTS[name] for name in ("beam_width", "device")})])
     else:
-        costs = batches.figures()
+        costs = batches.figures
     table = batches.with_predictions(table.reset_index(drop=True), costs)
     console = wide_console()
     for line in batches.report(table):

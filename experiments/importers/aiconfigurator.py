@@ -6,7 +6,7 @@ attention, mixtures of experts and gated delta nets.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +16,17 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.analytic import pairs_of
 from testbed.experiments.importers import aiconfigurator_tables as kernels
-from testbed.experiments.importers.aiconfigurator_groups import PREFILL, WEIGHTS, add_experts, add_latent, add_states
-from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
+from testbed.experiments.importers.aiconfigurator_groups import WEIGHTS, add_experts, add_latent, add_states
+from testbed.experiments.importers.imported import Imported, Requested, source
 from testbed.experiments.importers.known_shapes import data_sheet, model_named
 
 NAME = "AIConfigurator"
-TABLES = {
-    "gemm": "gemm/vllm/*/gemm_perf.parquet",
-    "prefill": "attention/vllm/*/context_attention_perf.parquet",
-    "decode": "attention/vllm/*/generation_attention_perf.parquet",
-    "all_reduce": "comm/vllm/*/custom_allreduce_perf.parquet",
-    "latent_decode": "mla/vllm/*/mla_generation_module_perf.parquet",
-    "latent_prefill": "mla/vllm/*/mla_context_module_perf.parquet",
-    "experts": "moe/vllm/*/moe_perf.parquet",
-    "states": "linear_attention/vllm/*/gdn_perf.parquet",
-}
 KV = {1: "fp8", 2: kernels.DTYPE}  # bytes of a cached value, and their name in the tables
-MISSING = (
-    "missing: norms, activation, rotary and position embedding, sampling; nothing stands in for them",
-    "missing: software times; none are charged (see testbed fit-software)",
-    "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
-    "missing: swaps; the data sheet's link to the host stands in for them, without latency",
-    "missing: block copies; a run that needs them is refused",
-    "its matrix products are short bursts at full clocks, so that long prefill comes out optimistic",
-)
 
 
 def is_here(folder: Path) -> bool:
     """Whether the folder is that of one GPU."""
-    return folder.is_dir() and any(folder.glob(TABLES["gemm"]))
+    return folder.is_dir() and any(folder.glob(source(NAME)["tables"]["gemm"]))
 
 
 def read(folder: Path, requested: Requested) -> Imported:
@@ -54,9 +36,8 @@ def read(folder: Path, requested: Requested) -> Imported:
 
 def tables_of(folder: Path) -> dict[str, Any]:
     """The newest tables of each kind that the folder has."""
-    return {
-        name: kernels.read_parquet(folder, pattern) for name, pattern in TABLES.items() if any(folder.glob(pattern))
-    }
+    patterns = source(NAME)["tables"].items()
+    return {name: kernels.read_parquet(folder, pattern) for name, pattern in patterns if any(folder.glob(pattern))}
 
 
 def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
@@ -75,27 +56,24 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
     device, version = str(first["device"]), f"vLLM {first['version']}"
     gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
     found = Imported(NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version})
-    shard = Shard(model, num_gpus)
     if "gemm" in tables:
-        _add_gemms(found, tables["gemm"], weights, shard)
+        _add_gemms(found, tables["gemm"], weights)
     if model.latent:
         add_latent(found, tables, kv_dtype, weights)
     else:
-        _add_attention(found, tables, shard, kv_dtype)
+        _add_attention(found, tables, kv_dtype)
     if model.experts:
         add_experts(found, tables)
     if model.states:
         add_states(found, tables)
     if num_gpus > 1:
-        note = "NCCL's, as there is no table of vLLM's own"
         if "all_reduce" in tables:
-            note = "vLLM's own, in a CUDA graph"
             points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
+            found.add_all_reduces(points, "vLLM's own, in a CUDA graph")
         else:
             points = kernels.nccl_points(folder, num_gpus)
-        found.add("all_reduce", "one all-reduce", ["num_gpus", "bytes"], points, note)
-        found.notes.append(f"all-reduces: {note}")
-    found.notes += MISSING
+            found.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
+    found.notes += source(NAME)["notes"]
     return found
 
 
@@ -107,43 +85,31 @@ def _model(folder: Path, requested: Requested) -> ModelSpec:
     return replace(model, **{name: value for name, value in types.items() if value is not None})
 
 
-@dataclass(frozen=True)
-class Shard:
-    """What one of num_gpus GPUs holds of a model."""
+def _heads(model: ModelSpec, num_gpus: int) -> tuple[int, int]:
+    """Query heads and heads of K and V of one of these GPUs; with fewer than GPUs, each has a copy of one."""
+    return model.num_heads // num_gpus, max(1, model.num_kv_heads // num_gpus)
 
-    model: ModelSpec
-    num_gpus: int
 
-    @property
-    def heads(self) -> int:
-        """Query heads."""
-        return self.model.num_heads // self.num_gpus
+def _products(model: ModelSpec, num_gpus: int) -> dict[str, kernels.Product]:
+    """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has). Those of
+    latent attention and of experts are in the sections of these."""
+    hidden, found = model.hidden_size, dict[str, tuple[int, int, int]]()
 
-    @property
-    def kv_heads(self) -> int:
-        """Heads of K and V; with fewer than GPUs, each GPU has a copy of one."""
-        return max(1, self.model.num_kv_heads // self.num_gpus)
+    def add_network(name: str, size: int, count: int) -> None:
+        columns = size // num_gpus
+        found[f"{name}up"] = (model.ffn_matrices - 1) * columns, hidden, count
+        found[f"{name}down"] = hidden, columns, count
 
-    def products(self) -> dict[str, kernels.Product]:
-        """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has). Those
-        of latent attention and of experts are in the sections of these."""
-        model, hidden, layers = self.model, self.model.hidden_size, self.model.num_layers
-        found: dict[str, tuple[int, int, int]] = {}
-        if not model.latent:
-            columns, count = (self.heads + 2 * self.kv_heads) * model.head_size, model.num_attention_layers
-            found |= {"qkv": (columns, hidden, count), "out": (hidden, self.heads * model.head_size, count)}
-        found |= self._network("", model.ffn_size, model.ffn_layers - model.num_expert_layers)
-        if model.experts and model.experts.shared_size:
-            found |= self._network("shared ", model.experts.shared_size, model.num_expert_layers)
-        if model.states:
-            columns = model.states.params // hidden // self.num_gpus
-            found["state"] = (columns, hidden, model.states.num_layers)
-        return {name: (n, k, count / layers) for name, (n, k, count) in found.items() if count}
-
-    def _network(self, name: str, size: int, count: int) -> dict[str, tuple[int, int, int]]:
-        columns, hidden = size // self.num_gpus, self.model.hidden_size
-        up = ((self.model.ffn_matrices - 1) * columns, hidden, count)
-        return {f"{name}up": up, f"{name}down": (hidden, columns, count)}
+    if not model.latent:
+        heads, kv_heads = _heads(model, num_gpus)
+        found["qkv"] = (heads + 2 * kv_heads) * model.head_size, hidden, model.num_attention_layers
+        found["out"] = hidden, heads * model.head_size, model.num_attention_layers
+    add_network("", model.ffn_size, model.ffn_layers - model.num_expert_layers)
+    if model.experts and model.experts.shared_size:
+        add_network("shared ", model.experts.shared_size, model.num_expert_layers)
+    if model.states:
+        found["state"] = model.states.params // hidden // num_gpus, hidden, model.states.num_layers
+    return {name: (n, k, count / model.num_layers) for name, (n, k, count) in found.items() if count}
 
 
 def _data_sheet(folder: Path) -> GpuSpec | None:
@@ -158,25 +124,25 @@ def _data_sheet(folder: Path) -> GpuSpec | None:
     )  # fmt: skip
 
 
-def _add_gemms(found: Imported, table: Any, weights: str, shard: Shard) -> None:
-    products = shard.products()
+def _add_gemms(found: Imported, table: Any, weights: str) -> None:
+    model, products = found.model, _products(found.model, found.num_gpus)
     layer = kernels.Gemms(table, weights).summed(products, found.notes)
-    model, plain = shard.model, kernels.Gemms(table)
+    plain = kernels.Gemms(table)
     if model.experts:  # the router is not quantized
         router = {"router": (model.experts.count, model.hidden_size, model.num_expert_layers / model.num_layers)}
         routed = dict(plain.summed(router, found.notes))
         layer = [[n, round(us + routed[n], 3)] for n, us in layer if n in routed]
         products |= router
-    found.add("linear", PER_LAYER, ["num_tokens"], layer, "matrix products alone: " + ", ".join(products))
-    output = {"head": (-(-model.vocab_size // shard.num_gpus), model.hidden_size, 1.0)}
+    found.add("linear", layer, "matrix products alone: " + ", ".join(products))
+    output = {"head": (-(-model.vocab_size // found.num_gpus), model.hidden_size, 1.0)}
     head = plain.summed(output, found.notes)
-    found.add("output_head", ONCE, ["num_rows"], head, "output projection alone")
+    found.add("output_head", head, "output projection alone")
     found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
 
 
-def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_dtype: str) -> None:
-    model, notes = shard.model, found.notes
-    heads, size = (shard.heads, shard.kv_heads), model.head_size
+def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) -> None:
+    model, notes = found.model, found.notes
+    heads, size = _heads(model, found.num_gpus), model.head_size
     decode, prefill = (kernels.attention_rows(tables[name], size, kv_dtype, notes) for name in ("decode", "prefill"))
     decodes = kernels.decode_points(decode, *heads, notes)
     prefills = kernels.prefill_points(prefill, *heads, notes, not model.is_plain)
@@ -185,7 +151,8 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_
     if model.window is None:
         return
     window, note = model.window.size, f"window of {model.window.size:,}"
-    decode, prefill = (kernels.window_rows(tables[name], size, kv_dtype, window) for name in ("decode", "prefill"))
+    rows = (kernels.typed_rows(tables[name], kv_dtype, window) for name in ("decode", "prefill"))
+    decode, prefill = (of_window[of_window["head_dim"] == size] for of_window in rows)
     if len(decode) and len(prefill):
         decodes = kernels.decode_points(decode, *heads, notes)
         prefills = kernels.prefill_points(prefill, *heads, notes, True)
@@ -201,6 +168,5 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], shard: Shard, kv_
 
 def _add_both(found: Imported, kind: str, decodes: kernels.Points, prefills: kernels.Points, note: str) -> None:
     includes = ["cache_write"]
-    found.add(f"{kind}decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes, note, includes=includes)
-    found.add(f"{kind}prefill_attention", PER_LAYER, PREFILL, prefills, "whole prompts; cache write included",
-              includes=includes)  # fmt: skip
+    found.add(f"{kind}decode_attention", decodes, note, includes=includes)
+    found.add(f"{kind}prefill_attention", prefills, "whole prompts; cache write included", includes=includes)

@@ -13,12 +13,11 @@ from testbed.core.errors import InputError
 from testbed.core.hf_config import FP8_BLOCK_BITS, MXFP4_BITS
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.importers.aiconfigurator_tables import DTYPE, us_by
-from testbed.experiments.importers.imported import PER_LAYER, Imported
+from testbed.experiments.importers.imported import Imported
 from testbed.experiments.runs.choice_names import files_of
 
 WEIGHTS = {None: DTYPE, 8: "fp8", FP8_BLOCK_BITS: "fp8_block"}  # bits of a weight, and their name in the tables
 EXPERTS = {**WEIGHTS, MXFP4_BITS: "w4a16_mxfp4"}
-PREFILL = ["num_seqs", "new_tokens", "past_tokens"]
 TOKENS = [1 << i for i in range(15)]
 Tables = Mapping[str, Any]
 
@@ -33,10 +32,9 @@ def add_latent(found: Imported, tables: Tables, kv_dtype: str, weights: str) -> 
     length = decode["isl"] + decode["step"]
     points = [[int(n), int(n * context), us]
               for (n, context), us in us_by(decode.assign(length=length), ["batch_size", "length"])]  # fmt: skip
-    found.add("decode_attention", PER_LAYER, ["num_seqs", "total_context"], points,
-              "latent attention with its matrix products", includes=["cache_write"])  # fmt: skip
+    found.add("decode_attention", points, "latent attention with its matrix products", includes=["cache_write"])
     points = [[int(n), int(new), 0, us] for (n, new), us in us_by(prefill, ["batch_size", "isl"])]
-    found.add("prefill_attention", PER_LAYER, PREFILL, points, "the same, whole prompts")
+    found.add("prefill_attention", points, "the same, whole prompts")
 
 
 def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
@@ -44,8 +42,7 @@ def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
     if name not in tables:
         raise InputError(f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it")
     rows = tables[name]
-    for column, value in kind.items():
-        rows = rows[rows[column] == value]
+    rows = rows[(rows[list(kind)] == list(kind.values())).all(axis=1)]
     if not len(rows):
         raise InputError(f"{name}: no rows of {', '.join(f'{key} {value}' for key, value in kind.items())}; "
                          "choose another number of GPUs or other types")  # fmt: skip
@@ -56,7 +53,7 @@ def add_experts(found: Imported, tables: Tables) -> None:
     """A layer's mixture of experts by tokens, for each distribution of tokens over experts that was measured."""
     model, experts = found.model, found.model.experts
     assert experts is not None
-    axes, bits = ["distribution", "num_tokens"], model.weight_bits if experts.bits is None else experts.bits
+    bits = model.weight_bits if experts.bits is None else experts.bits
     kind = {"hidden_size": model.hidden_size, "inter_size": experts.size, "topk": experts.per_token,
             "num_experts": experts.count, "moe_dtype": EXPERTS.get(bits), "moe_tp_size": found.num_gpus,
             "moe_ep_size": 1}  # fmt: skip
@@ -66,10 +63,10 @@ def add_experts(found: Imported, tables: Tables) -> None:
         found.notes.append(f"{error}: a roofline stands in for the experts")
         found.not_measured["experts"] = "roofline"
         points = [["balanced", n, _experts_us(model, found, n)] for n in TOKENS]
-        found.add("experts", "one layer of experts", axes, points, "roofline")
+        found.add("experts", points, "roofline")
         return
     points = [[name, int(n), us] for (name, n), us in us_by(rows, ["distribution", "num_tokens"])]
-    found.add("experts", "one layer of experts", axes, points, "router and shared experts not included")
+    found.add("experts", points, "router and shared experts not included")
 
 
 def _experts_us(model: ModelSpec, found: Imported, num_tokens: int) -> float:
@@ -109,8 +106,8 @@ def add_states(found: Imported, tables: Tables) -> None:
         prefills = [[1, new, 0, us] for new in (1, found.model.max_len)]
         found.not_measured["state"] = "roofline"
         note = "roofline: the state read and written once; a scan's own time is not in it"
-    found.add("state_decode", PER_LAYER, ["num_seqs"], decodes, note)
-    found.add("state_prefill", PER_LAYER, PREFILL, prefills, note)
+    found.add("state_decode", decodes, note)
+    found.add("state_prefill", prefills, note)
 
 
 def _sheet(found: Imported) -> GpuSpec:

@@ -5,7 +5,7 @@ A row that is there twice counts once, by its median. Each reader adds to `notes
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +87,19 @@ class Gemms:
         missing = next((key for key in product((m,), (low_n, high_n), (low_k, high_k)) if key not in self._us), None)
         if missing is not None:
             raise InputError("matrix products: no time at m, n, k of {}, {}, {}; add its row".format(*missing))
-        near = ((self._us[m, near_n, low_k], self._us[m, near_n, high_k]) for near_n in (low_n, high_n))
-        low, high = (_line(*ends, min(at_k, 1)) for ends in near)
-        return float(_line(low, high, min(at_n, 1)) * max(n / self._n[-1], 1) * max(k / self._k[-1], 1))
+        low, high = (_line(self._us[m, near, low_k], self._us[m, near, high_k], at_k) for near in (low_n, high_n))
+        return _line(low, high, at_n) * max(n / self._n[-1], 1) * max(k / self._k[-1], 1)
 
 
 def _between(grid: list[int], x: int) -> tuple[int, int, float]:
-    """The neighbours of x, and how far from the first to the second it lies; more than 1 beyond the last."""
+    """The neighbours of x, and how far from the first to the second it lies: 0 below the grid, 1 beyond it."""
     i = min(max(1, bisect_left(grid, x)), len(grid) - 1)
     low, high = grid[i - 1], grid[i]
-    return low, high, (x - low) / (high - low)
+    return low, high, min(max((x - low) / (high - low), 0.0), 1.0)
 
 
 def _line(low: float, high: float, share: float) -> float:
-    return low + (high - low) * max(share, 0.0)
+    return low + (high - low) * share
 
 
 def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Points:
@@ -108,7 +107,7 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
     at a given number of queries for each of them, so a batch of a model with more such heads than were measured is read
     as a larger batch of one with fewer. A row's length is step + 1."""
     group, found = _queries(rows, heads // kv_heads, notes)
-    known = {int(count) for count in group["num_key_value_heads"]}
+    known = group["num_key_value_heads"].unique().tolist()
     most = max((count for count in known if count <= kv_heads), default=min(known))
     chosen = group[group["num_key_value_heads"] == most]
     if most != kv_heads:
@@ -124,7 +123,7 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
     return points
 
 
-def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool = False) -> Points:
+def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool) -> Points:
     """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length that were measured, or
     every number of them. Where these heads were not measured, time goes by query heads at about as many queries
     each."""
@@ -132,7 +131,7 @@ def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every
     scale = 1.0
     if not len(exact):
         group, queries = _queries(rows, heads // kv_heads, notes)
-        near = min({int(n) for n in group["num_heads"]}, key=lambda n: (abs(n - heads), n))
+        near = min(group["num_heads"].unique().tolist(), key=lambda n: (abs(n - heads), n))
         exact, scale = group[group["num_heads"] == near], heads / near
         notes.append(f"outside the grid: prefill of {heads} heads, read as {near} ({queries} queries each) x {scale:g}")
     points: Points = []
@@ -149,21 +148,15 @@ def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every
 
 def attention_rows(table: Any, head_size: int, kv_dtype: str, notes: list[str]) -> Any:
     """Rows of full attention with K and V of this type, of this head size or of the nearest that was measured."""
-    rows = _without_beams(table, kv_dtype, 0)
-    sizes = sorted({int(size) for size in rows["head_dim"]})
+    rows = typed_rows(table, kv_dtype, 0)
+    sizes = sorted(rows["head_dim"].unique().tolist())
     near = min(sizes, key=lambda size: abs(size - head_size))
     if near != head_size:
         notes.append(f"outside the grid: heads of {head_size}, measured were {sizes}; read as {near}, unscaled")
     return rows[rows["head_dim"] == near]
 
 
-def window_rows(table: Any, head_size: int, kv_dtype: str, window: int) -> Any:
-    """Rows of exactly this window and head size; there may be none."""
-    rows = _without_beams(table, kv_dtype, window)
-    return rows[rows["head_dim"] == head_size]
-
-
-def _without_beams(table: Any, kv_dtype: str, window: int) -> Any:
+def typed_rows(table: Any, kv_dtype: str, window: int) -> Any:
     """Rows of a type and a window, 0 for none; older tables have full attention only."""
     rows = table[(table["attn_dtype"] == DTYPE) & (table["kv_cache_dtype"] == kv_dtype) & (table["beam_width"] == 1)]
     if "window_size" not in rows:
@@ -175,8 +168,8 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
     """The rows with so many query heads for each head of K and V, or the nearest number that was measured."""
     ratio = rows["num_heads"] // rows["num_key_value_heads"]
     whole = rows["num_heads"] % rows["num_key_value_heads"] == 0
-    known = sorted({int(value) for value in ratio[whole]})
-    found = min(known, key=lambda value: (abs(value - queries), value))
+    known = sorted(ratio[whole].unique().tolist())
+    found = min(known, key=lambda value: abs(value - queries))
     if found != queries:
         notes.append(
             f"outside the grid: {queries} queries for each head of K and V, measured were {known}; read as {found}"
@@ -186,21 +179,18 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
 
 def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
     """The times at whole numbers of sequences: where the measured ones are not whole, linear between them."""
-    measured.sort()
-    points = {int(x): y for x, y in measured if x == int(x)}
-    for (low, y_low), (high, y_high) in pairwise(measured):
-        for n in {int(low) + 1, int(high)}:
-            if low < n < high:
-                points.setdefault(n, y_low + (y_high - y_low) * (n - low) / (high - low))
-    if not points or (1 not in points and measured[0][0] > 1):
-        points[1] = measured[0][1]
+    counts, us = zip(*sorted(measured), strict=True)
+    near = {n for count in counts for n in (int(count), int(count) + 1) if counts[0] <= n <= counts[-1]}
+    points = {n: float(np.interp(n, counts, us)) for n in near}
+    if not points or counts[0] > 1:
+        points[1] = us[0]
     return sorted(points.items())
 
 
 def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
     """(num_gpus, bytes, microseconds); those launched one by one are a floor of launches, so CUDA graphs' are taken."""
     rows = table[table["backend"] == "vllm_graph"]
-    known = sorted({int(n) for n in rows["num_gpus"]})
+    known = sorted(rows["num_gpus"].unique().tolist())
     chosen = max((n for n in known if n <= num_gpus), default=known[0])
     if chosen != num_gpus:
         notes.append(f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {known}; read as {chosen}")
@@ -215,10 +205,10 @@ def nccl_points(folder: Path, num_gpus: int) -> Points:
     rows = table[(table["op_name"] == "all_reduce") & (table["nccl_dtype"] == "half") & (table["num_gpus"] == num_gpus)]
     if not len(rows):
         raise InputError(
-            f"{folder}: NCCL reduces over {sorted({int(n) for n in table['num_gpus']})} GPUs there, not {num_gpus}"
+            f"{folder}: NCCL reduces over {sorted(table['num_gpus'].unique().tolist())} GPUs there, not {num_gpus}"
         )
     return _by_bytes(rows, num_gpus)
 
 
 def _by_bytes(rows: Any, num_gpus: int) -> Points:
-    return [[num_gpus, int(size) * BYTES, round(float(us), 3)] for size, us in _us(rows, "message_size").items()]
+    return [[num_gpus, int(size) * BYTES, us] for size, us in us_by(rows, "message_size")]

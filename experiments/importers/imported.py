@@ -1,22 +1,33 @@
 """A profile in the making: its sections, what its reader has to say about them, and all-reduces where it has none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.cost.sections import FORMAT
+from testbed.cost.sections import AXES, FORMAT
 from testbed.experiments.importers.aiconfigurator_tables import nccl_points
 from testbed.traces.files import read_json
 
 PER_LAYER = "one layer; times num_layers"
-ONCE = "once per iteration"
-Point = list[Any]
-ONE = "one all-reduce"
-AXES = ("num_gpus", "bytes")
+COVERS = {  # what the times of a section are of, where it is another thing
+    "output_head": "once per iteration", "once_per_iteration": "once per iteration",
+    "experts": "one layer of experts", "all_reduce": "one all-reduce",
+    "unequal_lengths": "share of t(longest) - t(mean) that a batch of unequal lengths takes beyond t(mean)",
+}  # fmt: skip
 LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
+
+
+@cache
+def source(name: str) -> dict[str, Any]:
+    """What sources.yaml says of a source."""
+    known: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text("utf-8"))
+    return known[name]
 
 
 @dataclass(frozen=True)
@@ -53,10 +64,15 @@ class Imported:
     graph_sizes: list[int] = field(default_factory=list)
     not_measured: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, covers: str, axes: Sequence[str], points: Sequence[Point], note: str, **more: Any) -> None:
-        """A section; its points end in microseconds."""
-        body = {"covers": covers, "axes": list(axes), "columns": ["us"], "note": note, **more}
-        self.sections[name] = {**body, "points": sorted(points)}
+    def add(self, name: str, points: Iterable[list[Any]], note: str, **more: Any) -> None:
+        """A section; its points end in microseconds unless `columns` says otherwise."""
+        body = {"covers": COVERS.get(name, PER_LAYER), "axes": list(AXES[name][0]), "columns": ["us"], "note": note}
+        self.sections[name] = {**body, **more, "points": sorted(points)}
+
+    def add_all_reduces(self, points: Iterable[list[Any]], note: str) -> None:
+        """All-reduces that somebody measured."""
+        self.add("all_reduce", points, note)
+        self.notes.append(f"all-reduces: {note}")
 
     def profile(self) -> Mapping[str, Any]:
         """The whole as our format has it."""
@@ -111,29 +127,27 @@ def _first(path: Path, whole: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def _link(found: Imported, source: Path, requested: Requested) -> Link | None:
-    if requested.link is None and requested.all_reduce_s is None:
-        return None if "all_reduce" in found.sections else bench_link(source)
+def add_all_reduces(found: Imported, source: Path, requested: Requested) -> None:
+    """What the command line names; else, where the source has none, the link in its benchmark's config.json."""
+    is_named = requested.link is not None or requested.all_reduce_s is not None
+    if found.num_gpus == 1:
+        if is_named or requested.nccl:
+            raise InputError("--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing")
+    elif requested.nccl:
+        note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
+        found.add_all_reduces(nccl_points(requested.nccl, found.num_gpus), note)
+    elif is_named or "all_reduce" not in found.sections:
+        link = _named_link(found, requested) if is_named else bench_link(source)
+        if link is None:
+            found.notes.append("missing: all-reduces; a ring over the data sheet's links stands in for them, without "
+                               "latency: say --link GB/S --all-reduce-us US, or --nccl FOLDER")  # fmt: skip
+            return
+        found.add("all_reduce", link.ring(found.num_gpus), f"not measured: {link}")
+        found.notes.append(f"all-reduces were not measured: {link}")
+
+
+def _named_link(found: Imported, requested: Requested) -> Link:
     bandwidth = requested.link or (found.gpu.link_bandwidth if found.gpu else None)
     if bandwidth is None:
         raise InputError(f"--all-reduce-us: there is no data sheet of {found.device} (give --link GB/S too, or --gpu)")
     return Link(bandwidth, requested.all_reduce_s or 0.0)
-
-
-def add_all_reduces(found: Imported, source: Path, requested: Requested) -> None:
-    """What the command line names; else, where the source has none, the link in its benchmark's config.json."""
-    if found.num_gpus == 1:
-        if requested.link or requested.all_reduce_s or requested.nccl:
-            raise InputError("--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing")
-        return
-    if requested.nccl:
-        note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
-        found.add("all_reduce", ONE, AXES, nccl_points(requested.nccl, found.num_gpus), note)
-        found.notes.append(f"all-reduces: {note}")
-        return
-    if link := _link(found, source, requested):
-        found.add("all_reduce", ONE, AXES, link.ring(found.num_gpus), f"not measured: {link}")
-        found.notes.append(f"all-reduces were not measured: {link}")
-    elif "all_reduce" not in found.sections:
-        found.notes.append("missing: all-reduces; a ring over the data sheet's links stands in for them, without "
-                           "latency: say --link GB/S --all-reduce-us US, or --nccl FOLDER")  # fmt: skip

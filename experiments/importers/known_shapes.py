@@ -60,18 +60,6 @@ def gpu_of_device(device: str) -> GpuSpec | None:
     return gpu_named(found) if found else None
 
 
-def model_asked(name: str | ModelSpec | None, reported: ModelSpec, source: object) -> ModelSpec:
-    """The model that is asked for by name, else the one that the source says: no other shape than that one's."""
-    if name is None:
-        return reported
-    model = name if isinstance(name, ModelSpec) else model_named(name)
-    if replace(reported, name=model.name, max_len=model.max_len) != model:
-        raise InputError(
-            f"{source}: is of {reported.name}, whose shape is not that of --model {model.name}; leave it out"
-        )
-    return model
-
-
 def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     """The data sheet that is asked for, else the device's own, None where nobody has one: of no other device."""
     known = gpu_of_device(device)

@@ -1,30 +1,23 @@
 """LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSVs, one folder a degree."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
 from testbed.core.specs import ModelSpec
-from testbed.cost.sections import axes_of_sections
-from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
-from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_asked, model_named
-from testbed.traces.files import MAX_LEN, numbers, plain_or_packed, read_table, require
+from testbed.experiments.importers.imported import Imported, Requested, source
+from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_named
+from testbed.traces.files import plain_or_packed, read_table, seconds, whole_numbers
 
 NAME = "LLMServingSim"
-# What a layer holds, as often as it runs; LLaMA has a norm before attention and one before the feed-forward.
-IN_A_LAYER = {
-    "layernorm": 2, "qkv_proj": 1, "rotary_emb": 1, "o_proj": 1, "gate_up_proj": 1, "act_fn": 1, "down_proj": 1,
-}  # fmt: skip
-OPTIONAL = {"qk_norm": 1}  # Qwen3's
-ONCE_BY_TOKENS = ("embedding", "final_layernorm")
-ONCE_BY_ROWS = ("lm_head", "sampler")
+OPTIONAL = "qk_norm"  # Qwen3's
 ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 BEYOND = "beyond it the last line continues"
 SKEW_LABELS = ("kp_label", "n_label", "skew_rate_label", "kv_big_label")  # of bins, by their upper edges
@@ -60,13 +53,7 @@ def read(folder: Path, requested: Requested) -> Imported:
     _add_attention(found, here)
     _add_unequal(found, here, meta, degree)
     found.graph_sizes = list(GRAPHS)
-    found.notes += [
-        "missing: software times; none are charged (see testbed fit-software)",
-        "CUDA graphs: it measures eagerly; batches are padded to the sizes that vLLM captures by default, up to "
-        f"{GRAPHS[-1]} (cost.choices.cuda_graph_sizes=[] for a server with --enforce-eager)",
-        "missing: swaps; the data sheet's link to the host stands in for them, without latency",
-        "missing: block copies; a run that needs them is refused",
-    ]
+    found.notes += source(NAME)["notes"]
     if found.gpu is None:
         found.notes.append(f"missing: the data sheet of {found.device}; name one by --gpu")
     return found
@@ -89,79 +76,78 @@ def _csv(folder: Path, name: str) -> Path:
 
 
 def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
+    """The model that is asked for by name, else the one that meta.yaml says: no other shape than that one's."""
     reported = str(meta.get("model") or "")
-    if requested.model and known_name(reported)[1] in model_names():
-        return model_asked(requested.model, model_named(reported), folder)
-    if not (requested.model or reported):
+    name = requested.model or reported
+    if not name:
         raise InputError(f"{folder}: no meta.yaml says which model this is; say it by --model")
-    return model_named(str(requested.model or reported))
+    model = name if isinstance(name, ModelSpec) else model_named(name)
+    if known_name(reported)[1] in model_names():
+        theirs = model_named(reported)
+        if replace(theirs, name=model.name, max_len=model.max_len) != model:
+            raise InputError(
+                f"{folder}: is of {theirs.name}, whose shape is not that of --model {model.name}; leave it out"
+            )
+    return model
 
 
 def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
-    columns = read_table(str(path), ["layer", count, "time_us"])
     found: dict[str, dict[int, float]] = {}
-    counts, times = _counts(path, count, columns), _times(path, columns)
-    for line, (layer, number, us) in enumerate(zip(columns["layer"], counts, times, strict=True), start=2):
+    for line, (layer, number, us) in enumerate(_timed(path, count, names=["layer"]), start=2):
         if found.setdefault(layer, {}).setdefault(number, us) != us:
             raise InputError(f"{path}, line {line}: another time of {layer} at {number} {count} stands above; keep one")
     return found
 
 
+def _timed(path: Path, *counts: str, names: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table: names, counts and microseconds."""
+    columns = read_table(str(path), [*names, *counts, "time_us"])
+    times = seconds(str(path), "time_us", columns["time_us"], "a time of at least 0", least=0)
+    return zip(
+        *map(columns.get, names), *(_counts(path, name, columns) for name in counts), times.tolist(), strict=True
+    )
+
+
 def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int]:
-    values = numbers(columns[name])
-    sound = (values >= 0) & (values <= MAX_LEN) & (values == np.floor(values))
-    require(str(path), name, columns[name], sound, "a whole number of at least 0")
-    return [int(value) for value in values]
+    return whole_numbers(str(path), name, columns[name], "a whole number of at least 0", least=0).tolist()
 
 
-def _times(path: Path, columns: Mapping[str, list[str]]) -> list[float]:
-    values = numbers(columns["time_us"])
-    require(str(path), "time_us", columns["time_us"], (values >= 0) & np.isfinite(values), "a time of at least 0")
-    return [float(value) for value in values]
-
-
-def summed(path: Path, layers: Mapping[str, dict[int, float]], times: Mapping[str, int]) -> list[list[float]]:
-    """(count, microseconds) of these layers together, each so many times, at the counts that all have."""
+def add_summed(
+    found: Imported, section: str, path: Path, layers: Mapping[str, dict[int, float]], stairs: bool = False
+) -> None:
+    """A section of layers together, each as often as it runs, at the counts that all have. stairs: points no further
+    apart than a tile show every stair of the tiles; others are read along a line."""
+    named = source(found.source)["layers"][section].items()
+    times = {name: n for name, n in named if name in layers or name != OPTIONAL}
     absent = [name for name in times if name not in layers]
     if absent:
         raise InputError(f"{path}: no times of {', '.join(absent)}; it has {', '.join(layers)}")
-    counts = sorted(set.intersection(*(set(layers[name]) for name in times)))
-    return [[n, round(sum(times[name] * layers[name][n] for name in times), 3)] for n in counts]
+    counts, more = sorted(set.intersection(*(set(layers[name]) for name in times))), {}
+    if stairs and all(high - low <= TILE for low, high in pairwise(counts)):
+        found.notes.append(f"{section}: between points it takes what the next one takes (tiles of matrix products)")
+        more = {"between": "next"}
+    points = [[n, round(sum(times[name] * layers[name][n] for name in times), 3)] for n in counts]
+    found.add(section, points, " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items()), **more)
 
 
 def _add_layers(found: Imported, here: Path) -> None:
     dense, rows = _csv(here, "dense"), _csv(here, "per_sequence")
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
-    times = IN_A_LAYER | {name: n for name, n in OPTIONAL.items() if name in layers}
-    note = " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items())
-    linear = summed(dense, layers, times)
-    found.add("linear", PER_LAYER, ["num_tokens"], linear, note, **_between(linear, "linear", found))
-    once = summed(dense, layers, dict.fromkeys(ONCE_BY_TOKENS, 1))
-    found.add("once_per_iteration", ONCE, ["num_tokens"], once, " + ".join(ONCE_BY_TOKENS))
-    head = summed(rows, heads, dict.fromkeys(ONCE_BY_ROWS, 1))
-    more = _between(head, "output_head", found)
-    found.add("output_head", ONCE, ["num_rows"], head, " + ".join(ONCE_BY_ROWS), **more)
-    known = {*times, *ONCE_BY_TOKENS, *ONCE_BY_ROWS}
+    add_summed(found, "linear", dense, layers, stairs=True)
+    add_summed(found, "once_per_iteration", dense, layers)
+    add_summed(found, "output_head", rows, heads, stairs=True)
+    known = {name for section in source(NAME)["layers"].values() for name in section}
     if unknown := sorted({*layers, *heads} - known):
         found.notes.append(f"not used: {', '.join(unknown)}, which this reader does not know")
-    found.notes.append(f"linear: up to {once[-1][0]:,} tokens an iteration; {BEYOND}")
-
-
-def _between(points: list[list[float]], name: str, found: Imported) -> dict[str, str]:
-    """Points no further apart than a tile show every stair of the tiles; others are read along a line."""
-    if any(high[0] - low[0] > TILE for low, high in pairwise(points)):
-        return {}
-    found.notes.append(f"{name}: between points it takes what the next one takes (tiles of matrix products)")
-    return {"between": "next"}
+    longest, _ = found.sections["once_per_iteration"]["points"][-1]
+    found.notes.append(f"linear: up to {longest:,} tokens an iteration; {BEYOND}")
 
 
 def _add_attention(found: Imported, here: Path) -> None:
     """Decodes alone go by total context, the token that they write included; the rest is the mixed table."""
     path = _csv(here, "attention")
-    columns = read_table(str(path), [*ATTENTION, "time_us"])
     decodes, mixed = [], []
-    counts = (_counts(path, name, columns) for name in ATTENTION)
-    for new, past, seqs, kv, us in zip(*counts, _times(path, columns), strict=True):
+    for new, past, seqs, kv, us in _timed(path, *ATTENTION):
         length = kv + 1 if seqs else 0
         if new:
             mixed.append([new, past, seqs, length, us])
@@ -170,10 +156,9 @@ def _add_attention(found: Imported, here: Path) -> None:
     if not (decodes and mixed):
         raise InputError(f"{path}: lacks decodes alone, or prompts together with decodes")
     includes = ["cache_write"]
-    found.add("decode_attention", PER_LAYER, ["num_seqs", "total_context"], decodes,
-              "equal lengths; vLLM's attention layer, cache write included", includes=includes)  # fmt: skip
-    found.add("mixed_attention", PER_LAYER, ["prefill_tokens", "past_tokens", "num_seqs", "mean_context"], mixed,
-              "one prompt with decodes of equal lengths", includes=includes)  # fmt: skip
+    whole = "equal lengths; vLLM's attention layer, cache write included"
+    found.add("decode_attention", decodes, whole, includes=includes)
+    found.add("mixed_attention", mixed, "one prompt with decodes of equal lengths", includes=includes)
     seqs, length = max(row[0] for row in decodes), max(row[1] // row[0] for row in decodes)
     found.notes.append(f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; {BEYOND}")
     longest = found.model.max_len
@@ -194,8 +179,7 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
         return
     columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"])
     ratio = float((meta.get("skew_profile", {}).get("grid") or {}).get("skew_rep", SKEW_RATIO))
-    shares = numbers(columns["alpha"])
-    require(str(path), "alpha", columns["alpha"], np.isfinite(shares), "a share")
+    shares = seconds(str(path), "alpha", columns["alpha"], "a share")
     edges = zip(*([_edge(path, label) for label in columns[name]] for name in SKEW_LABELS), strict=True)
     rows = zip(_counts(path, "pc", columns), edges, shares.tolist(), strict=True)
     points = [
@@ -203,14 +187,9 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
         for pc, (past, seqs, skew, longest), share in rows
     ]
     default = (own.get(degree) or own.get(str(degree)) or {}).get("alpha_default")
-    found.sections["unequal_lengths"] = {
-        "covers": "share of t(longest) - t(mean) that a batch of unequal lengths takes beyond t(mean)",
-        "axes": axes_of_sections()["unequal_lengths"][0],
-        "columns": ["share"],
-        "note": f"upper edges of bins; measured on batches of two lengths, one {ratio:g} times the other",
-        "default": 0.0 if default is None else default,
-        "points": sorted(points),
-    }
+    note = f"upper edges of bins; measured on batches of two lengths, one {ratio:g} times the other"
+    more = {"columns": ["share"], "default": 0.0 if default is None else default}
+    found.add("unequal_lengths", points, note, **more)
     known = f"{default}, its own pooled value"
     known = f"0, as meta.yaml has no alpha_default for tp{degree}" if default is None else known
     outside = sum(not 0 <= share <= 1 for share in shares)

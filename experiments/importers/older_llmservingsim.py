@@ -9,16 +9,12 @@ import re
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.importers.imported import ONCE, PER_LAYER, Imported, Requested
+from testbed.experiments.importers.imported import Imported, Requested, source
 from testbed.experiments.importers.known_shapes import gpu_named, model_named
-from testbed.experiments.importers.llmservingsim import summed
+from testbed.experiments.importers.llmservingsim import add_summed
 from testbed.traces.files import plain_or_packed, read_table
 
 NAME = "LLMServingSim's older profiler"
-IN_A_LAYER = (
-    "input_layernorm", "q_proj", "k_proj", "v_proj", "rope", "o_proj", "post_layernorm", "gate_proj", "up_proj",
-    "act_fn", "down_proj",
-)  # fmt: skip
 TIMES = ("time_stats.attn_prefill.median", "time_stats.attn_decode.median")  # milliseconds
 SIZES = ("batch_size", "prefill_chunk_size", "kv_cache_size")
 
@@ -44,20 +40,10 @@ def read(folder: Path, requested: Requested) -> Imported:
     for name, tokens, past, ns in zip(*table.values(), strict=True):
         if int(past) == 0:
             layers.setdefault(name, {})[int(tokens)] = float(ns) / 1e3
-    sections = (("linear", PER_LAYER, IN_A_LAYER), ("output_head", ONCE, ("lm_head",)),
-                ("once_per_iteration", ONCE, ("embedding", "final_layernorm")))  # fmt: skip
-    for section, covers, names in sections:
-        axis = "num_rows" if section == "output_head" else "num_tokens"
-        points = summed(Path(str(path)), layers, dict.fromkeys(names, 1))
-        found.add(section, covers, [axis], points, " + ".join(names))
+    for section in source(NAME)["layers"]:
+        add_summed(found, section, Path(str(path)), layers)
     _add_attention(found, str(attention))
-    found.notes += [
-        "layers: Hugging Face's modules, launched one by one and timed alone; not vLLM's fused kernels",
-        "missing: sampling, cache writes; nothing stands in for them",
-        "missing: software times; none are charged (see testbed fit-software)",
-        "missing: mixed batches and unequal lengths; prefill and decodes are added, lengths taken as equal",
-        "missing: swaps and block copies; the data sheet's link to the host stands in for swaps, copies are refused",
-    ]
+    found.notes += source(NAME)["notes"]
     return found
 
 
@@ -72,8 +58,6 @@ def _add_attention(found: Imported, path: str) -> None:
             decodes[int(batch), total // int(batch) * int(batch)] = round(1e3 * float(decode_ms), 3)
     if not (prefill and decodes):
         raise InputError(f"{path}: has no {'decodes' if prefill else 'prompts'}; profile both")
-    more = {"includes": ["cache_write"]}
-    for name, axes, points in (("prefill_attention", ["num_seqs", "new_tokens", "past_tokens"], prefill),
-                               ("decode_attention", ["num_seqs", "total_context"], decodes)):  # fmt: skip
-        rows = [[*key, us] for key, us in points.items()]
-        found.add(name, PER_LAYER, axes, rows, "FlashAttention alone, equal lengths", **more)
+    for name, us_of in (("prefill_attention", prefill), ("decode_attention", decodes)):
+        points = ([*key, us] for key, us in us_of.items())
+        found.add(name, points, "FlashAttention alone, equal lengths", includes=["cache_write"])

@@ -15,22 +15,21 @@ the scheduler, on a CPU outside this project. Both are host time: one factor, th
 such that a plain request takes what Figure 13 says.
 """
 
-import csv
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from importlib import resources
+from dataclasses import dataclass
 from itertools import product
 from math import sqrt
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.experiments.paper.scorecard import reference
+from testbed.experiments.paper.studies.study import kept_rows
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
 from testbed.sched.beams import search
@@ -53,7 +52,7 @@ SCHEDULER_US = {1: 20.0, 6: 230.0}  # by width: a plain request, a beam
 Kind = tuple[str, int]
 
 
-def batched(panel: tuple[str, ...], seed: int, *, constants: tuple[float, ...], store: RunStore) -> float:
+def batched(panel: tuple[str, ...], seed: int, constants: tuple[float, ...], store: RunStore) -> float:
     """Mean batched requests of vLLM in one panel with these constants."""
     values = {f"cost.{name}": value for name, value in zip(CONSTANTS, constants, strict=True)}
     run = store.measure((*COMMON, *panel, f"seed={seed}"), values)
@@ -66,20 +65,18 @@ def published() -> Vector:
     return np.array(rows["published"].astype(float))
 
 
+@dataclass
 class Fit:
     """Logarithms of the bars by constants in units of STEP; the two panels share the cores."""
 
-    def __init__(self, store: RunStore, pool: ProcessPoolExecutor) -> None:
-        self.store, self._pool = store, pool
-        self.unit = np.array(STEP)
+    store: RunStore
+    unit = np.array(STEP)
 
     def bars(self, x: Vector, seeds: int = 1) -> NDArray[np.float64]:
         """[seed, panel]."""
         constants = tuple((x * self.unit).tolist())
-        run = partial(batched, constants=constants, store=self.store)
-        requested = list(product(range(seeds), PANELS))
-        found = self._pool.map(run, [panel for _, panel in requested], [seed for seed, _ in requested])
-        bars = np.array(list(found)).reshape(seeds, len(PANELS))
+        runs = [delayed(batched)(*one, constants, self.store) for one in product(PANELS, range(seeds))]
+        bars = np.array(Parallel(len(PANELS))(runs)).reshape(len(PANELS), seeds).T
         for seed, pair in enumerate(bars):
             text = ", ".join(f"{value:.4g}" for value in constants)
             print(f"{text}, seed {seed}: {pair[0]:.2f} {pair[1]:.2f}", flush=True)
@@ -102,7 +99,7 @@ class Fit:
             if np.abs(now).max() < TOLERANCE:
                 return x
             jacobian = self.slopes(x, now) if jacobian is None else jacobian
-            step = np.maximum(x + np.clip(np.linalg.solve(jacobian, -now), -1, 1), 0) - x
+            step = (x + np.linalg.solve(jacobian, -now).clip(-1, 1)).clip(0) - x
             x, after = x + step, self.error(x + step)
             jacobian += np.outer(after - now - jacobian @ step, step) / (step @ step)
             now = after
@@ -125,9 +122,8 @@ class Fit:
 
 def fit_2023(store: RunStore) -> None:
     """Print the two constants of the 2023 system."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        fit = Fit(store, pool)
-        fit.report(fit.solve())
+    fit = Fit(store)
+    fit.report(fit.solve())
 
 
 def fit_beams(store: RunStore) -> float:
@@ -158,17 +154,12 @@ class Split(NamedTuple):
 
 def kept_us(path: Path | None = None) -> dict[Kind, float]:
     """Microseconds a group by kind and width: the slope of the loop's time from the fewest groups to the most."""
-    kept = resources.files("testbed.kernels") / "results" / KEPT
-    text = path.read_text(encoding="utf-8") if path else kept.read_text(encoding="utf-8")
-    loops: dict[Kind, dict[int, float]] = {}
-    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
-        loops.setdefault((row["kind"], int(row["width"])), {})[int(row["groups"])] = float(row["median_us"])
-    found = {}
-    for kind, by_groups in loops.items():
-        low, high = min(by_groups), max(by_groups)
-        if low == high:
-            raise InputError(f"{path or kept}: {kind[0]} {kind[1]} has one number of groups; a slope needs two")
-        found[kind] = (by_groups[high] - by_groups[low]) / (high - low)
+    table, found = pd.read_csv(path, comment="#") if path else kept_rows(KEPT), {}
+    for (kind, width), rows in table.groupby(["kind", "width"], sort=False):
+        first, last = rows.sort_values("groups").iloc[[0, -1]].to_dict("records")
+        if first["groups"] == last["groups"]:
+            raise InputError(f"{path or KEPT}: {kind} {width} has one number of groups; a slope needs two")
+        found[kind, width] = (last["median_us"] - first["median_us"]) / (last["groups"] - first["groups"])
     return found
 
 

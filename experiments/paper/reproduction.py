@@ -4,18 +4,15 @@ Lines say what runs and what is left; it can be stopped and resumed at any time.
 its rows under the alternatives to choices that were made after a predicted row was seen.
 """
 
-import multiprocessing
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra.utils
 import pandas as pd
 import yaml
+from joblib import Parallel, delayed
 
 from testbed.core.errors import InputError
 from testbed.experiments.paper.scorecard import JUDGED, KEY, TURNS, Card, key_of, reference, scorecard, short, verdicts
@@ -31,7 +28,6 @@ ALTERNATIVES_FILE = "alternatives.csv"
 COLUMNS = ["alternative", *KEY, "published", "chosen", "chosen_verdict", "other", "other_verdict", "turns", "note"]
 Perform = Callable[[Sequence[Sequence[Task]]], list[pd.DataFrame]]  # a table for each group of tasks
 Finished = Callable[[int, pd.DataFrame], None]
-Done = Generator[tuple[int, list[Row]], None, None]  # tasks by their number, with their rows
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,8 @@ class Alternative:
 
     name: str
     rows: Mapping[str, Sequence[str]]
-    run: tuple[str, ...] = ()
-    figure: tuple[str, ...] = ()
+    run: Sequence[str] = ()
+    figure: Sequence[str] = ()
     not_run: str = ""
 
     def row_keys(self) -> list[RowKey]:
@@ -58,8 +54,7 @@ class Alternative:
 def alternatives() -> list[Alternative]:
     """All of conf/alternatives.yaml."""
     entries: list[dict[str, Any]] = yaml.safe_load((CONF / "alternatives.yaml").read_text(encoding="utf-8"))
-    overrides = ({key: tuple(e.get(key, ())) for key in ("run", "figure")} for e in entries)
-    return [Alternative(**(entry | words)) for entry, words in zip(entries, overrides, strict=True)]
+    return [Alternative(**entry) for entry in entries]
 
 
 def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
@@ -78,13 +73,9 @@ def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
     return pd.DataFrame([*rows, *not_run()], columns=COLUMNS).fillna("")
 
 
-def under(task: Task, overrides: tuple[str, ...]) -> Task:
+def under(task: Task, overrides: Sequence[str]) -> Task:
     """The task with these overrides in all its runs."""
-    return Task(" ".join((task.label, *overrides)), partial(_work, task=task, overrides=overrides))
-
-
-def _work(store: RunStore, task: Task, overrides: tuple[str, ...]) -> list[Row]:
-    return task.work(replace(store, overrides=overrides))
+    return Task(" ".join((task.label, *overrides)), lambda store: task.work(replace(store, overrides=tuple(overrides))))
 
 
 def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:
@@ -122,9 +113,9 @@ def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
     return card.assign(**{TURNS: [names.get(key_of(row), "") for row in card.to_dict("records")]})
 
 
-def load(name: str, overrides: tuple[str, ...] = ()) -> Study:
+def load(name: str, overrides: Sequence[str] = ()) -> Study:
     """The study that a figure's config describes."""
-    study: Study = hydra.utils.instantiate(composed(f"figure/{name}", overrides).figure, _convert_="all")
+    study: Study = hydra.utils.instantiate(composed(f"figure/{name}", tuple(overrides)).figure, _convert_="all")
     return study
 
 
@@ -158,53 +149,32 @@ def perform(
 ) -> list[pd.DataFrame]:
     """A table for each group of tasks; the tasks of all share the cores. Finished runs are kept in the store.
     `finished` receives the number and the table of each group as soon as it is done."""
-    tasks = [task for group in groups for task in group]
-    owners = [number for number, group in enumerate(groups) for _ in group]
-    rows: dict[int, list[Row]] = {}
     tables = [pd.DataFrame() for _ in groups]
-    waiting = {number: task.label for number, task in enumerate(tasks)}
+    found: list[dict[int, list[Row]]] = [{} for _ in groups]
+    waiting = {(number, place): task for number, group in enumerate(groups) for place, task in enumerate(group)}
+    work = [delayed(carry_out)(at, task, store) for at, task in waiting.items()]
 
     def progress() -> str:
-        running = " | ".join([*waiting.values()][:jobs])
-        return f"{len(tasks) - len(waiting)} of {len(tasks)} done; running: {running or 'drawing'}"
+        running = " | ".join(task.label for task in [*waiting.values()][:jobs])
+        return f"{len(work) - len(waiting)} of {len(work)} done; running: {running or 'drawing'}"
 
-    with spoken(progress), closing((_alone if jobs == 1 else _in_parallel)(tasks, store, jobs)) as done:
-        for task, found in done:
-            del waiting[task]
-            rows[task], group = found, owners[task]
-            mine = [number for number, owner in enumerate(owners) if owner == group]
-            if rows.keys() >= set(mine):
-                tables[group] = pd.DataFrame([row for number in mine for row in rows[number]])
-                finished(group, tables[group])
+    with spoken(progress):
+        try:
+            for at, rows in Parallel(min(jobs, len(work)) or 1, batch_size=1, return_as="generator_unordered")(work):
+                del waiting[at]
+                number, place = at
+                found[number][place] = rows
+                if len(found[number]) == len(groups[number]):
+                    tables[number] = pd.DataFrame([row for _, rows in sorted(found[number].items()) for row in rows])
+                    finished(number, tables[number])
+        finally:
+            clean_up(store.folder)  # of workers that were stopped
     return tables
 
 
-def _alone(tasks: Sequence[Task], store: RunStore, jobs: int) -> Done:
-    for number, task in enumerate(tasks):
-        yield number, task.work(store)
-
-
-def _in_parallel(tasks: Sequence[Task], store: RunStore, jobs: int) -> Done:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(tasks)) or 1, mp_context=context) as pool:
-        numbers = {pool.submit(carry_out, task, store): number for number, task in enumerate(tasks)}
-        try:
-            for future in as_completed(numbers):
-                yield numbers[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            workers = multiprocessing.active_children()
-            for worker in workers:
-                worker.terminate()
-            for worker in workers:
-                worker.join()
-            clean_up(store.folder)
-            raise
-
-
-def carry_out(task: Task, store: RunStore) -> list[Row]:
-    """A task in a worker; its error must survive the way back, so it becomes one line here."""
+def carry_out(at: tuple[int, int], task: Task, store: RunStore) -> tuple[tuple[int, int], list[Row]]:
+    """A task, in a worker if there are several; its error must survive the way back, so it becomes one line here."""
     try:
-        return task.work(store)
+        return at, task.work(store)
     except Exception as error:
         raise InputError(f"{task.label}: {one_line(error)}") from error

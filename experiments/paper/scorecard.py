@@ -90,13 +90,6 @@ def published(figure: str) -> pd.DataFrame:
     return rows.assign(published=numbers)[numbers.notna()][["setting", "system", "quantity", "published"]]
 
 
-def published_range(figure: str, quantity: str) -> tuple[float, float]:
-    """The ends of a range such as 20-26."""
-    (text,) = set(reference().query("figure == @figure and quantity == @quantity")["published"])
-    low, high = str(text).split("-")
-    return float(low), float(high)
-
-
 def key_of(row: Mapping[str, Any]) -> RowKey:
     """What names a row."""
     figure, setting, system, quantity = (row[name] for name in KEY)
@@ -134,7 +127,7 @@ def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     found["cause"] = next(known, UNEXPLAINED) if found["verdict"] == "miss" else ""
     if finding is None:
         note = "not simulated" if found["verdict"] else ""
-        return {**row, "simulated": "", "error": "", "note": note, **found}
+        return {**row, "note": note, **found}
     value, tolerance = finding.simulated, row["tolerance"]
     values = value if isinstance(value, tuple) else (value,)
     shown = {
@@ -207,15 +200,16 @@ def short(value: object) -> str:
 
 def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
     """The cause of each miss; with the embedded lengths how to get the real ones. `files` were replayed instead."""
-    missed = card[card["verdict"] == "miss"].to_dict("records")
+    missed = [(f"{row['figure']} {what_of({**row, 'setting': ''})}", row["cause"])
+              for row in card[card["verdict"] == "miss"].to_dict("records")]  # fmt: skip
     if not card["verdict"].fillna("").any():
         return
     if "sharegpt" in files:
-        yield from (f"{row['figure']} {what_of({**row, 'setting': ''})}: {row['cause']}" for row in missed)
+        yield from (f"{name}: {cause}" for name, cause in missed)
         return
     yield "Lengths were drawn from the embedded models, which are close to the paper's but are not the same rows."
     if missed:
-        names = "; ".join(f"{row['figure']} {what_of({**row, 'setting': ''})}" for row in missed)
+        names = "; ".join(name for name, _ in missed)
         yield f"Judge these misses by the paper's lengths, and by REPRODUCING.md: {names}."
     yield (
         f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on GitHub:\n"

@@ -8,14 +8,17 @@ import gzip
 import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming, Request, Workload
 from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.cost.model import UNBOUNDED
 from testbed.experiments.runs.whole_files import whole
 from testbed.sched.plan import Plan
 from testbed.sim.recorder import Columns, Recorder
@@ -33,20 +36,19 @@ PS_PER_US = 10**6
 Event = dict[str, Any]
 
 
-class Phase(NamedTuple):
-    """An interval of a request's life, in picoseconds; the last ends with the run at the latest."""
-
-    name: str
-    start_ps: int
-    end_ps: int
-
-
-class Life(NamedTuple):
-    """A request and its phases, in order, without a gap from its arrival to its end."""
+@dataclass
+class Life:
+    """A request, the phases that it began, with the time of each in picoseconds, and when it ended, at the latest with
+    the run. A phase lasts until the next one or the end."""
 
     request: Request | Incoming
-    phases: list[Phase]
-    rejected: str = ""
+    begun: list[tuple[str, int]]
+    end_ps: int
+
+    def begin(self, name: str, now_ps: int) -> None:
+        """Begin a phase, unless it is the one that lasts."""
+        if self.begun[-1][0] != name:
+            self.begun.append((name, now_ps))
 
 
 class PhaseRecorder(Recorder):
@@ -56,27 +58,24 @@ class PhaseRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._came: dict[int, Request | Incoming] = {}
-        self._begun: dict[int, list[tuple[str, int]]] = {}
-        self._ended: dict[int, int] = {}
+        self._lives: dict[int, Life] = {}
 
     def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:
         """Their prefill has finished, for the first time or after recompute."""
         super().first_tokens(groups, now_ps)
         for group in groups:
-            self._begin(group.request.request_id, DECODE, now_ps)
+            self._lives[group.request.request_id].begin(DECODE, now_ps)
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request has finished."""
         super().served(request, group, now_ps)
-        self._came[request.request_id] = request
-        self._ended[request.request_id] = now_ps
+        life = self._life(request)
+        life.request, life.end_ps = request, now_ps
 
     def rejected(self, request: Request, reason: str) -> None:
         """The request was rejected when the scheduler first considered it."""
         super().rejected(request, reason)
-        self._came[request.request_id] = request
-        self._ended[request.request_id] = request.arrival_ps
+        self._life(request).end_ps = request.arrival_ps
 
     def span(
         self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
@@ -85,31 +84,24 @@ class PhaseRecorder(Recorder):
         super().span(start_ps, duration_ps, steps, plan, waiting, swapped, seen)
         for group in plan.preempted:
             to_host = group.status is SequenceStatus.SWAPPED
-            self._begin(group.request.request_id, SWAPPED if to_host else PREEMPTED, start_ps)
+            self._life(group.request).begin(SWAPPED if to_host else PREEMPTED, start_ps)
         for group in plan.swapped_in:
-            self._begin(group.request.request_id, DECODE, start_ps)
+            self._life(group.request).begin(DECODE, start_ps)
         for chunk in plan.chunks:
-            self._came.setdefault(chunk.group.request.request_id, chunk.group.request)
-            self._begin(chunk.group.request.request_id, PREFILL, start_ps)
+            self._life(chunk.group.request).begin(PREFILL, start_ps)
 
     def lives(self, workload: Workload) -> list[Life]:
         """Every request of the workload that arrived before the end of the run, in order of arrival. In a workload
         without known arrival times, requests that the scheduler has not considered are missing."""
-        timed = workload if workload.arrival_ps.any() else ()
-        queued: dict[int, Request | Incoming] = {r.request_id: r for r in timed if r.arrival_ps <= self.end_ps}
-        return [self._life(r) for r in sorted((queued | self._came).values(), key=lambda r: r.arrival_ps)]
-
-    def _begin(self, request_id: int, name: str, now_ps: int) -> None:
-        begun = self._begun.setdefault(request_id, [])
-        if not begun or begun[-1][0] != name:
-            begun.append((name, now_ps))
+        for request in workload if workload.arrival_ps.any() else ():
+            if request.arrival_ps <= self.end_ps:
+                self._life(request)
+        for life in self._lives.values():
+            life.end_ps = min(life.end_ps, self.end_ps)
+        return sorted(self._lives.values(), key=lambda life: life.request.arrival_ps)
 
     def _life(self, request: Request | Incoming) -> Life:
-        end_ps = self._ended.get(request.request_id, self.end_ps)
-        begun = [(QUEUED, request.arrival_ps), *self._begun.get(request.request_id, [])]
-        ends = [*(start for _, start in begun[1:]), end_ps]
-        phases = [Phase(name, start, end) for (name, start), end in zip(begun, ends, strict=True) if end > start]
-        return Life(request, phases, self.rejections.get(request.request_id, ""))
+        return self._lives.setdefault(request.request_id, Life(request, [(QUEUED, request.arrival_ps)], UNBOUNDED))
 
 
 def _lanes(lives: Sequence[Life]) -> list[int]:
@@ -121,7 +113,7 @@ def _lanes(lives: Sequence[Life]) -> list[int]:
         while taken and taken[0][0] <= life.request.arrival_ps:
             heapq.heappush(free, heapq.heappop(taken)[1])
         lane = heapq.heappop(free) if free else len(taken)
-        heapq.heappush(taken, (life.phases[-1].end_ps, lane))
+        heapq.heappush(taken, (life.end_ps, lane))
         found.append(lane)
     return found
 
@@ -133,11 +125,12 @@ def _nested(life: Life, lane: int) -> Iterator[Event]:
     if isinstance(r, Request):  # a request that was cut off has no recorded end
         arguments["output_tokens"] = r.output_len
     whole = {"cat": "request", "name": f"request {r.request_id}", **place}
-    yield {"ph": "B", "ts": us(life.phases[0].start_ps), "args": arguments, **whole}
-    for phase in life.phases:
-        yield {"ph": "B", "cat": "phase", "name": phase.name, "ts": us(phase.start_ps), **place}
-        yield {"ph": "E", "cat": "phase", "name": phase.name, "ts": us(phase.end_ps), **place}
-    yield {"ph": "E", "ts": us(life.phases[-1].end_ps), **whole}
+    yield {"ph": "B", "ts": us(r.arrival_ps), "args": arguments, **whole}
+    for (name, start_ps), (_, end_ps) in pairwise([*life.begun, ("", life.end_ps)]):
+        if end_ps > start_ps:
+            yield {"ph": "B", "cat": "phase", "name": name, "ts": us(start_ps), **place}
+            yield {"ph": "E", "cat": "phase", "name": name, "ts": us(end_ps), **place}
+    yield {"ph": "E", "ts": us(life.end_ps), **whole}
 
 
 def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
@@ -182,16 +175,15 @@ def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = Non
     if start_ps >= recorder.end_ps:
         raise InputError(f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to show")
     lives = recorder.lives(setup.workload)
-    served = [life for life in lives if life.phases]
-    shown = [life for life in served if life.phases[0].start_ps < stop_ps and life.phases[-1].end_ps > start_ps]
+    shown = [life for life in lives if life.request.arrival_ps < min(stop_ps, life.end_ps) and life.end_ps > start_ps]
     lanes = _lanes(shown)
     # Lane by lane, so that a request ends before the next on its lane begins at the same time.
     in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
     timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
-    for life in lives:
-        if life.rejected and start_ps <= life.request.arrival_ps < stop_ps:
-            name, arguments = f"request {life.request.request_id} rejected", {"reason": life.rejected}
-            place = {"pid": REQUESTS, "tid": 0, "ts": us(life.request.arrival_ps)}
+    for r in (life.request for life in lives if life.request.request_id in recorder.rejections):
+        if start_ps <= r.arrival_ps < stop_ps:
+            name, arguments = f"request {r.request_id} rejected", {"reason": recorder.rejections[r.request_id]}
+            place = {"pid": REQUESTS, "tid": 0, "ts": us(r.arrival_ps)}
             timed.append({"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments})
     timed += _iterations(recorder.spans.columns(), setup.pool.num_slots, start_ps, stop_ps)
     timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order

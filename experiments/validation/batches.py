@@ -49,7 +49,7 @@ class Batch(NamedTuple):
     device: str = ""
 
 
-CostOfBatch = Callable[[Batch], CostModel]
+CostOf = Callable[[str, int, str], CostModel]  # by model, number of GPUs and device
 FIELDS = list(Batch._fields)
 ALIKE = [name for name in FIELDS if name not in ("input_len", "output_len")]
 
@@ -63,10 +63,11 @@ def predict(cost: CostModel, batch: Batch) -> tuple[float, float]:
     return prompts * MS, steps * MS
 
 
-def with_predictions(table: pd.DataFrame, cost_of: CostOfBatch) -> pd.DataFrame:
+def with_predictions(table: pd.DataFrame, cost_of: CostOf) -> pd.DataFrame:
     """The table with predicted_ms, predicted_prompts_ms and error, and with the decode steps."""
     batches = [Batch(*row) for row in table[FIELDS].itertuples(index=False)]
-    prompts, steps = np.array([predict(cost_of(batch), batch) for batch in batches]).T
+    costs = [cost_of(batch.model, batch.tensor_parallel, batch.device) for batch in batches]
+    prompts, steps = np.array(list(map(predict, costs, batches))).T
     table = table.assign(predicted_ms=prompts + steps, predicted_prompts_ms=prompts)
     return with_steps(table.assign(error=table["predicted_ms"] / table["latency_ms"] - 1))
 
@@ -101,8 +102,9 @@ def report(table: pd.DataFrame) -> Iterator[str]:
     yield from by_kind("whole batch", measured)
     yield from left_over(measured)
     sizes = measured["error"].abs()
-    yield f"all {len(sizes)} batches: median {sizes.median():.1%}, {(sizes <= WITHIN).mean():.1%} within 20%"
-    for _, batch in measured[sizes > WITHIN].sort_values("error").iterrows():
+    within = sizes <= WITHIN
+    yield f"all {len(sizes)} batches: median {sizes.median():.1%}, {within.mean():.1%} within 20%"
+    for _, batch in measured[~within].sort_values("error").iterrows():
         yield f"  beyond 20%: {named(batch)}: {batch['error']:+.0%}"
     for _, batch in table[table["latency_ms"].isna()].iterrows():
         yield f"not measured: {named(batch)}: {batch['predicted_ms']:.0f} ms"
@@ -150,10 +152,10 @@ def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
     return found
 
 
-def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOfBatch:
-    """The cost of a batch by model and degree; layer_s is what a layer takes beyond its kernels on so many GPUs. A
-    model is one of `models`, or one that ships. Matrix products take at least what their FLOPs need at PEAK_SHARE of
-    the peak."""
+def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOf:
+    """The costs by AIConfigurator's kernels; layer_s is what a layer takes beyond its kernels on so many GPUs. A model
+    is one of `models`, or one that ships. Matrix products take at least what their FLOPs need at PEAK_SHARE of the
+    peak."""
 
     @cache
     def of(name: str, degree: int, device: str) -> ProfileCost:
@@ -174,19 +176,15 @@ def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, f
         server = ServerSpec(imported.gpu.name, imported.gpu, degree)
         return ProfileCost(model, server, imported.profile(), Choices(parallel_layer_s=layer_s))
 
-    return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)
+    return of
 
 
-def figures() -> CostOfBatch:
-    """FasterTransformer's costs in the figures: an H200's measurements, scaled to the batch's card (`device`)."""
-
-    @cache
-    def of(model: str, degree: int, device: str) -> CostModel:
-        gpu = gpu_of_device(device)
-        if gpu is None:
-            raise InputError(f"device {device!r}: no data sheet of such a card (the column `device` names an A100)")
-        words = ("+protocol=sosp23", "+system=fastertransformer", f"model={model}", f"server={gpu.name}")
-        config = configured(words, {"scheduler.max_batch_size": 1, "server.num_gpus": degree})
-        return make_cost(config.cost, config.model, config.server)
-
-    return lambda batch: of(batch.model, batch.tensor_parallel, batch.device)
+@cache
+def figures(model: str, degree: int, device: str) -> CostModel:
+    """FasterTransformer's costs in the figures: an H200's measurements, scaled to the card `device`."""
+    gpu = gpu_of_device(device)
+    if gpu is None:
+        raise InputError(f"device {device!r}: no data sheet of such a card (the column `device` names an A100)")
+    words = ("+protocol=sosp23", "+system=fastertransformer", f"model={model}", f"server={gpu.name}")
+    config = configured(words, {"scheduler.max_batch_size": 1, "server.num_gpus": degree})
+    return make_cost(config.cost, config.model, config.server)

@@ -11,8 +11,8 @@ from testbed.experiments.runs.whole_files import whole
 from testbed.experiments.validation.log_replay import Replayed
 from testbed.experiments.validation.logged_server import high_water
 from testbed.identity import content_hash
-from testbed.traces.files import read_table, seconds
-from testbed.traces.vllm_log import Times, VllmLog, adjacent_path
+from testbed.traces.files import plain_or_packed, read_table, seconds
+from testbed.traces.vllm_log import Times, VllmLog
 
 CENTILES = (50, 90, 99)
 KINDS = ("ttft_s", "tpot_s", "e2e_s")
@@ -46,8 +46,7 @@ def metrics(times: Times) -> dict[str, float]:
         if len(values):
             found[f"{kind}_mean"] = float(values.mean())
             found |= {f"{kind}_p{p}": float(np.percentile(values, p)) for p in CENTILES}
-    busy_s = float(times.finish_s.max() - times.arrival_s.min())
-    return {**found, "tokens_per_s": float(times.output_len.sum()) / busy_s}
+    return {**found, "tokens_per_s": float(times.output_len.sum() / times.finish_s.max())}
 
 
 def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:
@@ -55,7 +54,7 @@ def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Co
     label is what the rows are called, by default the log's path."""
     ours, label = metrics(simulated), label or log
     rows = [Compared(label, name, value, ours[name]) for name, value in metrics(real).items() if name in ours]
-    if samples := log and adjacent_path(log, "timeseries.csv"):
+    if samples := log and plain_or_packed(Path(log).with_name("timeseries.csv")):
         moments = np.array(seconds(str(samples), "t", read_table(str(samples), ["t", "running"])["t"]))
         means = (float(times.running_at(moments).mean()) for times in (real, simulated))
         rows.append(Compared(label, "running_mean", *means))
@@ -101,12 +100,10 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
 def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
     """For each log, a row of panels: requests running over time, how TTFT and TPOT are distributed, and what was
     predicted for each request against what was measured."""
-    import matplotlib  # which takes a second to import
+    from matplotlib.figure import Figure  # which takes a second to import
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(len(logs), 4, figsize=(14.5, 2.8 * len(logs)), squeeze=False, layout="constrained")
+    figure = Figure(figsize=(14.5, 2.8 * len(logs)), layout="constrained")
+    axes = figure.subplots(len(logs), 4, squeeze=False)
     for (running, ttft, tpot, each), (name, *both) in zip(axes, logs, strict=True):
         moments = np.linspace(0, max(times.finish_s.max() for times in both), POINTS)
         for (label, style), times in zip(STYLES.items(), both, strict=True):
@@ -124,7 +121,6 @@ def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
         each.legend(frameon=False)
     with whole(path) as temporary:
         figure.savefig(temporary, dpi=130)
-    plt.close(figure)
 
 
 def _distribution(axes: Any, label: str, both: Sequence[np.ndarray]) -> None:

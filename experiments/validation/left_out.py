@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
+from sys import maxsize
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +42,6 @@ PREFILLS = [Work(prefill=((new, 0),)) for new in (128, 512, 1024, 2048)]
 BATCH, MEAN_OUTPUT, NUM_REQUESTS = 16, 300, 300  # a load that keeps about so many sequences in the batch
 SYSTEM = ("+system=vllm-v1", "trace=sharegpt", "outputs=summary", "seed=0")
 NUM_BLOCKS = 4096
-NO_LIMIT = 1 << 60  # bytes: such a pool need not fit next to the weights
 PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
@@ -113,7 +113,7 @@ def _config() -> RunConfig:
 
 def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> Means:
     config = _config()
-    gpu = replace(server.gpu, memory_bytes=NO_LIMIT)
+    gpu = replace(server.gpu, memory_bytes=maxsize)  # so that the pool need not fit next to the weights
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)
     arrivals = config.arrivals.updated(rate=rate, duration_s=NUM_REQUESTS / rate)
     setup = build(replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost)))
@@ -171,8 +171,8 @@ def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_byt
     for key, ps in measured:
         if key not in here:
             name, sizes = _sizes(section, key)
-            grid = arrays.get(name, np.empty((0, len(sizes))))  # some no larger on every axis, and some no smaller
-            inside = (grid <= sizes).all(axis=1).any() and (grid >= sizes).all(axis=1).any()
+            grid = arrays.get(name)  # some no larger on every axis, and some no smaller
+            inside = grid is not None and all(one.all(axis=1).any() for one in (grid <= sizes, grid >= sizes))
             yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if inside else None)
 
 

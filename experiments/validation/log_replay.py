@@ -6,6 +6,7 @@ And says what a reader should know of that server: what the log does not say, an
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +23,8 @@ from testbed.identity import content_hash
 from testbed.parts import Part
 from testbed.run import run
 from testbed.sim.recorder import Columns, request_columns, span_columns
-from testbed.traces.files import read_json
-from testbed.traces.vllm_log import Times, VllmLog, adjacent_path
+from testbed.traces.files import plain_or_packed, read_json
+from testbed.traces.vllm_log import Times, VllmLog
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
 VLLM_UTILIZATION = 0.9  # its gpu_memory_utilization
@@ -33,12 +34,13 @@ FRONT_END = ("before_first_token", "after_last_token")  # what a profile's secti
 US = 1e6
 
 
-class FrontEnd(NamedTuple):
+class LoggedMachine(NamedTuple):
     """What a server takes beyond its engine, in seconds: from the client's request to the engine, and from the last
-    token to the client, which has had every other token meanwhile."""
+    token to the client, which has had every other token meanwhile; and how many times slower it is than its costs."""
 
     before_first_s: float = 0.0
     after_last_s: float = 0.0
+    slowness: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,9 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
     return typed_config(config)
 
 
-def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, slowness: float = 1.0) -> Replayed:
-    """Serve the log's requests at their times of arrival, on a machine that takes `slowness` times as long for all.
-    Without a front end it is what the profile has of one; a log of the engine has none."""
+def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None) -> Replayed:
+    """Serve the log's requests at their times of arrival; without a machine on the one fitted into the profile."""
+    before, after, slowness = machine or _fitted(config, log)
     arrivals = Part("testbed.sim.arrivals.Replay", {"speedup": slowness})
     setup = build(replace(config, trace=Part(log), arrivals=arrivals))
     recorder = run(setup).recorder
@@ -94,7 +96,6 @@ def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, s
     table = request_columns(recorder)
     engine = Times(table["arrival_s"], table["first_token_s"], table["finish_s"], log.times.output_len)
     arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
-    before, after = front_end or front_end_of(config, log)
     finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
     totals, size = recorder.totals, int(config.policy.parameters.get("block_size", 1))
     return Replayed(
@@ -104,13 +105,16 @@ def replay(log: VllmLog, config: RunConfig, front_end: FrontEnd | None = None, s
     )  # fmt: skip
 
 
-def front_end_of(config: RunConfig, log: VllmLog) -> FrontEnd:
-    """The front end that was fitted into the config's profile; none for a log that the engine wrote."""
-    if log.is_of_engine or config.cost.name != PROFILE_COST:
-        return FrontEnd()
+def _fitted(config: RunConfig, log: VllmLog) -> LoggedMachine:
+    """The front end of the profile, none for a log that the engine wrote; the slowness if it was fitted on this log."""
+    if config.cost.name != PROFILE_COST:
+        return LoggedMachine()
     profile = read_profile(str(config.cost.parameters["path"]))
-    known = {row[0]: row[1] / US for row in profile["sections"].get("overhead", {}).get("points", ())}
-    return FrontEnd(*(known.get(name, 0.0) for name in FRONT_END))
+    points = () if log.is_of_engine else profile["sections"].get("overhead", {}).get("points", ())
+    known = {row[0]: row[1] / US for row in points}
+    before, after = (known.get(name, 0.0) for name in FRONT_END)
+    slowness = profile["fingerprint"].get("slowness", {}).get(content_hash(log.path), 1.0)
+    return LoggedMachine(before, after, float(slowness))
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
@@ -130,17 +134,9 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
     }
 
 
-def slowness_of(config: RunConfig, log: VllmLog) -> float:
-    """How many times slower the log's machine was than the profile's, where that was fitted on this log; else 1."""
-    if config.cost.name != PROFILE_COST:
-        return 1.0
-    known = read_profile(str(config.cost.parameters["path"]))["fingerprint"].get("slowness", {})
-    return float(known.get(content_hash(log.path), 1.0))
-
-
 def meta_of(log: VllmLog) -> Mapping[str, Any]:
     """meta.json in the log's folder, empty where there is none."""
-    path = adjacent_path(log.path, "meta.json")
+    path = plain_or_packed(Path(log.path).with_name("meta.json"))
     found = read_json(str(path)) if path else {}
     return found if isinstance(found, dict) else {}
 
@@ -160,14 +156,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         here = config.scheduler.parameters.get(key)
         if limits.get(key) not in (None, here):
             yield f"meta.json says {key} {limits[key]}, simulated with {here}; say scheduler.{key}={limits[key]}"
-    yield from _fitted(log, replayed.measured)
-    if replayed.swaps and "swap" in replayed.measured:
-        rate = config.server.gpu.host_bandwidth / 1e9
-        yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"
-
-
-def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
-    fitted, slowness = measured.get("software_fitted_on", {}), measured.get("slowness", {})
+    fitted, slowness = (replayed.measured.get(name, {}) for name in ("software_fitted_on", "slowness"))
     digest = content_hash(log.path)
     if digest in fitted.values():
         yield "the profile's software times were fitted on this very log: its errors are of a fit, not of a prediction"
@@ -178,3 +167,6 @@ def _fitted(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
         if slowness:
             low, high = min(1.0, *slowness.values()), max(1.0, *slowness.values())
             yield f"those machines are {low:.2f} to {high:.2f} times as slow as the profile, this one's is taken as 1"
+    if replayed.swaps and "swap" in replayed.measured:
+        rate = config.server.gpu.host_bandwidth / 1e9
+        yield f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} GB/s"

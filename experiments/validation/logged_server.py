@@ -38,21 +38,17 @@ def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighW
     requests that are preempted meanwhile, count as if no block were shared."""
     times, prompts = log.times, log.read().prompt_len
     moments = np.unique(np.concatenate([times.first_token_s, np.nextafter(times.finish_s, -np.inf)]))
-    levels = np.array([_blocks_at(log, prompts, moment, block_size) for moment in moments])
-    full = moments[levels >= NEAR * levels.max()]
-    return HighWater(int(levels.max()), any(_memory_waited_for(log, moment, max_num_seqs) for moment in full))
+    levels = []
+    for moment in moments:
+        here = (times.first_token_s <= moment) & (moment < times.finish_s)
+        first, finish, steps = times.first_token_s[here], times.finish_s[here], times.output_len[here] - 1
+        written = np.floor((moment - first) / (finish - first) * steps)
+        levels.append(int(np.ceil((prompts[here] + 1 + written) / block_size).sum()))
+    full = moments[np.array(levels) >= NEAR * max(levels)]
+    return HighWater(max(levels), any(_memory_waited_for(times, moment, max_num_seqs) for moment in full))
 
 
-def _blocks_at(log: VllmLog, prompts: Column, moment: float, block_size: int) -> int:
-    times = log.times
-    here = (times.first_token_s <= moment) & (moment < times.finish_s)
-    first, finish, steps = times.first_token_s[here], times.finish_s[here], times.output_len[here] - 1
-    written = np.floor((moment - first) / (finish - first) * steps)
-    return int(np.ceil((prompts[here] + 1 + written) / block_size).sum())
-
-
-def _memory_waited_for(log: VllmLog, moment: float, max_num_seqs: int | None) -> bool:
-    times = log.times
+def _memory_waited_for(times: Times, moment: float, max_num_seqs: int | None) -> bool:
     waiting = (times.arrival_s <= moment) & (moment < times.first_token_s)
     step_s = float(np.median(times.tpot_s)) if len(times.tpot_s) else 0.0
     long = bool((times.ttft_s[waiting] > LONG * step_s).any())

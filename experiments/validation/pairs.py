@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import pandas as pd
 import yaml
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from testbed.build import build
 from testbed.config import RunConfig
@@ -171,8 +170,8 @@ def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
 
 def draw(sides: Sides, path: Path) -> None:
     """A column of panels for each series that has all loads; means over the seeds, and their range."""
-    matplotlib.use("Agg")
-    figure, axes = plt.subplots(len(ROWS), len(SERIES), figsize=(14, 12), layout="constrained", squeeze=False)
+    figure = Figure(figsize=(14, 12), layout="constrained")
+    axes = figure.subplots(len(ROWS), len(SERIES))
     for column, series in zip(axes.T, SERIES, strict=True):
         column[0].set_title(series.about)
         column[-1].set_xlabel("load, times the sustainable one")
@@ -184,7 +183,6 @@ def draw(sides: Sides, path: Path) -> None:
     axes[0, 0].legend(frameon=False)
     with whole(path) as temporary:
         figure.savefig(temporary, dpi=75, format=path.suffix[1:])
-    plt.close(figure)
 
 
 def _panel(panel: Axes, sides: Sides, name: str) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.experiments.validation.log_replay import FrontEnd, Replayed, replay
+from testbed.experiments.validation.log_replay import LoggedMachine, Replayed, replay
 from testbed.traces.vllm_log import Times, VllmLog
 
 FARTHEST = 2.0  # times as large or as small in one step
@@ -31,7 +31,7 @@ Correlations = dict[tuple[str, str], float]
 # The times that can be fitted: those of iterations, and what a profile's cost calls them; and those of the front end.
 KEYS = {"iteration": "overhead_s", "request": "overhead_per_request_s", "token": "overhead_per_token_s"}
 FRONT = ("before_first", "after_last")
-TPOT, BOTH = slice(1, 2), slice(2)  # of TTFT and TPOT
+TPOT, BOTH = slice(1, None), slice(None)  # of TTFT and TPOT
 UNIT_S = {"iteration": 1e-3, "request": 1e-4, "token": 1e-5, "before_first": 1e-2, "after_last": 1e-2}
 LEAST_SLOWNESS = 0.05
 ALIKE = 0.9  # correlation beyond which two times cannot be separated
@@ -59,7 +59,7 @@ def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix, num_tim
     waited = 0
     for _ in range(MAX_ROUNDS):
         aim, rest = _least(here, scale, num_times), here.values[num_times:]
-        aim[num_times:] = np.clip(aim[num_times:], rest / FARTHEST, rest * FARTHEST)
+        aim[num_times:] = aim[num_times:].clip(rest / FARTHEST, rest * FARTHEST)
         tried = [at(here.values + share * (aim - here.values)) for share in SHARES]
         found = min(tried, key=lambda point: point.error)
         here = found if found.error < here.error else tried[0]
@@ -127,8 +127,8 @@ class Problem:
 
     def named(self, values: Matrix) -> tuple[dict[str, float], list[float]]:
         """Times in seconds by name, none below zero; the slowness of each log."""
-        times = dict(zip(self.names, np.maximum(values, 0.0).tolist(), strict=False))
-        slowness = np.maximum(values[len(self.names) :], LEAST_SLOWNESS)
+        times = dict(zip(self.names, values.clip(0.0).tolist(), strict=False))
+        slowness = values[len(self.names) :].clip(LEAST_SLOWNESS)
         return times, slowness.tolist() if self.scales else [float(1 / slowness.prod()), *slowness.tolist()]
 
     def progress(self) -> str:
@@ -188,12 +188,13 @@ def _at(problem: Problem, values: Matrix, kinds: slice) -> Point:
     of its moments, for every resident request in each and for every token that they schedule: so often it has each
     software time, and all of it again where the machine is slower."""
     times, slowness = problem.named(values)
-    front_end = FrontEnd(*(times.get(name, 0.0) for name in FRONT))
+    before, after = (times.get(name, 0.0) for name in FRONT)
     residuals, jacobian = [], []
     for i, (log, config, slow) in enumerate(zip(problem.logs, problem.configs, slowness, strict=True)):
         unit = slow if problem.scales else 1.0  # with scales the slowness is the kernels' alone
         choices = config.cost.parameters["choices"].updated(**{k: times.get(n, 0.0) / unit for n, k in KEYS.items()})
-        replayed = replay(log, replace(config, cost=config.cost.updated(choices=choices)), front_end, slow)
+        tried = replace(config, cost=config.cost.updated(choices=choices))
+        replayed = replay(log, tried, LoggedMachine(before, after, slow))
         counts = _counts(replayed, problem, i, slowness, times)
         moments = zip(_moments(replayed.times), _moments(replayed.engine_times), _moments(log.times), strict=True)
         for (begun, done, steps, front), engine, (real_begun, real_done, *_) in list(moments)[kinds]:

@@ -1,13 +1,14 @@
 """Measured transfers against points held back from the fit, and those of the GPU engine against their simulation."""
 
-import csv
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 import yaml
+from matplotlib.figure import Figure
 
 from testbed.build import build
 from testbed.config import RunConfig
@@ -34,14 +35,13 @@ def held_back(points: Rows) -> list[tuple[str, str, float]]:
     ]
 
 
-def by_method(points: Rows) -> list[list[str]]:
+def by_method(points: Rows) -> Iterator[list[str]]:
     """For each way and method: points, those held back, median and 90th percentile of their errors in percent."""
-    errors, lines = held_back(points), []
-    for key in dict.fromkeys((way, method) for way, method, _ in errors):
-        own = np.abs([error for way, method, error in errors if (way, method) == key]) * 100
-        count = sum((way, method) == key for (method, way, *_), _ in points)
-        lines.append([*key, f"{count}", f"{len(own)}", f"{np.median(own):.1f}", f"{np.percentile(own, 90):.1f}"])
-    return lines
+    counts = Counter((way, method) for (method, way, *_), _ in points)
+    errors = pd.DataFrame(held_back(points), columns=["way", "method", "error"])
+    for key, rows in errors.groupby(["way", "method"], sort=False):
+        own = rows["error"].abs() * 100
+        yield [*key, f"{counts[key]}", f"{len(own)}", f"{own.median():.1f}", f"{own.quantile(0.9):.1f}"]
 
 
 class TransferTotals(CostModel):
@@ -75,26 +75,25 @@ def engine_transfers(folder: Path) -> list[list[str]]:
         raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
     totals, link = TransferTotals(setup.cost), setup.cost.link
     run(replace(setup, cost=totals))
-    with (folder / "swaps.csv").open(newline="", encoding="utf-8") as file:
-        swaps = list(csv.DictReader(file))
+    swaps = pd.read_csv(folder / "swaps.csv")
     block_bytes = link.plane_bytes * setup.config.policy.parameters["block_size"]
     lines = []
     for way, simulated_ps in (+totals.ps).items():
-        mine = [one for one in swaps if one["way"] == way]
-        own = [(int(one["num_extents"]), int(one["num_bytes"]), float(one["seconds"])) for one in mine]
-        measured = 1e3 * sum(seconds for *_, seconds in own)
-        table = 1e3 / PS * sum(link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size, _ in own)
-        off = [f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)" for ms in (table, 1e3 / PS * simulated_ps)]
-        gigabytes = sum(size for _, size, _ in own) / 1e9
+        own = swaps[swaps["way"] == way]
+        measured, gigabytes = 1e3 * own["seconds"].sum(), own["num_bytes"].sum() / 1e9
+        sizes = zip(own["num_extents"].tolist(), own["num_bytes"].tolist(), strict=True)
+        by_extents = sum(link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size in sizes)
+        off = [
+            f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)" for ms in (1e3 / PS * by_extents, 1e3 / PS * simulated_ps)
+        ]
         lines.append([folder.name, way, f"{len(own)}", f"{gigabytes:.2f}", f"{measured:.1f}", *off])
     return lines
 
 
 def draw(points: Rows, path: Path) -> None:
     """GB/s by the bytes of an extent, 256 extents at once and one, by way and method (gather: its smallest block)."""
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    panels = figure.subplots(1, 3)
     lines = dict[tuple[str, str, int], dict[int, float]]()
     for (method, way, count, size, _), ps in reversed(points):
         lines.setdefault((way, method, count), {})[size] = count * size / ps * 1e3

@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -14,10 +13,34 @@ from testbed.core.layers import spec_of
 from testbed.core.renamed import advice, new_name
 from testbed.core.specs import GpuSpec, ModelSpec
 
+BATCH = ("num_seqs", "total_context")
+OF_KERNEL = ("block_size", "spread", *BATCH)
+AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # of every section; some may have one of several
+    "linear": (("num_tokens",),),
+    "cache_write": (("num_tokens",),),
+    "output_head": (("num_rows",),),
+    "once_per_iteration": (("num_tokens",),),
+    "launched_eager": (("num_tokens",),),
+    "launched_graph": (("kernel", "num_seqs"),),
+    "decode_attention": (BATCH, OF_KERNEL),
+    "decode_attention_paper_kernel": (OF_KERNEL,),
+    "contiguous_attention": (OF_KERNEL,),
+    "prefill_attention": (("num_seqs", "new_tokens", "past_tokens"),),
+    "window_decode_attention": (BATCH,),
+    "window_prefill_attention": (("num_seqs", "new_tokens", "past_tokens"),),
+    "state_decode": (("num_seqs",),),
+    "state_prefill": (("num_seqs", "new_tokens", "past_tokens"),),
+    "experts": (("distribution", "num_tokens"),),
+    "mixed_attention": (("prefill_tokens", "past_tokens", "num_seqs", "mean_context"),),
+    "unequal_lengths": (("prefill_tokens", "past_tokens", "num_seqs", "mean_percent", "max_context"),),
+    "all_reduce": (("num_gpus", "bytes"),),
+    "block_copy": (("block_size", "num_blocks"),),
+    "swap": (("method", "direction", "block_size", "num_blocks"),),
+    "overhead": (("what",),),
+}
 SHARE = "unequal_lengths"
 DIFFERENCES = ("launched_eager", "launched_graph")  # may be negative
 PROFILES = Path(__file__).parent / "profiles"
-AXES = Path(__file__).with_name("axes.json")  # of every section; some may have one of several
 FORMAT = 1
 BETWEEN = ("line", "next")
 BALANCED = "balanced"  # tokens go to all experts alike
@@ -63,23 +86,15 @@ def check_sizes(sizes: Any, where: str) -> None:
         raise InputError(f"{where}: {sizes!r} is no list of whole numbers of at least 1")
 
 
-@cache
-def axes_of_sections() -> Mapping[str, list[list[str]]]:
-    """The axes that each section of a profile may have."""
-    axes: Mapping[str, list[list[str]]] = json.loads(AXES.read_text(encoding="utf-8"))
-    return axes
-
-
-def check_section(name: str, section: Any, where: str, known: Mapping[str, list[list[str]]] | None = None) -> None:
+def check_section(name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES) -> None:
     """Raise InputError for the first thing in which a section is not as PROFILE_FORMAT.md says."""
-    known = known or axes_of_sections()
     if new := new_name("section", name):
         raise InputError(f"{where}: it {advice(new)}")
     if name not in known:
         raise InputError(f"{where}: nothing reads it; a profile's sections are {', '.join(known)}")
     if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
         raise InputError(f"{where}: needs axes and at least one point")
-    axes = list(section["axes"])
+    axes = tuple(section["axes"])
     for old in axes:
         if new := new_name("axis", old):
             raise InputError(f"{where}: axis {old} {advice(new)}")

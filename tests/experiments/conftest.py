@@ -19,6 +19,12 @@ from testbed.experiments.runs import progress
 EXAMPLES = Path(experiments.__file__).parent / "examples"
 
 
+@pytest.fixture(autouse=True)
+def as_in_a_pipe(monkeypatch):
+    """Tables are as wide as in a pipe."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def testbed(tmp_path, monkeypatch, capsys):
     """Call `testbed ARGUMENTS`: the exit code, and what went to standard output and standard error."""
@@ -26,7 +32,6 @@ def testbed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; restored afterwards
-    monkeypatch.delenv("COLUMNS", raising=False)  # tables are as wide as in a pipe
     monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine hears no more than a fast one
 
     def call(*arguments):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from drawings import check_drawing
 
-from testbed.experiments.paper.figures import beyond
+from testbed.experiments.paper.reproduction import load
 from testbed.experiments.runs.compose import composed, configured
 
 MACHINE = ["model=llama-3-8b", "policy=prefix_caching", "policy.block_size=64", "outputs=summary"]
@@ -61,7 +61,7 @@ def test_study_without_its_trace_file_is_refused(testbed):
     assert "--lengths agent_sessions=FILE" in testbed.refused("reproduce", "agent_sessions", "--jobs", "1")
 
 
-def test_study_config_composes_and_its_figure_is_drawn(request):
+def test_study_config_composes_and_its_figure_is_drawn(request, tmp_path):
     common = composed("figure/agent_sessions", ()).figure.common
     config = configured((*common, "eviction@policy.eviction=arc"), {"trace.path": "sessions.jsonl"})
     assert config.arrivals.parameters["at_once"] == 24
@@ -70,6 +70,7 @@ def test_study_config_composes_and_its_figure_is_drawn(request):
         for order in ("lru", "belady")
         for blocks in (100, 200, 400)
     ]
-    figure = beyond.agent_sessions(pd.DataFrame(rows))
+    pd.DataFrame(rows).to_csv(tmp_path / "table.csv")
+    figure = load("agent_sessions").draw(tmp_path / "table.csv")
     assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2]
     check_drawing(figure, (), request)

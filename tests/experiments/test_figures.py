@@ -10,8 +10,9 @@ from drawings import check_drawing, overlapping_labels
 from matplotlib.colors import to_rgb
 from refusals import refuses
 
-from testbed.experiments.commands.reproduce import plot
+from testbed.experiments.commands.reproduce import available, plot
 from testbed.experiments.paper.figures import bars, beyond, curves
+from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import sizes
 from testbed.experiments.paper.studies.prefix_cache import REPLAYS
@@ -23,9 +24,13 @@ from testbed.experiments.runs.run_store import RunStore
 SYSTEMS = ("orca-max", "orca-pow2", "orca-oracle", "vllm")
 
 
-def drawn(drawing, rows):
-    with mpl.rc_context(RC):
-        return drawing(pd.DataFrame(rows))
+@pytest.fixture
+def drawn(tmp_path):
+    def draw(name, rows):
+        pd.DataFrame(rows).to_csv(tmp_path / "table.csv")
+        return load(name).draw(tmp_path / "table.csv")
+
+    return draw
 
 
 def texts(figure):
@@ -52,11 +57,11 @@ def test_latency_plot_labels_never_overlap(factor):
         assert not overlapping_labels(plots.figure_of([plots.latency_chart(requests)], 1))
 
 
-def test_figure_2_shows_published_and_simulated_shares(request):
+def test_figure_2_shows_published_and_simulated_shares(drawn, request):
     kinds = {"token_states": 40.06, "reservation": 30.06, "internal_fragmentation": 20.06}
     kinds |= {"external_fragmentation_and_others": 9.82, "all_waste": 59.94}
     rows = [{"system": s, "quantity": kind, "simulated": v} for s in SYSTEMS for kind, v in kinds.items()]
-    figure = drawn(bars.fig2, rows)
+    figure = drawn("fig2", rows)
     shown = texts(figure)
     for value in published("fig2")["published"]:
         assert value < bars.SMALLEST_LABEL or f"{value:.1f}" in shown
@@ -67,36 +72,43 @@ def test_figure_2_shows_published_and_simulated_shares(request):
     assert not overlapping_labels(figure)
 
 
-def test_figure_13_shows_published_and_simulated_bars(request):
-    rows = [{"setting": s, "system": system, "simulated": 5.55} for s in bars.BATCHES for system in SYSTEMS]
-    figure = drawn(bars.fig13, rows)
+def test_figure_13_shows_published_and_simulated_bars(drawn, request):
+    panels = load("fig13").looks["panels"]
+    rows = [{"setting": s, "system": system, "simulated": 5.55} for s in panels for system in SYSTEMS]
+    figure = drawn("fig13", rows)
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == [7.0, 43.24, 72.75, 132.44] + [5.55] * 4
     check_drawing(figure, (), request)
     assert not overlapping_labels(figure)
 
 
-@pytest.mark.parametrize("drawing", [curves.fig12, curves.fig14])
-def test_figures_12_and_14_have_the_paper_s_rows_and_columns(drawing, request):
+@pytest.mark.parametrize("name", ["fig12", "fig14"])
+def test_figures_12_and_14_have_the_paper_s_rows_and_columns(drawn, name, request):
     rows = [
         {"setting": s, "system": system, "quantity": "normalized_latency", "seed": 0, "rate": rate, "simulated": y}
-        for s in (*curves.BASIC, *curves.SAMPLING)
+        for s in load(name).looks["titles"]
         for system in SYSTEMS
         for rate, y in ((0.1, 0.05), (1.13, 0.3), (2.37, 1.2))
     ]
-    figure = drawn(drawing, rows)
+    figure = drawn(name, rows)
     assert not overlapping_labels(figure)
     check_drawing(figure, (), request)
 
 
-def test_the_tiers_figure_has_a_row_for_each_trace_and_a_curve_for_each_system(request):
+def test_the_tiers_figure_has_a_row_for_each_trace_and_a_curve_for_each_system(drawn, request):
     rows = [
         {"trace": trace, "system": system, "dram_gib": gib, "found_percent": found * gib, "mean_ttft_s": 9 / (9 + gib)}
         for trace in ("mooncake", "sessions")
         for system, found in (("exclusive", 0.2), ("inclusive", 0.15), *((name, 0.3) for name in REPLAYS))
         for gib in (0, 64, 256)
     ]  # fmt: skip
-    check_drawing(drawn(beyond.tiers, rows), (), request)
+    check_drawing(drawn("tiers", rows), (), request)
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_figure_has_a_drawing(name):
+    module, _, function = load(name).drawing.rpartition(".")
+    assert callable(getattr({one.__name__: one for one in (bars, beyond, curves)}[module], function))
 
 
 def luminance(color):

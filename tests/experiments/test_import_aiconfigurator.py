@@ -1,142 +1,122 @@
-"""AIConfigurator's tables, by hand; all-reduces that an import takes or leaves, GPUs by name, the older profiler."""
+"""AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by name, the older
+profiler."""
 
 import json
 
 import pytest
-from import_fixtures import META, write_csv, write_gpu, write_llmservingsim, write_model, write_tables
+from drawings import check_text
+from import_fixtures import META, write_csv, write_every_table, write_gpu, write_llmservingsim, write_model
 from refusals import refuses
 
-from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
-from testbed.cost.sections import Choices
+from testbed.cost.sections import Choices, dump
 from testbed.experiments.commands.imports import import_profile
-from testbed.experiments.importers.aiconfigurator_tables import (
-    Gemms,
-    all_reduce_points,
-    attention_rows,
-    checked_rows,
-    decode_points,
-    prefill_points,
-)
+from testbed.experiments.importers import older_llmservingsim
+from testbed.experiments.importers.aiconfigurator_tables import Gemms, checked_rows, decode_points, typed_rows
 from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device
 from testbed.experiments.runs.choice_names import files_of
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
 
-GRID = (32, 64, 128, 512, 2048)
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_every_table(tmp_path)
 
 
-def gemms():
-    rows = [("bfloat16", m, n, k, (m + n * k / 64) / 1000) for m in (1, 64) for n in GRID for k in GRID]
-    rows += [("fp8", 1, 64, 64, 9.9)]
-    return pd.DataFrame(rows, columns=["gemm_dtype", "m", "n", "k", "latency"]).assign(device="Toy", version="0.14")
+def table(folder, name):
+    (path,) = folder.glob(f"*/vllm/*/{name}_perf.parquet")
+    return pd.read_parquet(path)
 
 
-def attention(rows, **fixed):
-    names = ["batch_size", "num_heads", "num_key_value_heads", "isl", "step", "latency"]
-    kinds = {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "beam_width": 1, "head_dim": 16}
-    return pd.DataFrame(rows, columns=names).assign(**{**kinds, **fixed})
+MODELS = {
+    "gpt-oss-20b": "windows and experts from tables",
+    "gpt-oss-20b --kv-dtype-bytes 1": "fp8 keys",
+    "gpt-oss-120b --tensor-parallel 4 --gpu h200": "no rows of its experts, fewer heads of K and V than any measured",
+    "gemma-2-27b --tensor-parallel 2": "a window without rows",
+    "gemma-3-27b --tensor-parallel 2 --nccl nccl": "NCCL of another folder",
+    "deepseek-v3 --tensor-parallel 8": "latent attention",
+    "qwen3-next-80b-a3b --tensor-parallel 2": "states from tables",
+    "nemotron-h-8b": "states by a roofline",
+    "llama-3.2-11b-vision --tensor-parallel 4 --link 16": "states of a prompt",
+    "opt-13b --weight-bits 8": "fp8 weights",
+}
 
 
-def full(table, kv_dtype="bfloat16"):
-    return attention_rows(table, 16, kv_dtype, [])
+@pytest.mark.parametrize("words", MODELS)
+def test_tables_become_the_profile_of_a_shard(folder, tmp_path, words, request, capsys):
+    out, words = tmp_path / "p.json", words.replace("nccl nccl", f"nccl {folder}").split()
+    import_profile([str(folder), "--out", str(out), "--model", *words])
+    check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
 
 
-def decodes():
-    """Milliseconds are batch x heads of K and V x length."""
-    return attention([
-        (batch, heads, kv, 1, step, batch * kv * (step + 1) / 1000)
-        for batch in (1, 2, 4, 64) for heads, kv in ((1, 1), (2, 1), (2, 2), (4, 2)) for step in (15, 255)
-    ])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "gone", "message"),
+    [
+        ("", "", "of no one model; name one by --model"),
+        ("--model opt-13b --tensor-parallel 3", "", "--tensor-parallel 3: does not divide 40 heads of opt-13b"),
+        ("--model opt-13b --weight-bits 4", "", "opt-13b: K and V of None bytes, weights of 4.0 bits: are in no table"),
+        ("--model opt-13b --kv-dtype-bytes 4", "", "K and V of 4 bytes, weights of None bits: are in no table"),
+        (
+            "--model deepseek-v2 --tensor-parallel 8",
+            "",
+            "latent_decode: no rows of num_heads 16, .* gemm_type bfloat16",
+        ),
+        ("--model deepseek-v3 --tensor-parallel 8", "mla", "no table of latent_decode; give a folder"),
+        ("--model opt-13b --tensor-parallel 4", "vllm/0.14.0/custom", r"NCCL reduces over \[2, 8\] GPUs there, not 4"),
+        ("--model opt-13b --tensor-parallel 2", "comm", "no comm/nccl/.*; give the folder systems/data/GPU"),
+        ("--model nemotron-h-8b", "toy.yaml", "no data sheet of NVIDIA H200, which a roofline needs"),
+        ("--model opt-13b --gpu l4", "", "was measured on NVIDIA H200, which is not --gpu l4"),
+        ("--model opt-7b", "", "--model opt-7b: not the path of a config.json, and none of "),
+        ("--model opt-13b --gpu none", "", "no data sheet of GPU 'none'; choose from a10, "),
+    ],
+)
+def test_what_the_tables_lack_is_named(folder, tmp_path, words, gone, message):
+    for path in folder.parents[1].rglob("*") if gone else ():
+        if path.is_file() and gone in str(path.relative_to(tmp_path)):
+            path.unlink()
+    refuses(message, import_profile, [str(folder), "--out", str(tmp_path / "p.json"), *words.split()])
+    assert not (tmp_path / "p.json").exists()
 
 
-def prefills():
-    rows = [
-        (batch, 4, 2, isl, 0, batch * isl * isl / 1e6)
-        for batch, isl in ((1, 16), (32, 16), (1, 256), (4, 256))
-    ]  # fmt: skip
-    return attention([*rows, (1, 4, 2, 256, 0, 3 * 256 * 256 / 1e6), (1, 4, 2, 256, 0, 256 * 256 / 1e6)])
+def test_nccl_stands_in_for_a_table_of_vllm_s_own(folder, tmp_path, capsys):
+    next(folder.rglob("custom*")).unlink()
+    import_profile([str(folder), "--out", str(tmp_path / "p.json"), "--model", "opt-13b", "--tensor-parallel", "2"])
+    points = read_profile(tmp_path / "p.json")["sections"]["all_reduce"]["points"]
+    assert points == [[2, 128, 5.002], [2, 2_000_000, 30.0]]  # (2 + elements / 1e5) / 400 ms
+    assert "all-reduces: NCCL's, as there is no table of vLLM's own" in capsys.readouterr().out
 
 
-def test_gemm_times_are_summed_per_layer_and_interpolated():
-    notes = []
-    points = Gemms(gemms()).summed({"up": (128, 64, 1.0), "down": (64, 96, 0.5)}, notes)
-    assert points == [[1, 1.5 + 128 + 48], [64, 96 + 128 + 48]]
+def test_gemm_times_are_linear_between_rows_and_in_proportion_beyond(folder):
+    """(m + n k / 2^20) us."""
+    gemms, notes = Gemms(table(folder, "gemm")), []
+    assert gemms.summed({"up": (8192, 512, 1.0), "down": (1024, 4096, 0.5)}, notes) == [[1, 7.5], [64, 102.0]]
     assert notes == []
+    assert gemms.summed({"near": (9216, 4096, 1.0)}, []) == [[1, 37.0], [64, 100.0]]
+    assert gemms.summed({"far": (65536, 16384, 1.0)}, [])[0] == [1, 4 * (1 + 256)]
+    holed = table(folder, "gemm").query("not (m == 1 and n == 8192 and k == 4096)")
+    refuses("no time at m, n, k of 1, 8192, 4096", lambda: Gemms(holed).summed({"up": (8192, 4096, 1.0)}, []))
 
 
 @pytest.mark.parametrize(("column", "value"), [("latency", float("nan")), ("latency", 0.0), ("n", float("inf"))])
-def test_a_number_that_is_none_is_named(tmp_path, column, value):
-    table = gemms().astype({"n": float})
-    table.loc[3, column] = value
-    refuses(rf"gemm.parquet, row 3, column {column}: ", checked_rows, table, tmp_path / "gemm.parquet")
+def test_a_number_that_is_none_is_named(folder, column, value):
+    wrong = table(folder, "gemm").astype({"n": float})
+    wrong.loc[3, column] = value
+    refuses(rf"gemm.parquet, row 3, column {column}: ", checked_rows, wrong, folder / "gemm.parquet")
 
 
-def test_a_hole_in_the_grid_is_named():
-    holed = gemms().query("not (m == 1 and n == 128 and k == 64)")
-    refuses("no time at m, n, k of 1, 128, 64", lambda: Gemms(holed).summed({"up": (128, 64, 1.0)}, []))
-
-
-def test_grid_gaps_and_extrapolation_are_reported():
-    notes = []
-    Gemms(gemms()).summed({"up": (256, 64, 1.0), "head": (4096, 16, 1.0)}, notes)
-    assert notes == [
-        "in a gap of the grid: up has n 256, measured were 128 and 512; linear between",
-        "outside the grid: head has n 4,096, measured were 32 to 2,048",
-        "outside the grid: head has k 16, measured were 32 to 2,048",
-    ]
-
-
-def test_decode_context_is_length_step_plus_one():
-    notes = []
-    points = {tuple(point[:2]): point[2] for point in decode_points(full(decodes()), 4, 2, notes)}
-    assert points[4, 4 * 256] == 4 * 2 * 256
-    assert not [note for note in notes if "read as" in note]
-
-
-def test_more_kv_heads_are_read_as_a_larger_batch():
-    notes = []
-    points = {tuple(point[:2]): point[2] for point in decode_points(full(decodes()), 8, 8, notes)}
-    assert points[1, 16] == 8 * 16  # a batch of 4 with 2 heads each
-    assert points[16, 16 * 256] == 16 * 8 * 256
-    assert "decode attention: 8 heads of K and V are read as 2 with 4 x the batch (1 queries each)" in notes
-
-
-def test_prefill_counts_duplicate_rows_once():
-    points = {tuple(point[:3]): point[3] for point in prefill_points(full(prefills()), 4, 2, [])}
-    assert points[1, 256, 0] == pytest.approx(256 * 256 / 1000, rel=1e-4)
-    assert set(points) == {(1, 16, 0), (32, 16, 0), (1, 256, 0), (4, 256, 0)}
-
-
-def test_all_reduce_times_are_those_of_cuda_graphs():
-    table = pd.DataFrame(
-        [("vllm_graph", 2, 128, 0.005), ("vllm_eager", 2, 128, 0.04), ("vllm_graph", 4, 128, 0.007)],
-        columns=["backend", "num_gpus", "message_size", "latency"],
-    )
-    notes = []
-    assert all_reduce_points(table, 2, notes) == [[2, 256, 5.0]]
-    assert all_reduce_points(table, 8, notes) == [[4, 256, 7.0]]
-    assert notes == ["outside the grid: all-reduce over 8 GPUs, measured were [2, 4]; read as 4"]
-
-
-def test_folder_of_tables_becomes_a_profile(tmp_path, capsys):
-    folder = write_tables(tmp_path, {
-        "gemm/vllm/0.14.0/gemm": gemms(),
-        "attention/vllm/0.14.0/context_attention": prefills(),
-        "attention/vllm/0.14.0/generation_attention": decodes(),
-    })  # fmt: skip
-    arguments = [str(folder), "--out", str(tmp_path / "p.json")]
-    refuses("of no one model; name one by --model", import_profile, arguments)
-    import_profile([*arguments, "--model", str(write_model(tmp_path))])
-    profile = read_profile(tmp_path / "p.json")
-    assert profile["gpu"]["memory_bandwidth"] == 2e12
-    assert profile["sections"]["linear"]["points"][0][0] == 1
-    reported = capsys.readouterr().out
-    assert "missing: mixed batches and unequal lengths" in reported
-    assert "outside the grid" not in reported.replace("outside the grid: contexts", "")
+def test_more_kv_heads_are_read_as_a_larger_batch(folder):
+    """A context is step + 1; 8 heads of K and V take what a batch of 4 with 2 heads each takes."""
+    rows = typed_rows(table(folder, "generation_attention"), "bfloat16", 0).query("head_dim == 64")
+    few = rows[rows["num_key_value_heads"] == 1].assign(num_heads=1)
+    points = {tuple(point[:2]): point[2] for point in decode_points(few, 4, 4, [])}
+    measured = few.set_index(["batch_size", "step"])["latency"]
+    assert points == {(1, 16): 1000 * measured[4, 15], (1, 1024): 1000 * measured[4, 1023]}
+    older = table(folder, "generation_attention").drop(columns="window_size")  # of full attention only
+    assert [len(typed_rows(older, "fp8", window)) for window in (0, 128)] == [64, 0]
 
 
 BARE = Choices(overhead_s=0.0, overhead_per_request_s=0.0, cuda_graph_sizes=())
@@ -158,13 +138,18 @@ def test_shares_of_unequal_lengths_are_taken_where_the_profile_enables_them(tmp_
     (tmp_path / "meta.yaml").write_text(META.replace("skew_fit: {", "skew_fit: {enabled: false, "))
     assert "unequal_lengths" not in imported(tmp_path, degree=1)["sections"]
     assert "skew_fit.csv is left out, as meta.yaml does not enable it" in capsys.readouterr().out
+    (tmp_path / "meta.yaml").write_text("gpu: Toy GPU\nskew_fit: {enabled: true}\n")
+    assert imported(tmp_path, degree=1)["sections"]["unequal_lengths"]["default"] == 0.0
+    assert "any other has 0, as meta.yaml has no alpha_default for tp1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("from_bench", [True, False])
-def test_a_link_becomes_all_reduces(tmp_path, from_bench):
-    if from_bench:
-        (tmp_path / "config.json").write_text('{"link_bw": 16, "link_latency": 20000}')
-    profile = imported(tmp_path, *(() if from_bench else ("--link", "16", "--all-reduce-us", "20")))
+@pytest.mark.parametrize(
+    "config", ["", '{"link_bw": 16, "link_latency": 20000}', '{"link_bw": [16], "link_latency": [2e4]}']
+)
+def test_a_link_becomes_all_reduces(tmp_path, config):
+    if config:
+        (tmp_path / "config.json").write_text(config)
+    profile = imported(tmp_path, *(() if config else ("--link", "16", "--all-reduce-us", "20")))
     assert profile["sections"]["all_reduce"]["points"] == [pytest.approx(point, abs=1e-4) for point in RING]
     assert "not measured: a ring over links of 16 GB/s, 20 us each" in profile["sections"]["all_reduce"]["note"]
     model, work = ModelSpec(**profile["model"]), Work(1, 16, 16)
@@ -179,43 +164,47 @@ def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, cap
     pair = ServerSpec("pair", GpuSpec(**{**profile["gpu"], "link_bandwidth": 1e10}), 2)
     configured = ProfileCost(ModelSpec(**profile["model"]), pair, profile).fingerprint["all_reduce"]
     assert configured.startswith("not measured: a ring over 10 GB/s, without latency; over PCIe that is too fast")
-    refuses("the profile is of one GPU, which reduces nothing", imported, tmp_path, "--link", "16", degree=1)
-    (tmp_path / "config.json").write_text('{"link_bw": -1}')
-    refuses(r"config\.json: link_bw is -1, not a number above 0", imported, tmp_path)
-
-
-def test_nccl_stands_in(tmp_path):
-    table = tmp_path / "l40s" / "comm" / "nccl" / "2" / "nccl_perf.parquet"
-    table.parent.mkdir(parents=True)
-    row = {"op_name": "all_reduce", "nccl_dtype": "half", "num_gpus": 2, "message_size": 64, "latency": 0.03}
-    pd.DataFrame([row]).to_parquet(table)
-    profile = imported(tmp_path, "--nccl", str(tmp_path / "l40s"))
-    assert profile["sections"]["all_reduce"]["points"] == [[2, 128, 30.0]]
-    with pytest.raises(InputError, match=r"NCCL reduces over \[2\] GPUs there, not 4"):
-        imported(tmp_path, "--nccl", str(tmp_path / "l40s"), degree=4)
+    points = imported(tmp_path, "--all-reduce-us", "5")["sections"]["all_reduce"]["points"]
+    assert points[0] == [2, 1, 5.00001]  # over the data sheet's links of 100 GB/s
+    for words in (["--link", "16"], ["--all-reduce-us", "5"], ["--nccl", "folder"]):
+        refuses("the profile is of one GPU, which reduces nothing", imported, tmp_path, *words, degree=1)
+    (tmp_path / "config.json").write_text('{"link_bw": 16}')
+    assert imported(tmp_path)["sections"]["all_reduce"]["points"][0] == [2, 1, pytest.approx(6.2e-5, abs=1e-6)]
+    for value in ("-1", '"fast"', "0"):
+        (tmp_path / "config.json").write_text(f'{{"link_bw": {value}}}')
+        refuses(r"config\.json: link_bw is .*, not a number above 0", imported, tmp_path)
 
 
 def test_every_gpu_that_ships_is_known_by_its_drivers_name():
     for name in files_of("gpu"):
-        assert gpu_of_device(gpu_named(name).device) == gpu_named(name)
+        assert gpu_of_device(gpu_named(name).device) == gpu_named(name) == gpu_of_device(name)
     assert gpu_of_device("NVIDIA A100 80GB PCIe").name == "a100-80gb"
     assert gpu_of_device("NVIDIA L4000") is None
 
 
-def test_the_older_profiler_is_read(tmp_path):
-    here = tmp_path / "tp1"
+def test_the_older_profiler_is_read(tmp_path, request):
+    here, out = tmp_path / "tp1", tmp_path / "p.json"
     here.mkdir()
     names = "embedding input_layernorm q_proj k_proj v_proj rope attn o_proj post_layernorm gate_proj up_proj act_fn"
-    rows = [[name, n, 0, 1, 1000 * n] for name in f"{names} down_proj final_layernorm lm_head".split() for n in (1, 64)]
+    layers = f"{names} down_proj final_layernorm lm_head".split()
+    rows = [[name, n, past, 1, (1000 + past) * n] for name in layers for n in (1, 64) for past in (0, 7)]
     write_csv(here / "layers.csv", "layer_name,input,kv_cache,tp_size,latency(ns)", rows)
+    model, gpu = ["--model", str(write_model(tmp_path))], ["--gpu", str(write_gpu(tmp_path))]
+    refuses("no attention.csv; its predictions are another model's", import_profile, [str(here), "--out", str(out)])
     medians = "time_stats.attn_prefill.median,time_stats.attn_decode.median"
+    header = f"{medians},batch_size,prefill_chunk_size,kv_cache_size,is_prefill"
     table = [[0.004, "", 1, 32, 32, True], [0.006, "", 1, 32, 64, True], ["", 0.05, 4, 0, 1026, False]]
-    write_csv(here / "attention.csv", f"{medians},batch_size,prefill_chunk_size,kv_cache_size,is_prefill", table)
-    out = tmp_path / "p.json"
-    arguments = [str(here), "--out", str(out)]
-    refuses("name a folder tpN, and --model and --gpu", import_profile, arguments)
-    import_profile([*arguments, "--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))])
-    sections = json.loads(out.read_text())["sections"]
+    write_csv(here / "attention.csv", header, table[:2])
+    refuses("has no decodes; profile both", import_profile, [str(here), "--out", str(out), *model, *gpu])
+    write_csv(here / "attention.csv", header, table)
+    for words in ([], model, gpu):
+        refuses("name a folder tpN, and --model and --gpu", import_profile, [str(here), "--out", str(out), *words])
+    import_profile([str(here), "--out", str(out), *model, *gpu])
+    profile = json.loads(out.read_text())
+    sections = profile["sections"]
     assert sections["linear"]["points"] == [[1, 11.0], [64, 704.0]]  # attention apart
     assert sections["prefill_attention"]["points"] == [[1, 32, 0, 4.0], [1, 32, 32, 6.0]]
     assert sections["decode_attention"]["points"] == [[4, 1024, 50.0]]  # all contexts together
+    assert profile["fingerprint"].pop("folder").endswith(f"{tmp_path.name}/tp1")
+    assert profile["fingerprint"]["source"] == f"imported from {older_llmservingsim.NAME}"
+    check_text(dump(profile), request)

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from drawings import check_text
 from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model, write_profile
 from refusals import refuses
 
@@ -12,6 +13,8 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import PROFILES, ProfileCost, read_profile
 from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.importers import llmservingsim
+from testbed.experiments.importers.imported import source
 
 
 @pytest.fixture
@@ -23,6 +26,22 @@ def points(profile, section):
     return {tuple(row[:-1]): row[-1] for row in profile["sections"][section]["points"]}
 
 
+def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
+    dense = [[name, n, us * n] for name, us in {**DENSE, "qk_norm": 0.125, "moe": 0.0}.items() for n in (1, 8, 24)]
+    here = write_llmservingsim(tmp_path)
+    write_csv(here / "dense.csv", "layer,tokens,time_us", dense)
+    rows = [[name, n, 7.0 * n] for name in ("lm_head", "sampler") for n in (1, 17, 33)]
+    write_csv(here / "per_sequence.csv", "layer,sequences,time_us", rows)
+    skew = [[16, f"n<={n}", f"sr{skew}", longest, "kp=0", share, 4] for n, skew, longest, share in (
+        (8, "<=40%", "kvB<=16k", 1.0), (4, ">70%", "kvB>16k", 1.5), (8, "<=70%", "kvB<=16k", 0.0))]  # fmt: skip
+    write_csv(here / "skew_fit.csv", "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples", skew)
+    assert f"up to {llmservingsim.GRAPHS[-1]} (" in source(llmservingsim.NAME)["notes"][1]
+    model, gpu = str(write_model(tmp_path)), str(write_gpu(tmp_path))
+    out = tmp_path / "p.json"
+    import_profile([str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu])
+    check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
+
+
 def test_layer_time_is_the_sum_of_its_kernels(imported):
     profile = read_profile(imported)
     layer = DENSE["layernorm"] + sum(us for name, us in DENSE.items() if name not in ("embedding", "final_layernorm"))
@@ -31,31 +50,11 @@ def test_layer_time_is_the_sum_of_its_kernels(imported):
     assert points(profile, "output_head") == {(1,): 10.0, (64,): 10.0}
 
 
-def test_batches_are_padded_to_graph_sizes_like_vllm(imported, tmp_path):
-    profile = read_profile(imported)
-    assert profile["cuda_graph_sizes"][:5] == [1, 2, 4, 8, 16]
-    assert profile["cuda_graph_sizes"][-2:] == [496, 512]
-    assert "between" not in profile["sections"]["linear"]
-    here = tmp_path / "tp1"
-    dense = [[name, tokens, us * (1 + tokens // 17)] for name, us in DENSE.items() for tokens in (1, 16, 32)]
-    write_csv(here / "dense.csv", "layer,tokens,time_us", dense)
-    out = tmp_path / "fine.json"
-    import_profile([str(here), "--out", str(out), "--model", str(tmp_path / "toy.json")])
-    assert read_profile(out)["sections"]["linear"]["between"] == "next"
-
-
 def test_decode_context_includes_the_new_token(imported):
     profile = read_profile(imported)
     assert points(profile, "decode_attention")[8, 8 * 16] == 2 + 8 * 15 / 128
     assert points(profile, "mixed_attention")[128, 256, 8, 256] == 2 + 2 + 1 + 8 * 255 / 128
     assert (0, 0, 8, 16) not in points(profile, "mixed_attention")
-
-
-def test_bins_of_two_lengths_become_bins_of_the_mean(imported):
-    section = read_profile(imported)["sections"]["unequal_lengths"]
-    # 40% of lengths four times the others: the mean is (1 + 3 x 0.4) / 4 of the longest; -1.5 is noise.
-    assert section["points"] == [[0, 0, 8, 55, 1024, 0.3], [0, 0, 8, 100, 1024, 0.0]]
-    assert section["default"] == 0.05
 
 
 def test_iteration_time_is_the_sum_of_its_sections(imported):

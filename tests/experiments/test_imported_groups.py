@@ -1,72 +1,77 @@
-"""AIConfigurator's H200 tables of fp8 K and V, windows, latent attention, experts and states, where they are."""
+"""AIConfigurator's tables of fp8 K and V, windows, latent attention, experts and states: small ones, and those of an
+H200 where they are."""
 
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from drawings import check_text, numbers
+from import_fixtures import write_every_table
+from refusals import refuses
 
 from testbed.core.shapes import read_model
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import rows
 from testbed.description import origin
-from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
+from testbed.experiments.commands.validations import validate_costs
+from testbed.experiments.importers.aiconfigurator import from_tables, read, tables_of
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation import left_out
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 FOLDER = SHARED / "data/aiconfigurator/systems/data/h200_sxm"
-pytestmark = pytest.mark.skipif(not (FOLDER / "moe").is_dir(), reason="AIConfigurator's H200 tables are not there")
+of_an_h200 = pytest.mark.skipif(not (FOLDER / "moe").is_dir(), reason="AIConfigurator's H200 tables are not there")
 pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
 
 
-@pytest.fixture(scope="module")
-def tables():
-    found = tables_of(FOLDER)
-    found["gemm"] = found["gemm"].query("m in (1, 64, 1024, 8192)")
-    return found
+@of_an_h200
+def test_fp8_is_faster_in_full_attention_and_slower_in_a_window():
+    tables = tables_of(FOLDER)
+    tables["gemm"] = tables["gemm"].query("m in (1, 64, 1024, 8192)")
+    found = {(name, n): from_tables(FOLDER, tables, Requested(name, None, 1, kv_dtype_bytes=n)).profile()
+             for name in ("llama-3.1-8b", "gpt-oss-120b") for n in (1, 2)}  # fmt: skip
+    full, small = ([dict(rows(found[name, n], section)) for n in (1, 2)] for name, section in (
+        ("llama-3.1-8b", "decode_attention"), ("gpt-oss-120b", "window_decode_attention")))  # fmt: skip
+    assert full[1][32, 32 * 16384] / full[0][32, 32 * 16384] == pytest.approx(1.43, abs=0.005)
+    assert small[0][1, 8192] > small[1][1, 8192]
 
 
-def imported(tables, name, **more):
-    return from_tables(FOLDER, tables, Requested(name, None, more.pop("num_gpus", 1), **more))
-
-
-def test_fp8_is_faster_in_full_attention_and_slower_in_a_window(tables):
-    found = {n: dict(rows(imported(tables, "llama-3.1-8b", kv_dtype_bytes=n).profile(), "decode_attention"))
-             for n in (1, 2)}  # fmt: skip
-    assert found[2][32, 32 * 16384] / found[1][32, 32 * 16384] == pytest.approx(1.43, abs=0.005)
-    small = {n: dict(rows(imported(tables, "gpt-oss-120b", kv_dtype_bytes=n).profile(), "window_decode_attention"))
-             for n in (1, 2)}  # fmt: skip
-    assert small[1][1, 8192] > small[2][1, 8192]
-
-
-def test_a_run_reads_the_rows_of_every_part(tables):
-    model = read_model("gpt-oss-120b")
-    profile = imported(tables, "gpt-oss-120b").profile()
-    cost = ProfileCost(model, None, profile)
-    n, mean = 32, 2048
-    reads = WindowReads(128, n * 128, 0, UNBOUNDED)
-    short = cost.iteration(Work(n, n * mean, mean, windows=(reads,)))
-    long = cost.iteration(Work(n, n * 8192, 8192, windows=(reads,)))
+def test_a_run_reads_the_rows_of_every_part(tmp_path):
+    profile = read(write_every_table(tmp_path), Requested("gpt-oss-20b")).profile()
+    cost = ProfileCost(read_model("gpt-oss-20b"), None, profile)
+    reads = WindowReads(128, 4 * 128, 0, UNBOUNDED)
+    short, long = (cost.iteration(Work(4, 4 * mean, mean, windows=(reads,))) for mean in (16, 1024))
     full = dict(rows(profile, "decode_attention"))
-    assert long - short == pytest.approx(18 * (full[n, n * 8192] - full[n, n * mean]), rel=1e-6)
-    assert 0.1 < 36 * dict(rows(profile, "experts"))["balanced", n] / short < 0.95
+    assert long - short == pytest.approx(12 * (full[4, 4 * 1024] - full[4, 4 * 16]), rel=1e-6)
+    assert short > 24 * dict(rows(profile, "experts"))["balanced", 1]
 
 
 @pytest.mark.parametrize(("name", "num_gpus", "text"), [
-    ("deepseek-v3", 8, ""),
+    ("gpt-oss-20b", 1, ""),
     ("qwen3-next-80b-a3b", 2, ", but experts by roofline"),
     ("nemotron-h-8b", 1, ", but state by roofline"),
     ("gemma-2-27b", 1, ", but window by full attention's times"),
 ])  # fmt: skip
-def test_what_no_table_has_is_said(tables, name, num_gpus, text):
-    found = imported(tables, name, num_gpus=num_gpus)
+def test_what_no_table_has_is_said(tmp_path, name, num_gpus, text):
+    found = read(write_every_table(tmp_path), Requested(name, None, num_gpus))
     cost = ProfileCost(read_model(name), None, found.profile())
     assert origin(cost, {}).startswith(f"imported from AIConfigurator on NVIDIA H200{text};")
     assert cost.iteration(Work(prefill=((512, 0),))) > 0
 
 
+def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, request, capsys):
+    models = ["gpt-oss-20b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma-2-27b"]
+    monkeypatch.setattr(left_out, "model_names", lambda: models)
+    held = list(left_out.held_back(write_every_table(tmp_path), 3))
+    monkeypatch.setattr(left_out, "held_back", lambda folder, every: held)
+    validate_costs([str(tmp_path), "--held-back", "3"])
+    check_text("\n".join([capsys.readouterr().out, *(numbers(one) for one in held)]), request)
+    refuses("takes one folder of AIConfigurator's, and at least 2", validate_costs, ["--held-back", "3"])
+
+
+@of_an_h200
 def test_held_back_rows_are_predicted_within_the_errors_that_the_page_reports(monkeypatch):
     monkeypatch.setattr(left_out, "model_names", lambda: ["gpt-oss-20b", "deepseek-v3"])
     errors = {}

@@ -1,11 +1,17 @@
 """Tables and figure of runs on a GPU and their simulations: goals up to the knee, ranges of seeds beyond it."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
-from drawings import check_drawing
+from drawings import check_drawing, check_text, saved_figures
+from refusals import refuses
 
-from testbed.experiments.validation.pairs import INDEX, JUDGED, Sides, draw, section
-from testbed.kernels.engine.pairs.plan import PAIRS, SERIES
+import testbed.kernels
+from testbed.experiments.commands.validations import validate_pairs
+from testbed.experiments.validation import pairs
+from testbed.experiments.validation.pairs import INDEX, JUDGED, Sides, section
+from testbed.kernels.engine.pairs.plan import PAIRS
 
 REAL = dict.fromkeys(JUDGED, 100.0) | {"hit_rate": 0.5, "preemptions": 0.0}
 
@@ -47,13 +53,18 @@ def test_beyond_the_knee_means_are_held_against_the_range_of_the_seeds(ours, ins
     assert "| 4 |" not in text  # one seed has no range
 
 
-def test_figure_has_a_column_of_panels_for_each_series(request, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("testbed.experiments.validation.pairs.plt.close", drawn.append)
-    pairs = [pair for pair in PAIRS if pair.series in SERIES]
-    index = pd.MultiIndex.from_tuples([(pair.name, pair.series.about, pair.load) for pair in pairs], names=INDEX)
-    real = pd.DataFrame([{name: 10 + pair.load + pair.seed for name in JUDGED} for pair in pairs], index)
-    real.loc[[pair.series is SERIES[0] for pair in pairs], "hit_rate"] = float("nan")
-    draw(Sides(real, 1.05 * real), tmp_path / "pairs.png")
-    assert (tmp_path / "pairs.png").stat().st_size > 10_000
-    check_drawing(drawn[0], (), request)
+def test_all_pairs_are_simulated_tabulated_and_drawn(request, tmp_path, monkeypatch, capsys):
+    drawn = saved_figures(monkeypatch)
+    monkeypatch.chdir(Path(testbed.kernels.__file__).resolve().parents[1])
+    validate_pairs(["--figure", str(tmp_path / "pairs.png")])
+    check_text(capsys.readouterr().out, request)
+    check_drawing(*drawn, (), request)
+    monkeypatch.setattr(pairs, "PAIRS", PAIRS[:1])
+    validate_pairs(["--out", str(tmp_path / "out")])
+    files = {path.name for path in (tmp_path / "out" / PAIRS[0].name).iterdir()}
+    assert files >= {"config.yaml", "requests.csv", "iterations.csv", "timing.json", "summary.json"}
+    monkeypatch.chdir(tmp_path)
+    refuses("pairs/measured.csv: no such file .testbed pairs writes it", validate_pairs, ["--runs", "pairs"])
+    (tmp_path / "measured.csv").write_text("series,load,seed\nother,1,0\n")
+    refuses("has no measured run of a pair", validate_pairs, ["--runs", "."])
+    refuses("--figure f.doc: must end in", validate_pairs, ["--figure", "f.doc"])

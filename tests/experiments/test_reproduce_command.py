@@ -1,11 +1,14 @@
 """`testbed reproduce`: tables, figures, scorecard, alternatives to choices, and how sustained rates are found."""
 
 import json
+import os
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+from drawings import check_text
+from refusals import refuses
 from tiny_run import without_id
 
 from testbed.api import bracket, sustained_rate
@@ -14,9 +17,10 @@ from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
 from testbed.experiments.paper.studies.curves import interval
-from testbed.experiments.paper.studies.study import Finding
+from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
+from testbed.experiments.runs.whole_files import PLACE
 
 
 @pytest.fixture
@@ -102,15 +106,21 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
 FIG12 = ("fig12", "opt-66b sharegpt", "vllm vs orca-max", "sustained_rate_ratio")
 
 
-@pytest.mark.parametrize("other", reproduction.alternatives(), ids=lambda other: other.name)
-def test_alternatives_name_judged_rows_and_valid_options(other):
-    assert other.row_keys()
-    assert bool(other.not_run) != bool(other.run or other.figure)
-    chat = ["trace=chat"] if "fig17" in other.rows else []
-    composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
-    if other.figure:
-        study = next(load(name) for name in available() if set(load(name).covers) & set(other.rows))
-        assert load(study.name, other.figure) != study
+def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
+    lines, studies = [], {name: load(name) for name in available()[:12]}
+    for other in reproduction.alternatives():
+        assert bool(other.not_run) != bool(other.run or other.figure)
+        chat = ["trace=chat"] if "fig17" in other.rows else []
+        composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
+        lines += [other.name, *(" | ".join(key) for key in other.row_keys())]
+        for name in studies if not other.not_run else ():
+            if set(studies[name].covers) & set(other.rows):
+                study = load(name, other.figure) if other.figure else studies[name]
+                assert (study != studies[name]) == bool(other.figure)
+                lines += [
+                    f"  {reproduction.under(task, other.run).label}" for task in study.only(other.row_keys()).tasks(1)
+                ]
+    check_text("\n".join([*lines, *map(str, reproduction.not_run())]), request)
 
 
 def test_only_the_curves_of_a_row_are_run():
@@ -130,6 +140,16 @@ def test_every_recovery_alternative_has_a_cost(tmp_path):
         study.block_sizes = [16]
         (task,) = study.tasks(1)
         assert reproduction.under(task, other.run).work(RunStore(tmp_path))
+
+
+def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
+    (left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp").mkdir()  # as a worker that was stopped leaves it
+    tasks, done = [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])], []
+    tables = perform([tasks, [], tasks[:1]], RunStore(tmp_path), 2, lambda number, table: done.append(number))
+    assert [table.to_dict("list") for table in tables] == [{"a": [1, 2, 3]}, {}, {"a": [1, 2]}]
+    assert (sorted(done), left.exists()) == ([0, 2], False)
+    wrong = [[Task("three", lambda store: [1 / 0])]]
+    refuses("three: ZeroDivisionError: division by zero", perform, wrong, RunStore(tmp_path), 1)
 
 
 def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):

@@ -1,30 +1,34 @@
 """Verdicts follow the tolerance of each published number."""
 
 import io
+import re
 from importlib import resources
 
 import pandas as pd
 import pytest
+from drawings import check_text
 from refusals import refuses
+from rich.console import Console
 
 from testbed.experiments.commands.reproduce import available
 from testbed.experiments.paper.scorecard import (
     JUDGED,
+    KEY,
     PARTS,
     SHOWN,
     as_before,
+    card_table,
     causes,
     counted,
-    error,
     key_of,
     limits,
     margin,
     reference,
+    remarks,
     scorecard,
-    short,
     smallest_margin,
 )
-from testbed.experiments.paper.studies import block_sizes
+from testbed.experiments.paper.studies import block_sizes, study
 from testbed.experiments.paper.studies.block_sizes import best_sizes
 from testbed.experiments.paper.studies.curves import rising
 from testbed.experiments.paper.studies.study import Finding
@@ -47,24 +51,11 @@ def test_limits_follow_check_and_tolerance(check, published, tolerance, expected
     assert limits(check, published, tolerance) == pytest.approx(expected)
 
 
-def test_error_has_the_unit_of_the_tolerance():
-    assert error("20.4", 20.0, "1 point") == "-0.40 points"
-    assert error("200", 210, "5%") == "+5.0%"
-    assert error("1.7-2.7", 2.0, "none") == ""
-
-
 def test_rows_not_simulated_are_listed_as_missed():
     card = scorecard([], ["fig13a"])
     assert list(card["verdict"]) == ["miss", "miss", "miss", "", "(miss)", "(miss)"]
     assert list(card["before"]) == ["miss", "miss", "miss", "", "", ""]
     assert list(card["note"][:4]) == ["not simulated"] * 3 + [""]
-
-
-def test_calibrate_rows_and_unpublished_settings_have_no_verdict():
-    vllm = Finding("fig13a", "opt-13b sharegpt 2 req/s", "vllm", "mean_batched_requests", 30.0)
-    card = scorecard([vllm, vllm._replace(setting="opt-13b sharegpt 1.5 req/s")], ["fig13a"])
-    assert [card.iloc[place]["verdict"] for place in (3, -1)] == ["", ""]
-    assert card.iloc[-1]["published"] == ""
 
 
 def test_every_shown_row_has_a_check_and_a_part_now_and_before():
@@ -90,6 +81,28 @@ def test_only_rows_of_their_own_are_counted_and_the_list_before_is_kept():
     assert verdicts == {"all_waste": ["(pass)", "pass"], "kv_bytes_per_request": ["pass", "miss"]}
     assert counted(card) == "arithmetic (arithmetic only) 1 of 2; memory (memory and trace) 1 of 9"
     assert counted(card, "before") == "arithmetic (arithmetic only) 0 of 2; memory (memory and trace) 2 of 14"
+
+
+def made_up(row, factor):
+    """A finding that is what was published times the factor; of a claim in words with as much of a margin."""
+    numbers = [factor * float(text) for text in re.findall(r"[0-9.]+", row["published"])]
+    claim = row["check"] in ("order", "falling") or row["quantity"] == "best_block_sizes"
+    simulated = (
+        "as claimed" if claim else tuple(numbers) if len(numbers) > 1 else numbers[0] if numbers else 1.2 * factor
+    )
+    return Finding(*key_of(row), simulated, *([10 * (1.05 - factor)] if claim else []), note="made up")
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.08])
+def test_the_whole_scorecard_of_made_up_findings(factor, request):
+    rows = reference().query("figure != 'fig16b'").to_dict("records")
+    findings = [made_up(row, factor) for row in rows] + [Finding("fig2", "another setting", "vllm", "all_waste", 5.0)]
+    card = scorecard(findings, list(dict.fromkeys(reference()["figure"])))
+    printed = io.StringIO()
+    Console(file=printed, width=150).print(card_table(card))
+    shown = [*KEY, "simulated", "error", "margin", "verdict", "before", "note"]
+    texts = [card[shown].to_csv(index=False, float_format="%.4g"), printed.getvalue()]
+    check_text("\n".join([*texts, *remarks(card, ["sharegpt"], ["all"]), *remarks(card, (), ["fig2"])]), request)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +155,6 @@ def test_best_block_sizes_must_be_near_the_optimum(latencies, is_sustained):
     assert (found.margin >= 0) == is_sustained
 
 
-def test_cells_have_four_digits_or_are_whole():
-    assert [short(one) for one in (999.64, 1000.0, 0.12345, "1 / 2")] == ["999.6", "1,000", "0.1235", "1 / 2"]
-
-
 KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")
 PAGED = {(8, 64): 5.674, (8, 128): 8.058, (8, 256): 12.822, (32, 64): 13.672, (32, 128): 23.017, (32, 256): 41.731}
 PAPER = {(8, 64): 6.416, (8, 128): 9.374, (8, 256): 15.249, (32, 64): 14.689, (32, 128): 25.813, (32, 256): 47.677}
@@ -156,7 +165,7 @@ def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch):
     without_words = pd.read_csv(io.StringIO(body), dtype=str).assign(case="", measured="").to_csv(index=False)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text(f"{about}\n{without_words}")
-    monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(study.resources, "files", lambda package: tmp_path)
     rows = block_sizes.measured_kernels(None, "bench.csv")
     times = {(row["system"], row["batch"], row["context"]): row["simulated"] for row in rows}
     assert len(times) == len(rows) == 18
@@ -167,5 +176,5 @@ def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch):
 def test_table_without_time_columns_is_refused(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text("what,case,measured\npaging cost,8x64,5.7 us paged\n")
-    monkeypatch.setattr(block_sizes.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(study.resources, "files", lambda package: tmp_path)
     refuses(r"results/bench\.csv", block_sizes.measured_kernels, None, "bench.csv")

@@ -1,11 +1,13 @@
 """`testbed show-memory` and `testbed timeline`: the data of the page, a trace that opens, and bad input."""
 
+import gzip
 import json
 import re
 import shutil
 
 import pandas as pd
 import pytest
+from drawings import check_text
 from tiny_run import tiny_run
 
 from testbed.experiments.runs.run_folder import read_config
@@ -135,9 +137,10 @@ def timed(request, tmp_path_factory):
     return tiny_run(tmp_path_factory.mktemp("tiny") / "run", request.param, "outputs=full", blocks=10)
 
 
-def test_request_events_match_the_table(timed):
+def test_request_events_match_the_table(timed, request):
     trace, table = trace_of(read_config(timed))[0], pd.read_csv(timed / "requests.csv")
     check_opens(trace)
+    check_text("\n".join(json.dumps(event) for event in trace["traceEvents"]), request)
     begun = {event["name"]: event["ts"] for event in events(trace, "B", cat="request")}
     ended = {event["name"]: event["ts"] for event in events(trace, "E", cat="request")}
     for row in table.itertuples():
@@ -187,8 +190,8 @@ def test_preempted_requests_have_events(timed):
         assert len(events(trace, "B", name=name)) == preemptions[rule]
 
 
-def test_timeline_of_a_time_window(testbed, tmp_path):
-    run = tiny_run(tmp_path / "run")
+def test_timeline_of_a_time_window(testbed, tmp_path, request):
+    run = tiny_run(tmp_path / "run", blocks=5)  # too few for one of the requests
     output = testbed.done("timeline", str(run), "--from", "0.2", "--to", "0.4")
     assert "ui.perfetto.dev" in output
     part = json.loads((run / "timeline.json").read_text())
@@ -196,4 +199,8 @@ def test_timeline_of_a_time_window(testbed, tmp_path):
     assert all(2e5 <= event["ts"] < 4e5 for event in events(part, "X"))
     assert 0 < len(events(part, "X")) < len(events(trace_of(read_config(run))[0], "X"))
     assert part["otherData"]["model"] == "opt-13b"
+    check_text("\n".join(json.dumps(event) for event in part["traceEvents"]), request)
+    testbed.done("timeline", str(run), "--to", "0.4", "--out", "part.json.gz")
+    packed = json.loads(gzip.decompress((tmp_path / "part.json.gz").read_bytes()))
+    assert max(event["ts"] for event in events(packed, "X")) < 4e5
     assert "the run ends at" in testbed.refused("timeline", str(run), "--from", "1000")

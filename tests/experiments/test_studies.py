@@ -1,142 +1,117 @@
-"""Every study that no other test reproduces, on a tiny setting: rows, findings, and the figure from its CSV."""
+"""Every study on a tiny setting: its table, its findings and its figure are those that are kept; some also by hand."""
 
 from dataclasses import replace
 
 import pandas as pd
 import pytest
-from drawings import check_drawing, overlapping_labels
-from matplotlib import pyplot
+from drawings import GOLDEN, check_drawing, check_text, overlapping_labels, told
 from refusals import refuses
 
 from testbed.core.shapes import read_model
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.studies.groups import needed_bytes
 from testbed.experiments.paper.studies.open_sessions import NO_TIER
-from testbed.experiments.paper.studies.study import Finding
 from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
 
-
-@pytest.fixture
-def conducted(tmp_path, request):
-    """The table of a study, once its figure could be drawn from it."""
-
-    def conduct(study, files=()):
-        rows = [row for task in study.tasks(1) for row in task.work(RunStore(tmp_path / "runs", files))]
-        path = tmp_path / "table.csv"
-        pd.DataFrame(rows).to_csv(path, index=False)
-        figure = study.draw(path)
-        assert figure.axes
-        assert figure.get_figwidth() <= 3.3 * len({axes.get_position().x0 for axes in figure.axes})
-        assert not overlapping_labels(figure)
-        table = pd.read_csv(path)
-        findings = study.findings(table)
-        assert all(isinstance(finding, Finding) for finding in findings)
-        check_drawing(figure, findings, request)
-        pyplot.close("all")
-        return table
-
-    conduct.path = tmp_path / "table.csv"
-    return conduct
+SESSIONS = (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),)
+FILES = (*SESSIONS, ("mooncake", str(GOLDEN / "mooncake.jsonl")))
+TWO = ("trace.num_sessions=2", "arrivals.at_once=2")  # sessions
 
 
-def test_saturation_study_fills_batches_up_to_the_limit(conducted):
-    study = load("fig1")
-    study.common = (*study.common, "arrivals.duration_s=60", "window_s=[30,60]")
-    study.batch_sizes = (2, 4)
-    table = conducted(study)
-    assert sorted(table["batch"].round()) == [2, 2, 4, 4]
-    rates = table.pivot_table(index="limit", columns="system", values="tokens_per_s")
-    memory = table.pivot_table(index="limit", columns="system", values="memory_gib")
-    assert (rates.loc[4] > rates.loc[2]).all()
-    assert (memory["vllm"] < memory["existing"]).all()
+def small(name, *words, **changes):
+    """The study with these options of its runs more, and these values."""
+    study = load(name)
+    return replace(study, common=[*getattr(study, "common", ()), *words], **changes)
 
 
-def test_length_study_gives_densities_and_means(conducted):
-    study = load("fig11")
-    study.num_rows = 2000
-    table = conducted(study)
-    bars = table[table["from"].notna()]
-    areas = (bars["simulated"] * (bars["to"] - bars["from"])).groupby([bars["setting"], bars["quantity"]]).sum()
-    assert areas.between(0.9, 1.001).all()
-    assert {finding.quantity for finding in study.findings(table)} == {
-        f"mean_{side}{kind}" for side in ("input", "output") for kind in ("", "_ratio")
-    }
+def curves():
+    """Few seconds and a low limit, so that every system has a knee."""
+    panels = [{**panel, "rates": {"orca-oracle": [4, 16], "vllm": [4, 32]}} for panel in load("fig16").panels]
+    changes = {"limit": 0.05, "precision": 0.3, "num_seeds": 2, "panels": panels}
+    return replace(small("fig16", "arrivals.duration_s=30", **changes))
 
 
-def test_rate_curves_give_sustained_rates_and_their_ratio(conducted):
-    study = load("fig16")
-    study.common = (*study.common, "arrivals.duration_s=30")
-    study.limit, study.precision = 0.05, 0.3
-    study.panels = [{**panel, "rates": {"orca-oracle": [4, 16], "vllm": [4, 32]}} for panel in study.panels]
-    table = conducted(study)
-    knees = table[table["quantity"] == "sustained_rate"]
-    assert len(knees) == 4
-    latencies = table[table["quantity"] == "normalized_latency"].groupby(["setting", "system"])["simulated"]
-    assert (latencies.min() < 0.05).all()
-    assert (latencies.max() >= 0.05).all()
-    assert all(finding.simulated > 0 for finding in study.findings(table))
+def prefixes():
+    chats = load("mooncake").traces["chat_histories"]
+    chats = {"overrides": [*chats["overrides"], "arrivals.duration_s=10"], "replay_blocks": [100, 1000]}
+    return small("mooncake", orders=("lru", "belady"), traces={"chat_histories": chats})
 
 
-def test_memory_saving_grows_with_the_number_of_sequences(conducted):
-    study = load("fig15")
-    fast = "cost.choices.overhead_per_sequence_s=0"  # in so few seconds a slow server settles at no batch
-    study.common = (*study.common, "arrivals.duration_s=20", "window_s=[10,20]", fast)
-    table = conducted(study)
-    saved = table.groupby("setting")["simulated"].mean()
-    for kind in ("alpaca parallel", "alpaca beam", "sharegpt parallel", "sharegpt beam"):
-        two, four, six = (saved[f"opt-13b {kind} {width}"] for width in (2, 4, 6))
-        assert 0 < two < four < six < 100
-    findings = {finding.quantity: finding for finding in study.findings(table) if finding.figure == "sec6.3"}
-    assert findings["prompt_share_of_kv"].simulated > 0
+def tiers():
+    traces = load("tiers").traces
+    traces = {**traces, "agent_sessions": [*traces["agent_sessions"], *TWO], "none given": []}
+    pools = "server.kv_memory_gib={llama-3-8b: 2, llama-3-70b: 64}"
+    return small("tiers", pools, traces=traces, dram_gib=[0, 1])
 
 
-def test_kernel_study_combines_bench_and_block_sizes(conducted):
-    study = load("fig18")
-    study.common = (*study.common, "arrivals.duration_s=20")
-    study.block_sizes = (16, 64)
-    table = conducted(study)
-    assert set(table[table["figure"] == "fig18a"]["system"]) == {"paged", "contiguous", "paper"}
-    assert (table[table["figure"] == "fig18b"]["simulated"] > 0).all()
-    ours, theirs = (finding for finding in study.findings(table) if finding.figure == "fig18a")
-    assert (ours.system, theirs.system) == ("paged vs contiguous", "paper's kernel vs contiguous")
-    assert max(ours.simulated) < min(theirs.simulated)
+def groups():
+    study = load("groups")
+    common = [word for word in study.common if "kv_memory" not in word]
+    pools = "+server.kv_memory_gib={gemma-3-27b: 2, nemotron-h-8b: 2}"
+    return replace(study, common=[*common, pools], models=["gemma-3-27b", "nemotron-h-8b"])
 
 
-def test_recovery_study_covers_every_block_size(conducted):
-    study = load("fig19")
-    study.common = (*study.common, "arrivals.duration_s=20", "server.kv_memory_gib={opt-13b:2}")
-    study.block_sizes = (16, 64)
-    table = conducted(study)
-    times = table[table["figure"] == "fig19a"].pivot_table(
-        index=["setting", "block_size"], columns="system", values="simulated"
-    )
+SHORT = ("arrivals.duration_s=12", "window_s=[6,12]")
+STUDIES = {
+    "fig1": lambda: small("fig1", "arrivals.duration_s=60", "window_s=[30,60]", batch_sizes=(2, 4)),
+    "fig11": lambda: replace(load("fig11"), num_rows=2000, bins={"sharegpt": [0, 2000, 400], "alpaca": [0, 90, 30]}),
+    "fig13": lambda: small("fig13", *SHORT),
+    "fig15": lambda: small("fig15", *SHORT, "cost.choices.overhead_per_sequence_s=0"),  # a slow server has no batch yet
+    "fig16": curves,
+    "fig18": lambda: small("fig18", "arrivals.duration_s=5", block_sizes=(8, 16, 64, 128)),
+    "fig19": lambda: small("fig19", "arrivals.duration_s=15", "server.kv_memory_gib={opt-13b:2}",
+                           block_sizes=(8, 16, 128)),
+    "mooncake": prefixes,
+    "mooncake of a file": lambda: replace(load("mooncake"), traces={
+        name: {**trace, "replay_blocks": [10, 40]} for name, trace in load("mooncake").traces.items()}),
+    "transfer_sizes": lambda: small("transfer_sizes", block_sizes=[16, 64]),
+    "hit_units": lambda: small("hit_units", models=["nemotron-h-8b"], marked=[3784, 8073], step=2144),
+    "groups": groups,
+    "time_to_live": lambda: small("time_to_live", *TWO, times_s=[1e-3, 1], device_share=2,
+                                  systems={"program order": ["scheduler=by_session"]}),
+    "store_rules": lambda: small("store_rules", *TWO, device_share=2, live_over_dram=[0.9, 3.7], rules={
+        name: load("store_rules").rules[name] for name in ("write through", "before eviction")}),
+    "agent_sessions": lambda: small("agent_sessions", *TWO, pool_blocks=[1000, 2000], orders=("lru", "belady")),
+    "tiers": tiers,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_study(name, tmp_path, request):
+    study, path = STUDIES[name](), tmp_path / "table.csv"
+    rows = [row for task in study.tasks(1) for row in task.work(RunStore(tmp_path / "runs", FILES))]
+    pd.DataFrame(rows).to_csv(path, index=False)
+    figure, table = study.draw(path), pd.read_csv(path)
+    assert not overlapping_labels(figure)
+    assert name[:3] != "fig" or figure.get_figwidth() <= 3.3 * len({axes.get_position().x0 for axes in figure.axes})
+    check_drawing(figure, study.findings(table), request, table)
+
+
+@pytest.mark.parametrize("name", ["fig12", "fig14", "fig16", "fig17"])
+def test_published_ratios_follow_from_sustained_rates(name, request):
+    """Rates that grow by setting and system, with seeds apart by some percent."""
+    study = load(name)
+    rows = [
+        {"setting": panel["setting"], "system": system, "seed": seed, "quantity": "sustained_rate",
+         "simulated": (2 + i) ** (1 + j) * (1 + 0.02 * seed * (1 + j))}
+        for i, panel in enumerate(study.panels) for j, system in enumerate(panel["rates"]) for seed in range(3)
+    ]  # fmt: skip
+    check_text("\n".join(map(told, study.findings(pd.DataFrame(rows)))), request)
+
+
+def test_a_recompute_is_drawn_as_the_paper_s_script_drew_it(tmp_path):
+    study = replace(load("fig19"), block_sizes=(16, 64), variants=[])
+    table = pd.DataFrame([row for task in study.tasks(1) for row in task.work(RunStore(tmp_path))])
+    times = table.pivot_table(index=["setting", "block_size"], columns="system", values="simulated")
     assert (times["recompute"].groupby("setting").nunique() == 1).all()  # whatever the block size
-    assert (table[table["figure"] == "fig19b"]["preemptions"] > 0).all()
-    findings = study.findings(table)
-    assert all(0 < one.simulated < 100 for one in findings if one.system == "recompute of tails")
-    assert sum(one.system == "recompute of tails" for one in findings) == 2
-    scored = next(finding for finding in findings if finding.system == "recompute")
-    (drawn,) = (line for line in study.draw(conducted.path).axes[0].lines if "Recompute" in str(line.get_label()))
-    assert drawn.get_label() == "Recompute x 0.9"
-    assert drawn.get_ydata() == pytest.approx([scored.simulated] * 2)
+    assert times["recompute as drawn"].to_numpy() == pytest.approx(0.9 * times["recompute"].to_numpy())
 
 
-def test_prefix_cache_study_gives_hit_rates(conducted):
-    study = load("mooncake")
-    study.orders = ("lru", "belady")
-    chats = study.traces["chat_histories"]
-    chats = {**chats, "overrides": [*chats["overrides"], "arrivals.duration_s=10"]}
-    study.traces = {"chat_histories": {**chats, "replay_blocks": [100, 1000]}}
-    hits = conducted(study).pivot_table(index="num_blocks", columns="order", values="hit_rate")
-    assert (hits["belady"] >= hits["lru"]).all()
-    assert (hits.loc[1000] > hits.loc[100]).all()
-
-
-def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
+def test_store_rules_study_sizes_tier_and_pool_by_what_the_sessions_need(tmp_path):
     study = load("store_rules")
     refuses("give --lengths agent_sessions=FILE", study.served, RunStore(tmp_path), NO_TIER, 0.0)
-    store = RunStore(tmp_path, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
+    store = RunStore(tmp_path, SESSIONS)
     tier = [study.ruled(store, "write back", ratio)[1] for ratio in (0.9, 1.8)]
     assert tier[0] == pytest.approx(2 * tier[1])
     config, none = study.ruled(store, NO_TIER, 0.0)
@@ -144,51 +119,12 @@ def test_store_rules_study_compares_each_rule_with_no_tier(tmp_path):
     assert config.server.kv_memory_gib["llama-3-8b"] == pytest.approx(0.3 * 0.9 * tier[0])
 
 
-def test_transfer_study_takes_its_times_from_the_measured_ones(conducted):
-    times = conducted(load("transfer_sizes")).pivot_table(
-        index="block_size", columns=["way", "method"], values="transfer_ms"
-    )
-    assert (times.loc[16] > times.loc[64]).all()
-    assert (times["to the host", "copies"] > times["to the host", "gather"]).all()
-
-
-def test_time_to_live_study_measures_whole_sessions(conducted, tmp_path):
-    study = load("time_to_live")
-    study.common = [*study.common, "trace.num_sessions=2", "arrivals.at_once=2"]
-    study.times_s, study.systems = [1e-3, 1], {"program order": ["scheduler=by_session"]}
-    study.device_share = 2
-    table = conducted(study, (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),))
-    assert (table["mean_job_s"] > table["mean_e2e_s"]).all()
-    assert table["mean_job_s"].nunique() == 1  # the pool has slots for all
-    assert [one.setting for one in study.findings(table)] == ["0.001 s", "0.001 s", "1 s", "1 s", "", ""]
-
-
-def test_what_lmcache_found_is_read_from_the_table(tmp_path, request):
+def test_what_lmcache_found_is_read_from_the_table():
     rows = [(NO_TIER, 0.0, 30, 9.0), ("write through", 0.9, 60, 8.0), ("before eviction", 0.9, 70, 7.0),
             ("write through", 3.7, 30, 9.5), ("before eviction", 3.7, 40, 9.6)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["rule", "live_over_dram", "found_percent", "mean_e2e_s"])
-    table.to_csv(tmp_path / "table.csv")
-    findings = load("store_rules").findings(table)
-    check_drawing(load("store_rules").draw(tmp_path / "table.csv"), findings, request)
-    said = {one.quantity: one.simulated for one in findings[-3:]}
-    assert list(said.values()) == ["yes", "yes", "no"]
-
-
-GIB = {"gemma-3-27b": 2, "nemotron-h-8b": 2}
-ROWS = "input_tokens,output_tokens\n" + "3000,100\n" * 40
-
-
-@pytest.fixture
-def table(tmp_path):
-    (tmp_path / "rows.csv").write_text(ROWS)
-    study = load("groups")
-    common = [word for word in study.common if "kv_memory" not in word]
-    pools = "+server.kv_memory_gib={" + ", ".join(f"{name}: {gib}" for name, gib in GIB.items()) + "}"
-    trace = ["trace=csv", f"trace.path={tmp_path / 'rows.csv'}", "arrivals.rate=1"]
-    study = replace(study, common=[*common, pools], models=list(GIB), traces={"rows": trace, "mooncake": []})
-    store = RunStore(tmp_path)
-    rows = [row for task in study.tasks(1) for row in task.work(store)]
-    return study, pd.DataFrame(rows).set_index(["model", "rule"])
+    said = [one.simulated for one in load("store_rules").findings(table)[-3:]]
+    assert said == ["yes", "yes", "no"]
 
 
 def test_needed_bytes_are_those_that_a_later_token_reads():
@@ -198,36 +134,17 @@ def test_needed_bytes_are_those_that_a_later_token_reads():
     assert needed_bytes(nemotron, 3000) == 4 * 3000 * nemotron.slot_bytes + 24 * nemotron.states.state_bytes
 
 
-def test_the_page_rules_hold_what_is_needed_and_a_uniform_pool_wastes_the_most(table, tmp_path, request):
-    study, rows = table
-    assert set(rows.loc["nemotron-h-8b"].index) == {"one page size", "large pages"}
-    assert (rows["useful_gib"] <= rows["held_gib"] + 1e-9).all()
-    assert (rows["useful_gib"] + rows["wasted_gib"] <= rows["pool_gib"] + 1e-9).all()
-    gemma = rows.loc["gemma-3-27b"]
-    assert gemma.loc["uniform", "sequences"] == 1
-    assert gemma.loc["uniform", "wasted_gib"] == gemma["wasted_gib"].max()
-    assert gemma.loc["large pages", "sequences"] >= 2
-    findings = study.findings(rows.reset_index())
-    rows.reset_index().to_csv(tmp_path / "groups.csv", index=False)
-    check_drawing(study.draw(tmp_path / "groups.csv"), findings, request)
-    found = {(one.setting, one.system): one.simulated for one in findings}
-    assert found["rows, gemma-3-27b", "large pages"] == gemma.loc["large pages", "useful_percent"]
-
-
 def test_a_policy_that_cannot_store_states_is_never_asked_to(tmp_path):
     study = load("groups")
     assert study.filled(RunStore(tmp_path), "sharegpt", "nemotron-h-8b", "uniform", 0) == []
     refuses("unknown-model", study.filled, RunStore(tmp_path), "sharegpt", "unknown-model", "uniform", 0)
 
 
-def test_a_prompt_that_is_sent_twice_finds_whole_units_and_the_figure_shows_them(tmp_path, request):
-    study = load("hit_units")
-    study = replace(study, models=["nemotron-h-8b"], marked=[3784, 8073], step=2144)
+def test_prompts_find_their_whole_units_by_vllm_s_law(tmp_path):
+    study = STUDIES["hit_units"]()
     table = pd.DataFrame([row for task in study.tasks(None) for row in task.work(RunStore(tmp_path))])
     marked = table[table["marked"]].pivot(index="prompt_tokens", columns="dropped_units", values="hit_tokens")
     assert marked.to_dict("list") == {0: [2144, 3 * 2144], 1: [0, 2 * 2144]}
     assert study.findings(table)[-1].simulated == "yes"
-    table.to_csv(tmp_path / "hits.csv", index=False)
-    check_drawing(study.draw(tmp_path / "hits.csv"), study.findings(table), request)
     table.loc[0, "hit_tokens"] += 1
     assert study.findings(table)[-1].simulated == "no"

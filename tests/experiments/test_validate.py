@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawings import check_drawing
+from drawings import check_drawing, check_text, saved_figures
+from import_fixtures import write_every_table, write_llmservingsim
 from refusals import refuses
 
 import testbed.kernels
 from testbed.cost.auto import Known, profiles_at_hand
-from testbed.experiments.commands.validations import validate_transfers
+from testbed.experiments.commands.validations import validate_costs, validate_transfers
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation import left_out
 from testbed.experiments.validation.deviations import Compared, metrics
@@ -67,20 +68,17 @@ def test_running_requests_are_between_first_token_and_end():
 
 
 def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulated_log, request, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("matplotlib.pyplot.close", drawn.append)
-    out = tmp_path / "errors.csv"
+    (tmp_path / "timeseries.csv").write_text("t,running\n0.01,1\n0.05,2\n")
+    drawn, out = saved_figures(monkeypatch), tmp_path / "errors.csv"
     arguments = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
     reported = testbed.done("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
     assert (tmp_path / "f.png").stat().st_size > 1000
     check_drawing(*drawn, (), request)
     rows = list(csv.DictReader(out.open()))
     assert list(rows[0]) == ["log", "metric", "real", "simulated", "error_percent"]
-    kinds = [f"{kind}_{what}" for kind in ("ttft_s", "tpot_s", "e2e_s") for what in ("mean", "p50", "p90", "p99")]
-    assert [row["metric"] for row in rows] == [*kinds, "tokens_per_s"]
     assert {row["log"] for row in rows} == {simulated_log}
     assert max(abs(float(row["error_percent"])) for row in rows) < 1e-3
-    assert "KV blocks" not in reported
+    check_text(reported.replace(f"{tmp_path}/", ""), request)
 
 
 @pytest.fixture
@@ -99,46 +97,16 @@ def test_fast_equals_slow_with_mixed_batches(overload, profile):
         assert np.array_equal(one, other)
 
 
-def test_slower_server_fails_the_tolerance(testbed, profile, simulated_log):
-    slow = (f"cost.path={profile}", "cost.choices.overhead_s=1e-3", "server.num_blocks=64")
-    code, reported, _ = testbed("validate", simulated_log, *SYSTEM, *slow, "--within", "5")
+def test_assumed_server_settings_and_large_errors_are_reported(testbed, tmp_path, profile, simulated_log, request):
+    (tmp_path / "meta.json").write_text(
+        json.dumps({"engine_kwargs": {"max_num_seqs": 7, "max_num_batched_tokens": None}})
+    )
+    line = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0", "cost.choices.overhead_s=1e-3")
+    for word, said in (("server.num_block=9", "server.num_blocks"), ("trace=csv", "the log has every request and its")):
+        assert said in testbed.refused("validate", *line, word)
+    code, reported, _ = testbed("validate", *line, "--within", "5", "--what-if", "seed=1 scheduler.max_num_seqs=2")
     assert code == 1
-    assert "not within 5%" in reported
-
-
-def test_assumed_server_settings_are_reported(testbed, tmp_path, profile, simulated_log):
-    (tmp_path / "meta.json").write_text(json.dumps({"engine_kwargs": {"max_num_seqs": 7}}))
-    (tmp_path / "timeseries.csv").write_text("t,running\n0.01,1\n0.05,2\n")
-    reported = testbed.done("validate", simulated_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0")
-    assert "does not say how many KV blocks there were; taken: " in reported
-    assert "say server.num_blocks=N" in reported
-    assert "blocks are the server's number; it keeps 1 for itself (null_blocks)" in reported
-    assert "no token ids (--workload)" in reported
-    assert "meta.json says max_num_seqs 7, simulated with 128; say scheduler.max_num_seqs=7" in reported
-    assert "running_mean" in reported
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("[]", "is not a JSON object"),
-        ('{"input_toks": 1', "not valid JSON"),
-        ('{"input_toks": 0, "output_toks": 2}', "input_toks=0"),
-        ('{"input_toks": 1, "output_toks": 2, "queued_ts": 1}', "first_token_ts=None"),
-        ('{"input_toks": 1, "output_toks": 2, "queued_ts": -Infinity}', "queued_ts=-inf"),
-        ('{"input_toks": 1, "output_toks": 2, "queued_ts": 3, "first_token_ts": 2, "last_token_ts": 4}', "in order"),
-    ],
-)
-def test_invalid_log_line_is_named(tmp_path, line, message):
-    (tmp_path / "a.jsonl").write_text(line + "\n")
-    refuses(f"a.jsonl, line 1: .*{message}", lambda: VllmLog(str(tmp_path / "a.jsonl")).read())
-
-
-@pytest.mark.parametrize("moments", ["0.5,0.1,0.9", "0,0.9,0.5"], ids=["before its arrival", "swapped columns"])
-def test_a_csv_whose_times_are_not_in_order_is_named(tmp_path, moments):
-    header = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
-    (tmp_path / "a.csv").write_text(f"{header}9,3,0,0.1,0.2\n9,3,{moments}\n")
-    refuses(r"a.csv, line 3, column first_token_s: .* is not in order", lambda: VllmLog(str(tmp_path / "a.csv")).read())
+    check_text(reported.replace(f"{tmp_path}/", ""), request)
 
 
 RESULTS = Path(testbed.kernels.__file__).resolve().parent / "results"
@@ -156,12 +124,12 @@ def test_simulated_transfers_take_what_the_engine_s_took(run, monkeypatch):
     assert sum(int(line[2]) for line in lines) >= 80
 
 
-def test_both_tables_are_printed(monkeypatch, capsys):
+def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, capsys, request):
+    drawn = saved_figures(monkeypatch)
     monkeypatch.chdir(RESULTS.parents[1])
-    validate_transfers([str(RUNS[0])])
-    printed = capsys.readouterr().out
-    assert "held back" in printed
-    assert f"{RUNS[0].name}  in" in printed
+    validate_transfers([str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")])
+    check_text(capsys.readouterr().out, request)
+    check_drawing(*drawn, (), request)
     refuses("--gpu l4: names no measured transfers", validate_transfers, ["--gpu", "l4"])
 
 
@@ -170,13 +138,16 @@ def shipped():
     return {one.profile["model"]["name"]: one for one in profiles_at_hand(None, [gpu_named("h200")])}
 
 
-def test_it_is_predicted_from_the_others_by_every_way(shipped):
-    rows = {row["way"]: row for row in left_out.tested(list(shipped.values()), [shipped["llama-3-8b"]])}
-    assert set(rows) == {"other model", "roofline"}
-    found = rows["other model"]
-    assert found["source_model"] != "llama-3-8b"
-    assert 0 < found["decode_percent"] < 15
-    assert abs(found["ttft_percent"]) < 15
+def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, monkeypatch, capsys, request):
+    """Two that ship, and those of their shapes that AIConfigurator's tables give."""
+    two = [shipped["llama-3-8b"], shipped["llama-13b"]]
+    monkeypatch.setattr("testbed.cost.auto.profiles_at_hand", lambda path, gpus: iter(two))
+    out, folder = tmp_path / "out.csv", write_every_table(tmp_path)
+    validate_costs([str(folder), "--out", str(out)])
+    check_text(capsys.readouterr().out + out.read_text(), request)
+    toy = write_llmservingsim(tmp_path)
+    (tmp_path / "meta.yaml").write_text("model: llama-3-8b\ngpu: Toy GPU\n")
+    refuses("no data sheet of Toy GPU; nothing can be derived for it", validate_costs, [str(toy)])
 
 
 def test_the_same_times_on_a_gpu_of_the_same_data_sheet_have_no_error(shipped):
@@ -217,7 +188,7 @@ def test_other_unknowns_change_by_at_most_a_factor_in_a_step():
 
     steps = []
     assert descend(at, np.ones(1), np.ones(1), 0).values == pytest.approx([16.0])
-    assert steps[:3] == [1, 2, 1.5]
+    assert steps == pytest.approx([1, 2, 1.5, 1.2, 4, 3, 2.4, 8, 6, 4.8, 16, 12, 9.6, *[16] * 9])  # three in vain
 
 
 def test_standard_error_is_that_of_a_mean():

@@ -2,9 +2,9 @@
 
 import pandas as pd
 import pytest
-from import_fixtures import write_tables
+from drawings import check_text
+from import_fixtures import write_every_table
 from refusals import refuses
-from test_import_aiconfigurator import attention, gemms
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
@@ -24,21 +24,7 @@ WAIT_S = 40e-6
 
 @pytest.fixture
 def kernels(tmp_path):
-    """AIConfigurator's folder of a GPU, with few rows."""
-    decodes = attention([(n, k, k, 1, step, n * k * (step + 1) / 1e5)
-                         for n in (1, 64) for k in (1, 2, 4, 32) for step in (15, 255)], head_dim=128)  # fmt: skip
-    prefills = attention([(n, k, k, isl, 0, n * isl / 1e5) for n, isl in ((1, 16), (8, 16), (1, 256), (8, 256))
-                          for k in (1, 2, 4, 32)], head_dim=128)  # fmt: skip
-    nccl = pd.DataFrame(
-        [("all_reduce", "half", n, size, n / 1000) for n in (2, 8) for size in (64, 10**6)],
-        columns=["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"],
-    )
-    ours = pd.DataFrame([("vllm_graph", 8, 128, 0.001)], columns=["backend", "num_gpus", "message_size", "latency"])
-    return write_tables(tmp_path, {
-        "gemm/vllm/1/gemm": gemms(), "attention/vllm/1/context_attention": prefills,
-        "attention/vllm/1/generation_attention": decodes, "comm/nccl/2/nccl": nccl,
-        "comm/vllm/1/custom_allreduce": ours,
-    })  # fmt: skip
+    return write_every_table(tmp_path)
 
 
 def test_a_dense_gpt_is_as_wide_as_its_heads_with_a_feed_forward_four_times_as_wide():
@@ -51,15 +37,15 @@ def test_large_products_take_what_their_flops_need_at_the_share_of_the_peak_unde
     work, models = Work(prefill=((64, 0),)), dense_gpts(SHAPES)
     points = read(kernels, Requested(models["small"], None, degree)).sections["linear"]["points"]
     (measured,) = [us for n, us in points if n == 64]
-    of_kernels = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
+    of_kernels = costs(kernels, models, {})("small", degree, "").iteration(work)
     sheet = kernels.parents[1] / "toy.yaml"
     sheet.write_text(sheet.read_text().replace("3.12e14", "1.0e+9"))
-    under_load = costs(kernels, models, {})(Batch("small", degree, 1, 64, 1)).iteration(work)
+    under_load = costs(kernels, models, {})("small", degree, "").iteration(work)
     needed_us = 64 * 2 * 49_152 / degree / 1e9 / 0.72 * 1e6
     assert (under_load - of_kernels) / 1e6 == pytest.approx(2 * (needed_us - measured), rel=1e-6)
 
 
-def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, capsys):
+def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, capsys, request):
     """The 40 GB card reads 1,555 of the other's 2,039 GB/s; its batch was timed twice."""
     cards = [f"NVIDIA A100-SXM4-{size}GB" for size in (40, 40, 80)]
     rows = [(card, 2, 1, 9, 79, latency) for card, latency in zip(cards, (1.6, 1.8, 1.4), strict=True)]
@@ -67,7 +53,7 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, ca
     columns = ["device", "beam_width", "batch_size", "input_len", "output_len", "latency_s"]
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
     validate_batches([str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
-    assert "opt-13b on 1 NVIDIA A100-SXM4-80GB, batch 1: median" in capsys.readouterr().out
+    check_text(capsys.readouterr().out + (tmp_path / "all.csv").read_text(), request)
     small, large = pd.read_csv(tmp_path / "all.csv").to_dict("records")
     assert (small["latency_ms"], large["latency_ms"]) == (1700, 1400)
     assert 1.2 < small["predicted_ms"] / large["predicted_ms"] < 2.039 / 1.555
@@ -76,6 +62,9 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, ca
         refuses(reported, validate_batches, [str(path), "model=opt-13b", word])
     with pytest.raises(InputError, match="no batch of a card whose name has 'H100'"):
         validate_batches([str(path), "model=opt-13b", "--device", "H100"])
+    rows[0] = ("NVIDIA Toy", *rows[0][1:])
+    pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
+    refuses("device 'NVIDIA Toy': no data sheet of such a card", validate_batches, [str(path), "model=opt-13b"])
 
 
 def table(batches, **columns):
@@ -97,27 +86,34 @@ def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
 
 def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
     models, batch = dense_gpts(SHAPES), Batch("small", 2, 4, 16, 3)
-    bare, missing = (predict(costs(kernels, models, wait)(batch), batch) for wait in ({}, {2: WAIT_S}))
+    bare, missing = (predict(costs(kernels, models, wait)("small", 2, ""), batch) for wait in ({}, {2: WAIT_S}))
     assert sum(missing) - sum(bare) == pytest.approx(3 * 2 * WAIT_S * 1e3)  # three iterations of two layers
     assert bare[1] > 2 * 2 * 2 * 2e-3  # two steps, two layers, two all-reduces of 2 us each
-    cost = costs(kernels, models, {})(Batch("small", 1, 4, 16, 3))
+    cost = costs(kernels, models, {})("small", 1, "")
     beams, plain = (predict(cost, Batch("small", 1, *sizes)) for sizes in ((2, 16, 3, 2), (4, 16, 3)))
     assert (beams[0] < plain[0], beams[1]) == (True, plain[1])
-    refuses("no shape of model 'huge'", lambda: costs(kernels, models, {})(Batch("huge", 1, 1, 8, 8)))
+    refuses("no shape of model 'huge'", lambda: costs(kernels, models, {})("huge", 1, ""))
     with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
-        costs(kernels, models, {})(Batch("small", 4, 1, 8, 8))
+        costs(kernels, models, {})("small", 4, "")
 
 
-def test_models_are_read_and_unmeasured_batches_predicted(kernels, tmp_path, capsys):
-    batches = [Batch("small", 1, size, *lens) for size in (1, 8) for lens in ((16, 4), (24, 40))]
-    table(batches, latency_ms=1.0).drop(columns=["beam_width", "device"]).to_csv(tmp_path / "latency.csv", index=False)
+def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys, request):
+    sizes = ((2, 8), (1, 64), (1, 1), (2, 64), (1, 8), (2, 1))
+    lengths = ((16, 4), (24, 40), (20, 12), (200, 30))
+    batches = [Batch("small", *size, *lens) for size in sizes for lens in lengths]
+    took = [0.5 + 2e-4 * b.batch_size * b.input_len + (8 - b.tensor_parallel) * b.output_len / 10 for b in batches]
+    rows = table(batches, latency_ms=took).drop(columns=["beam_width", "device"])
+    rows.to_csv(tmp_path / "latency.csv", index=False)
     arguments = [str(tmp_path / "latency.csv"), "--kernels", str(kernels)]
-    refuses("no shape of model 'small'", validate_batches, arguments)
+    refuses("no shape of model 'small'; add it to the models .*opt-13b", validate_batches, arguments)
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
     validate_batches([*arguments, "--csv", str(tmp_path / "all.csv")])
-    assert "within 20%" in capsys.readouterr().out
-    kept = pd.read_csv(tmp_path / "all.csv")
-    assert len(kept[kept["latency_ms"].isna() & (kept["predicted_ms"] > 0)]) == 7
+    check_text(capsys.readouterr().out + (tmp_path / "all.csv").read_text(), request)
+    (kernels.parents[1] / "toy.yaml").unlink()
+    refuses("no data sheet .it is systems/NAME.yaml", validate_batches, arguments)
+    write_every_table(tmp_path)
+    rows.assign(device="NVIDIA L4").to_csv(tmp_path / "latency.csv", index=False)
+    refuses("measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device", validate_batches, arguments)
 
 
 def test_remaining_error_is_reported_by_batch_token_and_step():

@@ -1,39 +1,82 @@
-"""What a figure shows, as text, compared with what is kept; and tick labels that overlap or lie outside."""
+"""Texts compared with what is kept, also of what a figure shows; tick labels that overlap or lie outside."""
 
 from itertools import combinations
 from pathlib import Path
 
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "drawings"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def check_drawing(figure, findings, request):
-    """The figure and its findings are those of tests/golden/drawings/TEST.txt; --update-golden writes the file."""
-    text = "\n".join([*described(figure), *(told(finding) for finding in findings), ""])
-    path = GOLDEN / f"{request.node.name.removeprefix('test_')}.txt"
+def check_text(text, request, folder="texts"):
+    """The text is that of tests/golden/FOLDER/TEST.txt; --update-golden writes the file."""
+    path = GOLDEN / folder / f"{request.node.name.removeprefix('test_')}.txt"
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
 
 
+def check_drawing(figure, findings, request, table=None):
+    """The figure, its findings and its table, without the names of runs, are those that are kept."""
+    lines = [*described(figure), *(told(finding) for finding in findings)]
+    if table is not None:
+        lines.append(table.drop(columns="run", errors="ignore").to_csv(index=False, float_format="%.6g"))
+    check_text("\n".join([*lines, ""]), request, "drawings")
+
+
+def saved_figures(monkeypatch):
+    """The figures that are saved from now on."""
+    found, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *to, **how: found.append(self) or save(self, *to, **how))
+    return found
+
+
 def described(figure):
-    """A line for each thing that is drawn; numbers have four digits."""
-    yield f"figure {numbers(figure.get_size_inches())}"
+    """A line for each thing that is drawn, as it looks; numbers have four digits."""
+    figure.draw_without_rendering()
+    yield f"figure {numbers(figure.get_size_inches())} {looks(figure._supylabel)}"
     for axes in figure.axes:
-        x, y = ((axis.get_label_text(), axis.get_scale()) for axis in (axes.xaxis, axes.yaxis))
-        yield f"axes {axes.get_title()!r}, x {x}, y {y}"
-        yield f"  place {axes.get_subplotspec()}, y {numbers(axes.get_ylim())}"
+        yield f"axes {looks(axes.title)}, {axes.get_subplotspec()}, on {axes.axison}"
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = axis.get_view_interval()
+            yield f"  {axis.axis_name} {looks(axis.label)} {axis.get_scale()} from {low:.4g} to {high:.4g}"
+            for ticks in (axis.get_major_ticks(), axis.get_minor_ticks()):
+                shown = [tick for tick in ticks if low <= tick.get_loc() <= high]
+                yield f"    ticks {[(looks(tick.label1), tick.tick1line.get_markersize()) for tick in shown]}"
+            yield f"    {looks(axis.get_offset_text())}"
         for line in axes.lines:
-            style = f"{to_hex(line.get_color())} {line.get_linestyle()} {line.get_marker()} {line.get_linewidth():.4g}"
-            yield f"  line {line.get_label()!r} {style}: {numbers(line.get_xdata())} / {numbers(line.get_ydata())}"
+            style = f"{to_hex(line.get_color())} {line.get_linestyle()} {line.get_linewidth():.4g} {line.get_marker()}"
+            points = f"{numbers(line.get_xdata())} / {numbers(line.get_ydata())}"
+            yield f"  line {line.get_label()!r} {style} {line.get_markersize():.4g}: {points}"
         for bar in axes.patches:
-            yield f"  bar {numbers(bar.get_bbox().bounds)} {to_hex(bar.get_facecolor())} {bar.get_hatch()}"
-        yield from (f"  text {text.get_text()!r}" for text in axes.texts)
+            edge = f"{to_hex(bar.get_edgecolor())} {bar.get_linewidth():.4g} {bar.get_hatch()}"
+            yield f"  bar {numbers(bar.get_bbox().bounds)} {to_hex(bar.get_facecolor(), True)} {edge}"
+        for text in axes.texts:
+            box = text.get_bbox_patch()
+            yield f"  {looks(text)} {box and (to_hex(box.get_facecolor(), True), box.get_linewidth())}"
+        for table in axes.tables:
+            yield from (f"  {looks(cell.get_text())} {cell.get_height():.4g} {cell.get_linewidth()}"
+                        for cell in table.get_celld().values())  # fmt: skip
         yield from (f"  points {numbers(one.get_offsets().ravel())}" for one in axes.collections)
-    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
-        yield f"legend {[text.get_text() for text in legend.get_texts()]}"
+        yield from map(legend_looks, filter(None, [axes.get_legend()]))
+    yield from map(legend_looks, figure.legends)
+
+
+def legend_looks(legend):
+    """Its texts, lines and place."""
+    where = f"{legend._outside_loc or legend._loc} {legend._ncols} {legend.handlelength} {legend.columnspacing}"
+    handles = [handle.get_linestyle() for handle in legend.get_lines()]
+    return f"  legend {legend.get_title().get_text()!r} {[*map(looks, legend.get_texts())]} {handles} {where}"
+
+
+def looks(text):
+    """A text, its size, its place and how it is put there; nothing where there is none."""
+    if text is None or not text.get_text() or not text.get_visible():
+        return ""
+    put = f"{text.get_ha()} {text.get_va()} {text.get_rotation():g} {to_hex(text.get_color())}"
+    return f"{text.get_text()!r} {text.get_fontsize():g} {put}"
 
 
 def told(finding):

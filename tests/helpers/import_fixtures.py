@@ -2,11 +2,14 @@
 
 import csv
 import json
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from testbed.experiments.commands.imports import import_profile
 
+TABLES = Path(__file__).parents[1] / "golden" / "aiconfigurator"
 MODEL = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 512,
@@ -100,3 +103,10 @@ def write_tables(folder, tables):
         table.to_parquet(path)
     (folder / "systems" / "toy.yaml").write_text(SHEET)
     return folder / "systems" / "data" / "toy"
+
+
+def write_every_table(folder):
+    """AIConfigurator's folder of a GPU with every kind of table, each of few rows that formulas made."""
+    return write_tables(
+        folder, {str(path.relative_to(TABLES))[:-4]: pd.read_csv(path) for path in TABLES.rglob("*.csv")}
+    )

@@ -5,7 +5,7 @@ import json
 import pytest
 from refusals import refuses
 
-from testbed.traces.agent_sessions import SESSION_BITS, AgentSessions
+from testbed.traces.agent_sessions import AgentSessions
 from testbed.traces.vllm_log import VllmLog
 
 
@@ -45,21 +45,27 @@ def read(tmp_path):
     return call
 
 
-def test_session_turns_have_dependencies_and_think_times(read):
-    rows = read(TWO)
+def test_session_turns_have_dependencies_think_times_and_content(read):
+    rows, part, second = read(TWO), 1 << 31, 1 << 32  # first ids of partial blocks, and of the second session
     assert rows.turns.session.tolist() == [0] * 7 + [1] * 2
     assert rows.turns.after == [(), (0,), (1,), (0,), (0, 2), (4,), (5, 3), (), (7,)]
     # Both sub-agents began a second after the first answer; the first of them ended 8 s before the parent went on.
     assert rows.turns.wait_s.tolist() == [0, 1, 2, 1, 8, 4, 10, 0, 3]
+    assert rows.turns.answer_s.tolist() == [2, *[1] * 8]
+    assert rows.prompt_len.tolist() == [8, 5, 9, 4, 13, 16, 18, 8, 12]
     assert rows.output_len.tolist() == [5, 5, 5, 1, 5, 5, 5, 5, 5]
+    assert (list(rows.prompt_ids), rows.tokens_per_id) == ([
+        (1, 2), (7, part), (7, 8, part + 1), (7,), (1, 2, 3, part + 2), (1, 2, 3, 4), (1, 2, 3, 4, part + 3),
+        (second + 1, second + 2), (second + 1, second + 2, second + 9)], 4)  # fmt: skip
 
 
-def test_ids_are_shared_within_a_session_except_partial_blocks(read):
-    ids = read(TWO).prompt_ids
-    assert ids[4][:2] == ids[0]
-    assert [len(one) for one in ids] == [2, 2, 3, 1, 4, 4, 5, 2, 3]
-    assert ids[4][3] not in {one for other in (*ids[:4], *ids[5:]) for one in other}
-    assert {one >> SESSION_BITS for one in ids[8]} == {1}
+def test_times_at_their_limits_and_those_that_are_not_said(read):
+    """A sub-agent that ends when the parent goes on is waited for; without a think time it is what the clock says."""
+    plain = [{key: one[key] for key in ("t", "in", "out", "hash_ids")} for one in
+             (request(0, 4, [0]), request(7, 8, [0, 1], out=0), request(9, 4, [2**31 - 1]))]  # fmt: skip
+    turns = read([session(plain[0], sub_agent(7, 7, [request(0, 4, [5], api=0)]), *plain[1:])]).turns
+    assert (turns.after, turns.wait_s.tolist()) == ([(), (0,), (0, 1), (2,)], [0, 0, 0, 2])
+    assert turns.answer_s.tolist() == [0, 0, 0, 0]
 
 
 def test_a_request_without_a_type_is_one_of_the_chains(read):
@@ -71,28 +77,11 @@ def test_session_ends_before_its_first_long_request(read):
     rows = read(TWO, max_len=18)
     assert rows.prompt_len.tolist() == [8, 5, 9, 4, 8, 12]
     assert rows.turns.after == [(), (0,), (1,), (0,), (), (4,)]
-    assert len(read(TWO, num_sessions=1)) == 7
-
-
-@pytest.mark.parametrize(
-    ("lines", "culprit"),
-    [
-        (["{"], "line 1: not valid JSON"),
-        (["[]"], "line 1: is not a JSON object"),
-        (["{}"], "line 1: is not a session"),
-        ([], "is empty"),
-        ([session(request(0, 8, [1]))], "request 1: 1 hash_ids for 2 full blocks of 4 tokens"),
-        ([session(request(0, 0, []))], "request 1: in=0"),
-        ([session(request(0, 8, [1, "2"]))], "hash_ids is not a list of whole numbers"),
-        ([session(request(0, 8, [1, 2], think=-1))], "think_time=-1"),
-        ([session({"type": "subagent", "t": 1})], "a sub-agent needs duration_ms"),
-        ([session(sub_agent(1, 1, [request("x", 4, [1])]))], "of its sub-agent, t='x'"),
-        ([TWO[0], {**TWO[1], "block_size": 8}], "all sessions must have the same"),
-        ([session(request(0, 8, [1, 2]), block_size=0)], "block_size=0"),
-    ],
-)
-def test_bad_session_lines_are_refused(read, lines, culprit):
-    refuses(culprit.replace("[", r"\["), read, lines)
+    assert len(read(TWO, num_sessions=1)) == len(read(TWO[:1])) == 7
+    empty = [session(request(0, 8, [1, 2], out=0)), *TWO]  # which counts as one token
+    assert len(read(empty, max_len=10)) == 1
+    refuses("no session begins with less than 9 tokens", read, empty, max_len=9)
+    refuses("trace.num_sessions=0: must be at least 1", read, TWO, num_sessions=0)
 
 
 def test_short_max_len_and_open_loop_are_refused(read, tmp_path):
@@ -131,26 +120,9 @@ def test_both_clients_say_the_same(tmp_path, whole):
 
 
 def test_lengths_that_were_tokenized_again_are_the_streams(tmp_path):
-    log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0]}))
+    log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0], "errors": None}))
     assert log.read().output_len.tolist() == [1, 3]
     assert "output_lens were tokenized again: 2 tokens on average" in log.remarks[0]
-
-
-@pytest.mark.parametrize(
-    ("whole", "message"),
-    [
-        ([], "neither GuideLLM's benchmarks.json nor"),
-        ({"mean_ttft_ms": 3}, "run vllm bench serve with --save-result --save-detailed"),
-        ({**VLLM, "start_times": None}, "no start_times; run a newer"),
-        ({**VLLM, "ttfts": [0.5]}, "not of the same length"),
-        ({**VLLM, "ttfts": [-1.0, 0.5, 0.0]}, "request 1: its times are not in order"),
-        ({**VLLM, "errors": ["x", "x", "x"]}, "no request was served"),
-        ({"benchmarks": [{}, {}]}, "contains 2 benchmarks .give a file of one"),
-        ({"benchmarks": [{"requests": {"successful": [{"prompt_tokens": 7}]}}]}, "request 1: output=None"),
-    ],
-)
-def test_what_is_wrong_is_named(tmp_path, whole, message):
-    refuses(message, lambda: VllmLog(write(tmp_path, whole)).read())
 
 
 def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):

@@ -30,7 +30,11 @@ def test_shorter_answers_are_shorter_in_later_histories_too(csv_file):
     half = ChatCsv(csv_file, max_prompt=1500, answer_scale=0.5)
     assert pairs(half.rows(None, 0)) == [(74, 459), (290, 452), (949, 512), (1500, 16), (41, 475)]
     assert sorted(pairs(half.rows(5, 0))) == sorted(pairs(half.rows(None, 0)))
-    refuses("answer_scale is 0", ChatFitted, answer_scale=0)
+    least = ChatCsv(csv_file, max_prompt=1500, answer_scale=1e-6)  # a token is the least
+    assert pairs(least.rows(None, 0)) == [(74, 1), (290, 1), (498, 1), (553, 1), (41, 1)]
+    assert pairs(ChatCsv(csv_file, max_prompt=1, max_output=1, new_probability=1).rows(None, 0)) == [(1, 1)] * 5
+    for scale in (0, float("inf")):
+        refuses("answer_scale is", ChatFitted, answer_scale=scale)
 
 
 def test_every_turn_is_used_once(csv_file):
@@ -116,16 +120,10 @@ def test_fitted_conversations_match_turn_lengths_of_the_file():
         (lambda path: ChatCsv(path).rows(None, 0, max_len=512), "is not below 512"),
         (lambda path: ChatFitted(new_probability=0), "new_probability is 0"),
         (lambda path: ChatFitted(max_prompt=0), "max_prompt 0"),
+        (lambda path: ChatFitted(max_output=0), "max_output 0"),
+        (lambda path: ChatFitted(new_probability=1.01), "new_probability is 1.01"),
         (lambda path: ChatFitted("sharegpt").rows(1, 0), "model='sharegpt': is not a model of conversations"),
     ],
 )
 def test_bad_chat_settings_are_refused(csv_file, ask, culprit):
     refuses(culprit, ask, csv_file)
-
-
-@pytest.mark.parametrize(
-    ("line", "culprit"),
-    [("3,0,0,5\n", "line 7, column history_plus_prompt_tokens: '0'"), ("3,0,5,-1\n", "line 7, column output_tokens")],
-)
-def test_bad_chat_line_is_refused(tmp_path, line, culprit):
-    refuses(culprit, lambda: ChatCsv(put(tmp_path, "chat.csv", CSV + line)).rows(5, 0))

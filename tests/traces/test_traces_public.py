@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawings import check_text, numbers
 from refusals import refuses
 from trace_files import pairs, put
 
@@ -13,10 +14,13 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.traces.azure import AzureCsv
 from testbed.traces.burstgpt import BurstGptCsv
+from testbed.traces.chat import ChatFitted
+from testbed.traces.chat_histories import ChatHistories
 from testbed.traces.csv_lengths import PUBLISHED, CsvLengths, rows_sha256
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.ragpulse import RagPulseJsonl
 from testbed.traces.servegen import ServeGenFolder, Window, arrivals
+from testbed.traces.synthetic import Fitted
 from testbed.traces.wmt import WmtCsv
 
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
@@ -28,13 +32,13 @@ BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 214,ChatGPT,185,215,400,API log
 233,GPT-4,586,0,586,Conversation log
 261,ChatGPT,37,1656,1693,Conversation log
-267,ChatGPT,54,503,557,API log
+267,ChatGPT,54,1,55,API log
 """
 
 
 def test_burstgpt_omits_failures_and_keeps_times(tmp_path):
     rows = BurstGptCsv(put(tmp_path, "b.csv", BURST)).rows(None, 0)
-    assert pairs(rows)[:3] == [(472, 18), (1087, 230), (417, 276)]
+    assert pairs(rows) == [(472, 18), (1087, 230), (417, 276), (1360, 647), (185, 215), (37, 1656), (54, 1)]
     assert rows.arrival_s.tolist() == [0, 40, 113, 180.5, 209, 256, 262]
 
 
@@ -65,13 +69,9 @@ def test_ragpulse_shares_ids_of_equal_parts_in_equal_positions(tmp_path):
         rag_request(32, 48, passages_ids=[2], sys_prompt=[1]),
     ).rows(None, 0)
     assert rows.arrival_s.tolist() == [0, 3, 4, 5]
-    first, second, third, fourth = rows.prompt_ids
-    assert [len(ids) for ids in rows.prompt_ids] == [5, 5, 4, 3]
-    assert first[:4] == second[:4]
-    assert first[4] != second[4]  # what no part says is the row's own
-    assert (third[0], third[1]) == (first[0], third[1])
-    assert third[1] != first[1]
-    assert fourth == first[:3]
+    # What no part says is the row's own; parts in another order, or further on, are others.
+    assert list(rows.prompt_ids) == [(0, 1, 2, 3, 4), (0, 1, 2, 3, 5), (0, 6, 7, 8), (0, 1, 2)]
+    assert (rows.tokens_per_id, pairs(rows)) == (16, [(76, 9), (80, 9), (60, 9), (48, 9)])
 
 
 def test_ragpulse_takes_ids_of_any_size(tmp_path):
@@ -96,6 +96,22 @@ def servegen_folder(tmp_path, trace=TRACE, dataset=DATASET):
     return str(tmp_path)
 
 
+def test_servegen_takes_what_is_at_its_limits_and_the_last_window_is_as_long_as_the_one_before(tmp_path):
+    lengths = {"input_tokens": {"2147483647": 1.0}, "output_tokens": {"0": 0.0, "7": 3.0}}
+    for shape in (0.01, 1e4):
+        trace = f"0,100000,1,Gamma,{shape},1\n0.01,100000,1,Weibull,1e4,1\n0.02,0,0,,0,0\n"
+        rows = ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths}), duration_s=0.03).rows(None, 0)
+        assert set(pairs(rows)) == {(2**31 - 1, 7)}
+        assert (rows.arrival_s < 0.03).all()
+    for trace, last_s in (("0,9,1,Gamma,1,1\n50,9,1,Gamma,1,1\n", 100), ("0,9,1,Gamma,1,1\n", 600)):
+        times = ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths})).rows(None, 0).arrival_s
+        assert last_s - 2 < times[-1] < last_s
+    for trace in ("0,100001,1,Gamma,1,1\n", "0,1,1,Gamma,10001,1\n", "2e15,1,1,Gamma,1,1\n", "-1,1,1,Gamma,1,1\n"):
+        refuses("line 1: Gamma gaps from", ServeGenFolder(servegen_folder(tmp_path, trace)).rows, None, 0)
+    latest = ServeGenFolder(servegen_folder(tmp_path, "1e15,1,1,Gamma,1,1\n"))
+    refuses("no client sends from 0 s to 3600 s", latest.rows, None, 0)
+
+
 def test_servegen_draws_rate_and_lengths_per_window(tmp_path):
     rows = ServeGenFolder(servegen_folder(tmp_path), duration_s=1800).rows(None, 0)
     early, late = rows.arrival_s < 600, rows.arrival_s >= 1200
@@ -117,49 +133,23 @@ def test_servegen_gaps_have_the_mean_of_the_rate(pattern):
     assert times.min() >= 100
 
 
-def burst(text, **options):
-    return lambda folder: BurstGptCsv(put(folder, "b.csv", text), **options)
+DRAWN = {
+    "sharegpt": lambda folder: Fitted("sharegpt").rows(12, 3),
+    "alpaca below 60": lambda folder: Fitted("alpaca", registered_prefix=9).rows(12, 3, 60),
+    "wmt": lambda folder: Fitted("wmt").rows(12, 3),
+    "chat": lambda folder: ChatFitted(answer_scale=0.5).rows(14, 1),
+    "histories": lambda folder: ChatHistories(max_prompt=99).rows(14, 2),
+    "servegen": lambda folder: ServeGenFolder(servegen_folder(folder), start_s=580, duration_s=632).rows(None, 1, 34),
+}
 
 
-def ragpulse(line):
-    return lambda folder: rag(folder, line)
-
-
-def servegen(**change):
-    return lambda folder: ServeGenFolder(servegen_folder(folder, **change))
-
-
-INFINITE = {"0": {"input_tokens": "{1: 1e999}", "output_tokens": "{1: 1}"}}
-NEGATIVE = {"0": {"input_tokens": "{1: -1}", "output_tokens": "{1: 1}"}}
-
-
-@pytest.mark.parametrize(
-    ("make", "culprit"),
-    [
-        (burst(BURST.replace("1087", "x")), "line 3, column Request tokens: 'x'"),
-        (burst(BURST.replace(",230,", ",-230,")), "line 3, column Response tokens: '-230'"),
-        (burst(BURST.replace("Response tokens", "Answer")), "no column 'Response tokens'"),
-        (burst("Timestamp,Request tokens,Response tokens\n1,0,0\n"), "no request was answered"),
-        (ragpulse(rag_request(1, 10, sys_prompt=[7])), "line 1: hash id 7 is in none"),
-        (ragpulse(rag_request("x", 10)), "timestamp='x'"),
-        (ragpulse(rag_request(1, 0)), "input_length=0"),
-        (ragpulse({**rag_request(1, 2), "hash_ids": []}), "hash_ids is not an object"),
-        (servegen(trace="0,1\n"), "chunk-3-trace.csv, line 1: needs start, rate"),
-        (servegen(trace="0,1,1,Pareto,1,1\n"), "Pareto gaps"),
-        (servegen(trace="0,0,0,,0,0\n"), "no client sends from 0 s to 3600 s"),
-        (servegen(dataset={"0": {"input_tokens": "{}"}}), "not ServeGen's form"),
-        (servegen(dataset=[]), "not ServeGen's form"),
-        (servegen(dataset=NEGATIVE), "shares must be finite and at least 0"),
-        (servegen(dataset=INFINITE), "shares must be finite and at least 0"),
-        (servegen(trace="0,1,1,Gamma,1e-300,1\n"), "Gamma gaps from 0 s on, of rate 1 and shape 1e-300"),
-        (servegen(trace="nan,1,1,Gamma,1,1\n"), "Gamma gaps from nan s on"),
-        (servegen(trace="600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n"), "do not follow each other in time"),
-        (ServeGenFolder, "no file chunk"),
-        (lambda folder: ServeGenFolder(str(folder), start_s=-1), "start_s=-1"),
-    ],
-)
-def test_bad_public_trace_files_are_refused(tmp_path, make, culprit):
-    refuses(culprit, lambda: make(tmp_path).rows(None, 0))
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawn_rows_are_those_that_are_kept(name, tmp_path, request):
+    rows = DRAWN[name](tmp_path)
+    columns = [rows.prompt_len, rows.output_len, rows.arrival_s, rows.prompt_ids, rows.session]
+    lines = zip(*(column for column in columns if column is not None), strict=True)
+    head = f"{name}: {rows.tokens_per_id} tokens an id, a prefix of {rows.registered_prefix}"
+    check_text("\n".join([head, *map(numbers, lines)]), request)
 
 
 def test_servegen_requires_replayed_arrivals(tmp_path):

@@ -72,7 +72,8 @@ def test_written_lengths_are_read_back(tmp_path, name):
     again = CsvLengths(path).rows(None, 0)
     assert pairs(again) == pairs(kept)
     assert again.arrival_s.tolist() == [0.0, 1.25]
-    assert name.endswith(".gz") == (Path(path).read_bytes()[:2] == gzip.compress(b"")[:2])
+    content = b"input_tokens,output_tokens,arrival_s\n3,5,0.0\n4,6,1.25\n"
+    assert Path(path).read_bytes() == (gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
 
 
 def test_column_names_can_be_configured(tmp_path):
@@ -94,12 +95,6 @@ def test_draws_repeat_by_seed_and_respect_max_len(trace):
 def test_longer_fitted_run_starts_with_the_shorter_one(max_len):
     trace = Fitted("sharegpt")
     assert pairs(trace.rows(500, 1, max_len)) == pairs(trace.rows(900, 1, max_len))[:500]
-
-
-def test_registered_prefix_is_part_of_the_prompt():
-    plain, prefixed = Fitted("alpaca").rows(100, 0), Fitted("alpaca", registered_prefix=341).rows(100, 0)
-    assert (prefixed.prompt_len == plain.prompt_len + 341).all()
-    assert (plain.registered_prefix, prefixed.registered_prefix) == (0, 341)
 
 
 @pytest.mark.parametrize(
@@ -129,19 +124,6 @@ def test_prompt_ids_round_trip_through_csv(tmp_path):
     write_lengths(str(path), Rows(np.array([3]), np.array([1])))
     assert path.read_text() == "input_tokens,output_tokens\n3,1\n"
     assert CsvLengths(str(path)).read().prompt_ids is None
-
-
-@pytest.mark.parametrize(
-    ("row", "size", "message"),
-    [
-        ("33,5,0.0,7 8", 16, "line 2, column prompt_ids: 2 ids for 33 tokens, 3 wanted at one for each 16"),
-        ("33,5,0.0,7 x 9", 16, "'7 x 9' is not whole numbers"),
-        ("33,5,0.0,7 8 9", 0, "tokens_per_id=0"),
-    ],
-)
-def test_prompt_ids_must_match_the_prompt_length(tmp_path, row, size, message):
-    path = put(tmp_path, "t.csv", f"{TABLE}{row}\n")
-    refuses(message, lambda: CsvLengths(path, tokens_per_id=size).read())
 
 
 def test_long_prompt_ids_are_one_csv_field(tmp_path):
@@ -185,11 +167,6 @@ def test_sessions_and_priorities_stay_with_their_rows(tmp_path):
     assert CsvLengths(again).read().priority.tolist() == [0, -1, 2]
 
 
-def test_a_priority_is_a_whole_number(tmp_path):
-    path = put(tmp_path, "bad.csv", "input_tokens,output_tokens,priority\n5,1,high\n")
-    refuses("line 2, column priority: 'high' is not a whole number", lambda: CsvLengths(path).read())
-
-
 def test_a_conversation_is_a_session():
     rows = ChatHistories().rows(60, 3)
     ids = {session: set() for session in rows.session.tolist()}
@@ -206,3 +183,5 @@ def test_a_log_of_the_engine_may_have_sessions_and_priorities(tmp_path):
     assert (rows.session.tolist(), rows.priority.tolist()) == ([0, 1], [3, 0])
     path = put(tmp_path, "bad.jsonl", line % ', "priority": "low"')
     refuses("line 1: priority='low'", lambda: VllmLog(path).read())
+    path = put(tmp_path, "bad.jsonl", line % ', "session_id": 0.5')
+    refuses("line 1: priority=None, session_id=0.5: not a whole number and a name", lambda: VllmLog(path).read())

@@ -1,4 +1,9 @@
-"""Figures 1, 2, 11, 13, 15 and Table 1: bars, the published ones next to ours."""
+"""Figures 1, 2, 11, 13, 15 and Table 1: bars, the published ones next to ours.
+
+Colours, titles and labels of one figure alone are in its config, under `looks`.
+"""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -7,32 +12,12 @@ from matplotlib.figure import Figure
 
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import SHARES
-from testbed.experiments.runs.plots import (
-    HATCH_COLOR,
-    KIND_COLORS,
-    KIND_HATCHES,
-    KIND_LABELS,
-    SYSTEMS,
-    new_figure,
-)
+from testbed.experiments.runs.plots import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, KIND_LABELS, SYSTEMS, new_figure
 
 BATCHING = {"existing": ("Existing systems", SYSTEMS["orca-max"][1], 5), "vllm": ("vLLM", SYSTEMS["vllm"][1], 2.5)}
 LAYOUT = ["gpu_memory_gib", "parameters_gib", "kv_memory_gib"]
-DATA_SETS = {"sharegpt": "(a) ShareGPT", "alpaca": "(b) Alpaca"}
-SIDES = {"input": "#2f78b7", "output": "#f07f1a"}
-SERVER_ROWS = {
-    "parameters_memory": ("Parameter size", "{:.0f} GiB"),
-    "kv_memory": ("Memory for KV cache", "{:.0f} GiB"),
-    "kv_slots": ("Max. # KV cache slots", "{:,.0f}"),
-}
 WASTE = "all_waste"  # what the paper gives of vLLM instead of the three kinds
 SMALLEST_LABEL = 6.0
-BATCHES = {"opt-13b sharegpt 2 req/s": ("fig13a", "(a) ShareGPT"), "opt-13b alpaca 30 req/s": ("fig13b", "(b) Alpaca")}
-SAVINGS = {
-    "parallel": ("fig15a", "(a) Parallel sampling", "# Output sequences"),
-    "beam": ("fig15b", "(b) Beam search", "Beam width"),
-}
-WIDTHS = ("2", "4", "6")
 WIDTH, APART = 0.4, 0.21
 PUBLISHED_COLOR = "#c9ccd1"
 
@@ -68,12 +53,12 @@ def fig1(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def fig11(table: pd.DataFrame) -> Figure:
-    """Figure 11: input and output length distributions."""
+def fig11(table: pd.DataFrame, titles: Mapping[str, str], sides: Mapping[str, str]) -> Figure:
+    """Figure 11: input and output length distributions; a title for each setting, a colour for each side."""
     figure = new_figure(height_in=1.9)
-    for axes, (setting, title) in zip(figure.subplots(1, 2), DATA_SETS.items(), strict=True):
+    for axes, (setting, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         rows = table[table["setting"] == setting]
-        for side, color in SIDES.items():
+        for side, color in sides.items():
             mean = rows.loc[rows["quantity"] == f"mean_{side}", "simulated"].iloc[0]
             bars = rows[rows["quantity"] == side]
             widths, label = bars["to"] - bars["from"], f"{side.capitalize()} (mean {mean:.2f})"
@@ -87,22 +72,22 @@ def fig11(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def table1(table: pd.DataFrame) -> Figure:
-    """Table 1: models, their servers, and how many tokens fit the KV cache.
+def table1(table: pd.DataFrame, rows: Mapping[str, tuple[str, str]]) -> Figure:
+    """Table 1: models, their servers, and how many tokens fit the KV cache; label and form of each row.
 
     A table of text; below our slots the paper's.
     """
     servers = table[table["figure"] == "table1"].pivot_table(
         index="quantity", columns="setting", values="simulated", sort=False
     )
-    texts = [[form.format(servers.loc[k, name]) for name in servers.columns] for k, (_, form) in SERVER_ROWS.items()]
+    texts = [[form.format(servers.loc[k, name]) for name in servers.columns] for k, (_, form) in rows.items()]
     theirs = published("table1").query("quantity == 'kv_slots'").set_index("setting")["published"]
     texts.append([f"{theirs[name]:,.0f}" for name in servers.columns])
     figure = new_figure(height_in=1.15)
     axes = figure.subplots()
     axes.axis("off")
     columns = [name.replace(" ", "\n", 1).upper().replace("X", "x") for name in servers.columns]
-    labels = [*(label for label, _ in SERVER_ROWS.values()), "Published"]
+    labels = [*(label for label, _ in rows.values()), "Published"]
     body = axes.table(texts, rowLabels=labels, colLabels=columns, loc="center")
     body.auto_set_font_size(False)
     body.set_fontsize(6.5)
@@ -152,18 +137,17 @@ def _stacks(axes: Axes, shares: pd.DataFrame, shift: float, alpha: float) -> Non
         bottom += values
 
 
-def fig13(table: pd.DataFrame) -> Figure:
+def fig13(table: pd.DataFrame, panels: Mapping[str, tuple[str, str]]) -> Figure:
     """Figure 13: average number of batched requests, the published bar and ours.
 
-    The two panels of the paper; further runs are in the table only.
+    A panel's setting, figure and title: the two of the paper; further runs are in the table only.
     """
     figure = new_figure(height_in=3.5)
-    for axes, (setting, (name, title)) in zip(figure.subplots(2, 1), BATCHES.items(), strict=True):
+    for axes, (setting, (name, title)) in zip(figure.subplots(2, 1), panels.items(), strict=True):
         ours = table[table["setting"] == setting].groupby("system", sort=False)["simulated"].mean()
         theirs = published(name).groupby("system")["published"].mean().reindex(ours.index)
-        _bars(axes, theirs, -APART, PUBLISHED_COLOR, 6)
-        _bars(axes, ours, APART, [SYSTEMS[name][1] for name in ours.index], 6)
-        axes.set_xticks(range(len(ours)), [SYSTEMS[name][0] for name in ours.index])
+        names, colors, _ = zip(*map(SYSTEMS.__getitem__, ours.index), strict=True)
+        _beside(axes, theirs, ours, names, colors, 6)
         axes.tick_params(axis="x", length=0)
         axes.margins(y=0.14)
         axes.set_xlabel(title)
@@ -172,25 +156,31 @@ def fig13(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def fig15(table: pd.DataFrame) -> Figure:
-    """Figure 15: memory saved by sharing, by number of sequences; the published bar and ours."""
+def fig15(table: pd.DataFrame, panels: Mapping[str, tuple[str, str]], widths: Sequence[str]) -> Figure:
+    """Figure 15: memory saved by sharing, by number of sequences; the published bar and ours.
+
+    A panel's settings before the number, figure and title.
+    """
     figure = new_figure(height_in=2.2)
     ours = table.groupby("setting")["simulated"].mean()
-    for axes, (kind, (name, title, label)) in zip(figure.subplots(1, 2), SAVINGS.items(), strict=True):
-        settings = [f"opt-13b alpaca {kind} {width}" for width in WIDTHS]
-        _bars(axes, published(name).set_index("setting")["published"][settings], -APART, PUBLISHED_COLOR, 4.8)
-        _bars(axes, ours[settings], APART, SYSTEMS["vllm"][1], 4.8)
-        axes.set_xticks(range(len(WIDTHS)), WIDTHS)
+    for axes, (setting, (name, title)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        settings = [f"{setting} {width}" for width in widths]
+        theirs = published(name).set_index("setting")["published"]
+        _beside(axes, theirs[settings], ours[settings], widths, SYSTEMS["vllm"][1], 4.8)
         axes.margins(y=0.15)
-        axes.set_xlabel(f"{label}\n{title}")
+        axes.set_xlabel(title)
     _legend(figure)
     figure.axes[0].set_ylabel("Memory saving (%)")
     return figure
 
 
-def _bars(axes: Axes, values: pd.Series, shift: float, color: str | list[str], fontsize: float) -> None:
-    bars = axes.bar(np.arange(len(values)) + shift, values, WIDTH, color=color)
-    axes.bar_label(bars, fmt="%.1f", fontsize=fontsize, padding=1)
+def _beside(
+    axes: Axes, theirs: pd.Series, ours: pd.Series, labels: Sequence[str], color: str | Sequence[str], size: float
+) -> None:
+    for values, shift, shown in ((theirs, -APART, PUBLISHED_COLOR), (ours, APART, color)):
+        bars = axes.bar(np.arange(len(values)) + shift, values, WIDTH, color=shown)
+        axes.bar_label(bars, fmt="%.1f", fontsize=size, padding=1)
+    axes.set_xticks(range(len(labels)), labels)
 
 
 def _legend(figure: Figure) -> None:

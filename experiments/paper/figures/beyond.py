@@ -1,5 +1,6 @@
 """What lies beyond the paper: prefix caches, sessions over several tiers and their transfers, KV groups."""
 
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 import pandas as pd
@@ -7,11 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from testbed.experiments.paper.studies.open_sessions import LIFE_COLUMNS, NO_TIER, RULE_COLUMNS, TIME_TO_LIVE, compared
+from testbed.experiments.paper.studies.open_sessions import LIFE_COLUMNS, RULE_COLUMNS, compared
 from testbed.experiments.paper.studies.prefix_cache import REPLAYS
 from testbed.experiments.runs.plots import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
 
-PANELS = {"found_percent": "Prompt blocks found (%)", "mean_ttft_s": "Mean TTFT (s)"}
 ORDERS = {
     "belady": ("Belady (oracle)", "#222222", "--"),
     "lru": ("LRU", "#1f77b4", "-"),
@@ -20,22 +20,16 @@ ORDERS = {
     "arc": ("ARC", "#2ca02c", "-"),
     "cost_aware": ("Cost-aware", "#ff7f0e", "-"),
 }
-SESSION_PANELS = {
-    "hit_rate": (100, "Prompt tokens found (%)"),
-    "mean_ttft_s": (1, "Mean TTFT (s)"),
-    "p90_ttft_s": (1, "p90 TTFT (s)"),
-}
-PARTS = {"useful_gib": "read by later tokens", "wasted_gib": "held and not read"}
 
 
-def tiers(table: pd.DataFrame) -> Figure:
-    """A row for each trace: blocks found and time to first token, one curve a system; replays are dashed or dotted."""
+def tiers(table: pd.DataFrame, panels: Mapping[str, str]) -> Figure:
+    """A row for each trace, a panel for each quantity, by its label; a curve a system, replays dashed or dotted."""
     traces = list(dict.fromkeys(table["trace"]))
     figure = new_figure(5.0, 2.3 * len(traces))
     sizes = sorted(set(table["dram_gib"]))
     for trace, row in zip(traces, figure.subplots(len(traces), 2, squeeze=False), strict=True):
         spaced = table[table["trace"] == trace].assign(dram_gib=lambda rows: rows["dram_gib"].map(sizes.index))
-        for axes, (quantity, label) in zip(row, PANELS.items(), strict=True):
+        for axes, (quantity, label) in zip(row, panels.items(), strict=True):
             _curves(axes, spaced, "dram_gib", quantity, "system", dict(zip(REPLAYS, ("--", ":"), strict=True)))
             axes.set_xticks(range(len(sizes)), [f"{size:,g}" for size in sizes])
             axes.set(xlabel="DRAM (GiB)", ylabel=label, ylim=(0, 1.08 * spaced[quantity].max()), title=trace)
@@ -46,26 +40,25 @@ def tiers(table: pd.DataFrame) -> Figure:
 
 def store_rules(table: pd.DataFrame) -> Figure:
     """Blocks found, and latency beyond that without a tier, by what the sessions need over the DRAM; a curve a rule."""
-    figure = new_figure(5.0, 2.5)
-    curves = compared(table)
-    for axes, (quantity, label) in zip(figure.subplots(1, 2), RULE_COLUMNS.items(), strict=True):
-        _curves(axes, curves, "live_over_dram", quantity, "rule")
-        alone = 0.0 if quantity == "slower_s" else table.loc[table["rule"] == NO_TIER, quantity].iloc[0]
-        axes.axhline(alone, linestyle=":", color="black", label=NO_TIER)
-        axes.set(xlabel="Live set over DRAM", ylabel=fill(label.capitalize(), 30))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure
+    return _closed_loop(compared(table), "live_over_dram", "rule", RULE_COLUMNS, ["black"], xlabel="Live set over DRAM")
 
 
 def time_to_live(table: pd.DataFrame) -> Figure:
     """Mean job time and blocks found by time to live; the other systems are lines."""
+    colors, looks = [f"C{number}" for number in range(1, len(table))], {"xlabel": "Time to live (s)", "xscale": "log"}
+    return _closed_loop(table, "time_to_live_s", "system", LIFE_COLUMNS, colors, **looks)
+
+
+def _closed_loop(
+    table: pd.DataFrame, x: str, by: str, columns: Mapping[str, str], colors: Sequence[str], **looks: str
+) -> Figure:
+    """A panel for each column, a curve for each `by`; those without an x are lines of these colours."""
     figure = new_figure(5.0, 2.5)
-    curve, others = (table[table["system"].eq(TIME_TO_LIVE).eq(wanted)] for wanted in (True, False))
-    for axes, (quantity, label) in zip(figure.subplots(1, 2), LIFE_COLUMNS.items(), strict=True):
-        _curves(axes, curve, "time_to_live_s", quantity, "system")
-        for color, row in enumerate(others.to_dict("records"), 1):
-            axes.axhline(row[quantity], linestyle=":", color=f"C{color}", label=row["system"])
-        axes.set(xlabel="Time to live (s)", ylabel=label.capitalize(), xscale="log")
+    for axes, (quantity, label) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
+        _curves(axes, table[table[x] > 0], x, quantity, by)
+        for color, row in zip(colors, table[~(table[x] > 0)].to_dict("records"), strict=False):
+            axes.axhline(row[quantity], linestyle=":", color=color, label=row[by])
+        axes.set(ylabel=fill(label.capitalize(), 30), **looks)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
@@ -109,28 +102,28 @@ def _orders(axes: Axes, table: pd.DataFrame, quantity: str, scale: float, marker
             axes.plot(curve.index, scale * curve, line, color=color, label=label, marker=marker, markersize=3)
 
 
-def agent_sessions(table: pd.DataFrame) -> Figure:
-    """Tokens found and time to first token of agentic sessions against the size of the pool, one curve an order."""
+def agent_sessions(table: pd.DataFrame, panels: Mapping[str, tuple[float, str]]) -> Figure:
+    """Quantities of agentic sessions, each with its factor and label, by size of the pool; one curve an order."""
     figure = new_figure(7.0, 2.6)
-    panels = figure.subplots(1, 3)
+    every = figure.subplots(1, len(panels))
     size = int(table["block_size"].iloc[0])
     sizes = sorted(set(table["num_blocks"]))
     spaced = table.assign(num_blocks=table["num_blocks"].map(sizes.index))
-    for axes, (quantity, (scale, label)) in zip(panels, SESSION_PANELS.items(), strict=True):
+    for axes, (quantity, (scale, label)) in zip(every, panels.items(), strict=True):
         _orders(axes, spaced, quantity, scale, marker="o")
         axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
         axes.tick_params(which="minor", bottom=False, left=False)
         axes.set(xlabel=f"Pool (blocks of {size} tokens)", ylabel=label)
-    for axes in panels[1:]:  # a pool that holds all sessions answers fifty times as soon as a small one
+    for axes in every[1:]:  # a pool that holds all sessions answers fifty times as soon as a small one
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ORDERS))
+    figure.legend(*every[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ORDERS))
     return figure
 
 
-def groups(table: pd.DataFrame) -> Figure:
+def groups(table: pd.DataFrame, parts: Mapping[str, str]) -> Figure:
     """KV groups: what a full pool holds, by model and page rule; the rest is free; a panel for each trace."""
     traces, rules = (list(dict.fromkeys(table[name])) for name in ("trace", "rule"))
     figure = new_figure(6.5, 2.4 * len(traces))
@@ -139,7 +132,7 @@ def groups(table: pd.DataFrame) -> Figure:
         models = list(dict.fromkeys(rows.index.get_level_values("model")))
         for (model, rule), row in rows.iterrows():
             place, bottom = models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1), 0.0
-            for (part, label), kind in zip(PARTS.items(), ("token_states", "internal"), strict=True):
+            for (part, label), kind in zip(parts.items(), ("token_states", "internal"), strict=True):
                 height = 100 * row[part] / row["pool_gib"]
                 axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, label=label, facecolor=KIND_COLORS[kind],
                          hatch=KIND_HATCHES[kind], edgecolor=HATCH_COLOR, linewidth=0)  # fmt: skip
@@ -148,7 +141,7 @@ def groups(table: pd.DataFrame) -> Figure:
         axes.set_xticks(range(len(models)), models)
         axes.set(ylabel="Pool (%)", ylim=(0, 100), title=trace)
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles[: len(PARTS)], labels[: len(PARTS)], loc="outside upper center", ncols=len(PARTS))
+    figure.legend(handles[: len(parts)], labels[: len(parts)], loc="outside upper center", ncols=len(parts))
     return figure
 
 

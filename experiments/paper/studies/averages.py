@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from testbed.core.request import Column
 from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.run_store import RunStore
@@ -21,13 +20,13 @@ SHARES = {"token_states": "token_states", "reservation": "reserved", "internal_f
 @dataclass(kw_only=True)
 class Averages(Study):
     """Every system in every panel; the value of a quantity is the mean over the seeds, one seed by default. ratios:
-    published ratios of a quantity, of one system over another in one setting."""
+    published rows whose system is `one vs other` and whose quantity ends in `_ratio`."""
 
     common: Sequence[str]
     systems: Sequence[str]
     panels: Sequence[dict[str, Any]]
     quantities: Sequence[str]
-    ratios: Sequence[Mapping[str, str]] = ()
+    ratios: Sequence[RowKey] = ()
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         label = "{panel[figure]} {panel[setting]}, {system}, seed {seed}"
@@ -37,19 +36,17 @@ class Averages(Study):
     def only(self, rows: Collection[RowKey]) -> "Averages":
         """The panels, ratios and systems of these rows; a ratio needs both of its systems."""
         panels = [panel for panel in self.panels if panel["setting"] in {setting for _, setting, _, _ in rows}]
-        ratios = [ratio for ratio in self.ratios if _ratio_key(ratio) in rows]
-        needed = {system for _, _, system, _ in rows} | {ratio[of] for ratio in ratios for of in ("system", "over")}
+        needed = {name for _, _, system, _ in rows for name in system.split(" vs ")}
+        ratios = [ratio for ratio in self.ratios if tuple(ratio) in rows]
         return replace(self, panels=panels, ratios=ratios, systems=[one for one in self.systems if one in needed])
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         means = table.groupby(["figure", "setting", "system", "quantity"], sort=False)["simulated"].mean()
-        found = [
-            Finding(figure, setting, system, what, mean) for (figure, setting, system, what), mean in means.items()
-        ]
-        for ratio in self.ratios:
-            place, of = (ratio["figure"], ratio["setting"]), ratio["quantity"]
-            value = means[*place, ratio["system"], of] / means[*place, ratio["over"], of]
-            found.append(Finding(*_ratio_key(ratio), float(value)))
+        found = [Finding(*one) for one in means.reset_index().itertuples(index=False, name=None)]
+        for figure, setting, compared, ratio in self.ratios:
+            of = ratio.removesuffix("_ratio")
+            one, other = (means[figure, setting, system, of] for system in compared.split(" vs "))
+            found.append(Finding(figure, setting, compared, ratio, float(one / other)))
         return found
 
     def averages(self, store: RunStore, panel: Mapping[str, Any], system: str, seed: int) -> list[Row]:
@@ -61,11 +58,6 @@ class Averages(Study):
         values["mean_batched_requests"] = summary["batch"]["mean_per_iteration"]
         place = {"figure": panel["figure"], "setting": panel["setting"], "system": system}
         return [{**place, "quantity": q, "simulated": values[q], "seed": seed, "run": run} for q in self.quantities]
-
-
-def _ratio_key(ratio: Mapping[str, str]) -> RowKey:
-    compared = f"{ratio['system']} vs {ratio['over']}"
-    return ratio["figure"], ratio["setting"], compared, f"{ratio['quantity']}_ratio"
 
 
 @dataclass(kw_only=True)
@@ -103,9 +95,6 @@ class Saturation(Study):
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         return self.each("fig1 {label}, batch of {size}", self.saturate, label=self.systems, size=self.batch_sizes)
-
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
-        return []
 
     def saturate(self, store: RunStore, label: str, size: int) -> list[Row]:
         """Memory in GiB, weights included, and output tokens per second."""
@@ -153,19 +142,14 @@ class Lengths(Study):
         source = config.trace.make("trace")
         rows = source.rows(None if isinstance(source, FileTrace) else self.num_rows, 0, config.workload.max_len)
         start, stop, width = self.bins[trace]
-        edges = np.arange(start, stop + 1, width)
-        return [*_side(trace, "input", rows.prompt_len, edges), *_side(trace, "output", rows.output_len, edges)]
-
-
-def _side(trace: str, side: str, lengths: Column, edges: Column) -> list[Row]:
-    base = {"figure": "fig11", "setting": trace}
-    counts, _ = np.histogram(lengths, edges)
-    densities = counts / len(lengths) / np.diff(edges)
-    bars = zip(edges[:-1].tolist(), edges[1:].tolist(), densities.tolist(), strict=True)
-    return [
-        {**base, "quantity": f"mean_{side}", "simulated": float(lengths.mean())},
-        *({**base, "quantity": side, "from": start, "to": end, "simulated": d} for start, end, d in bars),
-    ]
+        edges, base = np.arange(start, stop + 1, width), {"figure": "fig11", "setting": trace}
+        table: list[Row] = []
+        for side, lengths in (("input", rows.prompt_len), ("output", rows.output_len)):
+            densities = np.histogram(lengths, edges)[0] / len(lengths) / np.diff(edges)
+            bars = zip(edges[:-1].tolist(), edges[1:].tolist(), densities.tolist(), strict=True)
+            table.append({**base, "quantity": f"mean_{side}", "simulated": float(lengths.mean())})
+            table += [{**base, "quantity": side, "from": low, "to": high, "simulated": d} for low, high, d in bars]
+        return table
 
 
 @dataclass(kw_only=True)
@@ -186,19 +170,15 @@ def sizes(store: RunStore, model: str) -> list[Row]:
     """The rows of one model on its server."""
     config = store.config([f"model={model}"])
     spec, server = config.model, config.server
-    name = server.name.removesuffix(f"-x{server.num_gpus}")
-    pool = {"figure": "table1", "setting": f"{model} {name} x{server.num_gpus}"}
-    rows = [
-        {**pool, "quantity": "parameters_memory", "simulated": spec.weight_bytes / GIB},
-        {**pool, "quantity": "kv_memory", "simulated": server.kv_pool_bytes(spec) / GIB},
-        {**pool, "quantity": "kv_slots", "simulated": server.kv_slots(spec, 16)},
+    pool = f"{model} {server.name.removesuffix(f'-x{server.num_gpus}')} x{server.num_gpus}"
+    found: list[tuple[str, str, str, float, str | None]] = [
+        ("table1", pool, "parameters_memory", spec.weight_bytes / GIB, None),
+        ("table1", pool, "kv_memory", server.kv_pool_bytes(spec) / GIB, None),
+        ("table1", pool, "kv_slots", server.kv_slots(spec, 16), None),
     ]
     if model == "opt-13b":  # the sizes that section 3 tells
         kib, whole = spec.kv_bytes_per_token / 1024, spec.kv_bytes_per_token * spec.max_len / GIB
         longest, rounded = f"{model} max_len {spec.max_len}", "the paper gives one decimal; rounded to it the two agree"
-        rows += [
-            {"figure": "sec3", "setting": model, "quantity": "kv_bytes_per_token", "simulated": kib},
-            {"figure": "sec3", "setting": longest, "quantity": "kv_bytes_per_request", "simulated": whole,
-             "note": rounded},
-        ]  # fmt: skip
-    return rows
+        found.append(("sec3", model, "kv_bytes_per_token", kib, None))
+        found.append(("sec3", longest, "kv_bytes_per_request", whole, rounded))
+    return [dict(zip(("figure", "setting", "quantity", "simulated", "note"), row, strict=True)) for row in found]

@@ -1,10 +1,8 @@
 """Latency against block size, and what blocks cost in a kernel and in a recovery (Figures 18 and 19)."""
 
-import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
 from itertools import islice, product
 from typing import Any, Self
 
@@ -14,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.cost.model import Moved, Work
-from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task, kept_rows, reported
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_cost
 
@@ -104,9 +102,10 @@ def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
     if not {TAILS, "recompute"} <= set(table["system"]):
         return []
     tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
-    percent = (100 * tokens[TAILS] / tokens["recompute"]).items()
-    return [Finding(figure, f"blocks of {size}", TAILS, "recomputed tokens (% of whole groups)", value)
-            for size, value in percent]  # fmt: skip
+    percent = (100 * tokens[TAILS] / tokens["recompute"]).reset_index(name="percent")
+    return reported(
+        figure, percent, "blocks of {block_size}", TAILS, {"percent": "recomputed tokens (% of whole groups)"}
+    )
 
 
 @dataclass(kw_only=True)
@@ -134,13 +133,11 @@ class KernelCost(BlockSizes):
 
 def measured_kernels(store: RunStore, bench: str) -> list[Row]:
     """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured them."""
-    text = (resources.files("testbed.kernels") / "results" / bench).read_text(encoding="utf-8")
-    lines = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     found = [
-        {"figure": "fig18a", "system": line["kernel"], "batch": int(line["batch"]), "context": int(line["context"]),
-         "simulated": float(line["median_us"])}
-        for line in lines
-        if line.get("spread") == "equal" and line["kernel"] in KERNELS.get(line["what"], ())
+        {"figure": "fig18a", "system": row["kernel"], "batch": int(row["batch"]), "context": int(row["context"]),
+         "simulated": row["median_us"]}
+        for row in kept_rows(bench).to_dict("records")
+        if row.get("spread") == "equal" and row["kernel"] in KERNELS.get(row["what"], ())
     ]  # fmt: skip
     if not found:
         raise InputError(f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed bench-kernels")

@@ -1,7 +1,7 @@
 """Normalized latency against request rate, and the rates that systems sustain (Figures 12, 14, 16 and 17)."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -11,11 +11,12 @@ import pandas as pd
 
 from testbed.api import bracket, sustained_rate
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
-from testbed.experiments.runs.run_store import RunStore
+from testbed.experiments.runs.run_store import Measured, RunStore
 from testbed.run import STOPPED
 
 NEAR = 0.10
 LATENCY, SUSTAINED = "normalized_latency", "sustained_rate"
+Pair = tuple[float, float]
 STUDENT_T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 
 
@@ -44,20 +45,38 @@ class Curves(Study):
     def measure(self, panel: Mapping[str, Any], system: str, num_seeds: int | None, store: RunStore) -> list[Row]:
         """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for near that of seed 0. A
         panel may have a precision and a number of seeds of its own, and options for some of its systems."""
-        own = panel.get("systems", {}).get(system, [])
+        own, precision = panel.get("systems", {}).get(system, []), panel.get("precision", self.precision)
         overrides = (f"+system={system}", *self.common, *panel["overrides"], *own)
-        precision = panel.get("precision", self.precision)
-        search = partial(Search, store, (panel["figure"], panel["setting"], system), overrides, self.limit, precision)
-        first = search(0)
-        rates = sorted(panel["rates"][system])
-        for rate in rates if self.draws else ():
-            first.latency(rate)
-        knee = first.knee(*bracket(rates, first.is_sustained))
-        rows = first.rows(knee)
-        for seed in range(1, num_seeds or panel.get("num_seeds", self.num_seeds)):
-            other = search(seed)
-            rows += other.rows(other.knee(knee / (1 + precision), knee * (1 + precision)))
+        rows: list[Row] = []
+        near = None
+        for seed in range(num_seeds or panel.get("num_seeds", self.num_seeds)):
+            measured = partial(store.measure, (*overrides, f"seed={seed}"))
+            knee, known = self.searched(measured, sorted(panel["rates"][system]), near, precision)
+            near = near or (knee / (1 + precision), knee * (1 + precision))
+            base = {"figure": panel["figure"], "setting": panel["setting"], "system": system, "seed": seed}
+            rows.append({**base, "quantity": SUSTAINED, "rate": None, "simulated": knee, "run": ""})
+            for rate, (mean, run) in sorted(known.items()):
+                rows.append({**base, "quantity": LATENCY, "rate": rate, "simulated": mean, "run": run})
         return rows
+
+    def searched(
+        self, measured: Callable[[dict[str, Any]], Measured], rates: list[float], near: Pair | None, precision: float
+    ) -> tuple[float, dict[float, tuple[float, str]]]:
+        """The sustained rate, looked for in the whole grid or near two rates; on the way to it, by rate, every mean
+        latency in s/token, a lower bound of it where the run was stopped above the limit, and its run."""
+        known: dict[float, tuple[float, str]] = {}
+
+        def is_sustained(rate: float) -> bool:
+            rate = float(f"{rate:.4g}")
+            if rate not in known:
+                summary, run = measured({"arrivals.rate": rate, "stop_at_latency": self.limit})
+                mean = summary[STOPPED] or summary["normalized_latency_s_per_token"]["mean"]
+                known[rate] = (float("nan") if mean is None else mean), run
+            return not known[rate][0] >= self.limit
+
+        for rate in rates if self.draws and near is None else ():
+            is_sustained(rate)
+        return sustained_rate(is_sustained, *(near or bracket(rates, is_sustained)), precision), known
 
     def only(self, rows: Collection[RowKey]) -> "Curves":
         """The ratios of these rows, and the sustained rates that they are of; nothing is drawn."""
@@ -133,43 +152,3 @@ def interval(values: np.ndarray, precision: float) -> str:
         return ""
     half = STUDENT_T[len(values)] * values.std(ddof=1) / np.sqrt(len(values)) + precision * values.mean()
     return f"{values.mean() - half:.2f} to {values.mean() + half:.2f}"
-
-
-@dataclass
-class Search:
-    """Latencies of one system in one panel under one seed, by rate."""
-
-    store: RunStore
-    place: tuple[str, str, str]
-    overrides: tuple[str, ...]
-    limit: float
-    precision: float
-    seed: int
-    known: dict[float, tuple[float, str]] = field(default_factory=dict)
-
-    def latency(self, rate: float) -> float:
-        """Mean normalized latency in s/token; a lower bound of it where the run was stopped above the limit."""
-        rate = float(f"{rate:.4g}")
-        if rate not in self.known:
-            values = {"arrivals.rate": rate, "seed": self.seed, "stop_at_latency": self.limit}
-            summary, run = self.store.measure(self.overrides, values)
-            mean = summary[STOPPED] or summary["normalized_latency_s_per_token"]["mean"]
-            self.known[rate] = (float("nan") if mean is None else mean), run
-        return self.known[rate][0]
-
-    def is_sustained(self, rate: float) -> bool:
-        """Whether the rate is sustained."""
-        return not self.latency(rate) >= self.limit
-
-    def knee(self, low: float, high: float) -> float:
-        """The sustained rate, looked for between these two first."""
-        return sustained_rate(self.is_sustained, low, high, self.precision)
-
-    def rows(self, knee: float) -> list[Row]:
-        """The knee, and every latency on the way to it."""
-        figure, setting, system = self.place
-        base = {"figure": figure, "setting": setting, "system": system, "seed": self.seed}
-        rows: list[Row] = [{**base, "quantity": SUSTAINED, "rate": None, "simulated": knee, "run": ""}]
-        for rate, (mean, run) in sorted(self.known.items()):
-            rows.append({**base, "quantity": LATENCY, "rate": rate, "simulated": mean, "run": run})
-        return rows

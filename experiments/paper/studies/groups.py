@@ -16,9 +16,8 @@ from testbed.core.sequence import Sequence as Stream
 from testbed.core.sequence import disband, passing_batch
 from testbed.core.slots import Refusal
 from testbed.core.specs import GIB, ModelSpec
-from testbed.experiments.paper.studies.open_sessions import reported
 from testbed.experiments.paper.studies.prefix_cache import block_size
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_pool
@@ -46,9 +45,9 @@ class Groups(Study):
         return self.each(label, self.filled, trace=self.traces, model=self.models, rule=self.rules, seed=seeds)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        means = table.groupby(["trace", "model", "rule"], sort=False)["useful_percent"].mean()
-        return [Finding(self.name, f"{trace}, {model}", rule, "useful share of the pool (%)", float(value))
-                for (trace, model, rule), value in means.items()]  # fmt: skip
+        means = table.groupby(["trace", "model", "rule"], sort=False, as_index=False)["useful_percent"].mean()
+        columns = {"useful_percent": "useful share of the pool (%)"}
+        return reported(self.name, means, "{trace}, {model}", "{rule}", columns)
 
     def filled(self, store: RunStore, trace: str, model: str, rule: str, seed: int) -> list[Row]:
         """GiB that are useful, held by sequences, and free, once the next sequence no longer fits."""
@@ -128,11 +127,11 @@ class HitUnits(Study):
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        marked = table[table["marked"]].assign(units=table["dropped_units"].map("{} dropped".format))
-        places = marked["model"] + marked["prompt_tokens"].map(", {} tokens".format)
+        marked, place = table[table["marked"]], "{model}, {prompt_tokens} tokens"
         same = "yes" if (table["hit_tokens"] == table["law_tokens"]).all() else "no"
         law = Finding(self.name, f"{len(table)} prompts", "", "equal to vLLM's law at every length", same)
-        return [*reported(self.name, marked, places, "units", {"hit_tokens": "tokens found"}), law]
+        found = reported(self.name, marked, place, "{dropped_units} dropped", {"hit_tokens": "tokens found"})
+        return [*found, law]
 
 
 def found(policy: MemoryPolicy, num_tokens: int) -> int:

@@ -1,8 +1,7 @@
 """Closed loops of recorded sessions on a share of the memory that the open ones need: store rules, times to live."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,7 +10,7 @@ import pandas as pd
 from testbed.config import RunConfig
 from testbed.core.specs import GIB
 from testbed.description import sessions
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
 from testbed.workload import make_workload
@@ -47,18 +46,6 @@ class OpenSessions(Study):
     def _configured(self, store: RunStore, words: Sequence[str], values: Mapping[str, Any]) -> RunConfig:
         path = self.given_files(store, [SESSIONS])[SESSIONS]
         return configured((*self.common, *words), {"trace.path": path, **values})
-
-
-def reported(
-    figure: str, table: pd.DataFrame, places: Iterable[str], system: str, columns: Mapping[str, str]
-) -> list[Finding]:
-    """Some columns of a table as findings of these quantities; `places` has a text for each row."""
-    return [
-        Finding(figure, place, str(row[system]), quantity, row[column])
-        for place, row in zip(places, table.to_dict("records"), strict=True)
-        for column, quantity in columns.items()
-        if not pd.isna(row[column])
-    ]
 
 
 def measures(measured: Measured) -> Row:
@@ -105,8 +92,7 @@ class StoreRules(OpenSessions):
         return self.config(store, (*self.tier, *self.rules[rule]), {"server.tiers.dram.size_gib": dram_gib}), dram_gib
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        curves = compared(table)
-        places = curves["live_over_dram"].map("live set over DRAM {:g}".format)
+        curves = compared(table).query("rule != @NO_TIER")
         slower = curves.pivot_table(index="live_over_dram", columns="rule", values="slower_s")
         first, last = slower.iloc[0], slower.iloc[-1]
         claims = {
@@ -114,15 +100,15 @@ class StoreRules(OpenSessions):
             "eager storing hurts where the tier is small": last[EAGER] > 0,
             "storing before eviction helps more, or hurts less, at every size": (slower[AWARE] < slower[EAGER]).all(),
         }
-        found = reported(self.name, curves, places, "rule", RULE_COLUMNS)
+        found = reported(self.name, curves, "live set over DRAM {live_over_dram:g}", "{rule}", RULE_COLUMNS)
         return [*found, *(Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
                           for claim, holds in claims.items())]  # fmt: skip
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a tier, with their mean latency beyond that of the run without one."""
+    """The table, with the mean latency beyond that of the run without a tier."""
     alone = table[table["rule"] == NO_TIER].iloc[0]
-    return table[table["rule"] != NO_TIER].assign(slower_s=lambda rows: rows["mean_e2e_s"] - alone["mean_e2e_s"])
+    return table.assign(slower_s=table["mean_e2e_s"] - alone["mean_e2e_s"])
 
 
 @dataclass(kw_only=True)
@@ -134,11 +120,8 @@ class TimeToLive(OpenSessions):
     systems: Mapping[str, Sequence[str]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        runs = [(TIME_TO_LIVE, time_s) for time_s in self.times_s] + [(system, None) for system in self.systems]
-        return [
-            Task(f"{self.name} {system} {time_s or ''}", partial(self.served, system=system, time_s=time_s))
-            for system, time_s in runs
-        ]
+        kept = self.each("{study.name} {system} {time_s}", self.served, system=[TIME_TO_LIVE], time_s=self.times_s)
+        return kept + self.each("{study.name} {system} ", self.served, system=self.systems, time_s=[None])
 
     def served(self, store: RunStore, system: str, time_s: float | None) -> list[Row]:
         """One simulation; times in seconds."""
@@ -152,5 +135,5 @@ class TimeToLive(OpenSessions):
         return [{"system": system, "time_to_live_s": time_s, **times, **row}]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        settings = table["time_to_live_s"].map("{:g} s".format).replace("nan s", "")
-        return reported(self.name, table, settings, "system", LIFE_COLUMNS)
+        found = reported(self.name, table, "{time_to_live_s:g} s", "{system}", LIFE_COLUMNS)
+        return [one._replace(setting=one.setting.removeprefix("nan s")) for one in found]

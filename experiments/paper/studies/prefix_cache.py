@@ -14,8 +14,8 @@ from testbed.core.slots import DEVICE
 from testbed.core.specs import GIB
 from testbed.cost.link_times import INTO, OUT, measured_link
 from testbed.cost.model import Moved
-from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures, reported
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_pool
@@ -94,7 +94,7 @@ class AgentSessions(EvictionOrders):
         return self.each(label, self.served, num_blocks=self.pool_blocks, order=self.orders)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        return reported(self.name, table, table["num_blocks"].map("{} blocks".format), "order", SESSION_COLUMNS)
+        return reported(self.name, table, "{num_blocks} blocks", "{order}", SESSION_COLUMNS)
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
@@ -125,8 +125,7 @@ class Tiers(Study):
         return runs + self.each(label, self.replayed, **places, system=REPLAYS)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        places = table["trace"] + table["dram_gib"].map(", {:g} GiB".format)
-        return reported(self.name, table, places, "system", TIER_COLUMNS)
+        return reported(self.name, table, "{trace}, {dram_gib:g} GiB", "{system}", TIER_COLUMNS)
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
         """The config of a run, None where the trace's file is not given."""
@@ -138,19 +137,15 @@ class Tiers(Study):
 
     def served(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
         """One simulation; times in seconds."""
-        config = self.config(store, trace, system, gib)
-        if config is None:
-            return []
-        return [{"trace": trace, "system": system, "dram_gib": gib, **measures(store.measured(config))}]
+        config, place = self.config(store, trace, system, gib), {"trace": trace, "system": system, "dram_gib": gib}
+        return [] if config is None else [place | measures(store.measured(config))]
 
     def replayed(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
         """What one LRU cache finds, without a clock."""
         config = self.config(store, trace, next(iter(self.systems)), gib)
-        if config is None:
+        if config is None or (rows := make_workload(config).rows).turns is not None:
             return []
-        rows, size = make_workload(config).rows, block_size(config)
-        if rows.turns is not None:
-            return []
+        size = block_size(config)
         on_device = make_pool(config).num_slots if system == ALL_TIERS else 0
         num_blocks = (on_device + int(gib * GIB) // config.model.kv_bytes_per_token) // size
         found = replay(prompts_of(rows, size), num_blocks, Lru()).hit_rate if num_blocks else 0.0
@@ -185,5 +180,4 @@ class TransferSizes(Study):
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        places = table["way"] + table["block_size"].map(", {} tokens".format)
-        return reported(self.name, table, places, "method", {"transfer_ms": "time (ms)"})
+        return reported(self.name, table, "{way}, {block_size} tokens", "{method}", {"transfer_ms": "time (ms)"})

@@ -1,9 +1,10 @@
 """The plug-in API for an experiment that becomes a figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,11 +48,12 @@ class Task(NamedTuple):
 @dataclass(kw_only=True)
 class Study(ABC):
     """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers. drawing: the
-    function that draws its table."""
+    function that draws its table; looks: what that takes besides, such as titles and colours."""
 
     name: str
     covers: Sequence[str]
     drawing: str
+    looks: Mapping[str, Any] = field(default_factory=dict)
 
     @abstractmethod
     def tasks(self, num_seeds: int | None) -> list[Task]:
@@ -75,12 +77,28 @@ class Study(ABC):
         """This study with no more work than these reference rows take, drawings aside; as it is where it is cheap."""
         return self
 
-    @abstractmethod
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """The table's counterparts of published numbers, and related numbers."""
+        return []
 
     def draw(self, table: Path) -> Figure:
         """The figure, from nothing but the CSV file of its table."""
         with mpl.rc_context(RC):
-            figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table, keep_default_na=True))
+            figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table), **self.looks)
         return figure
+
+
+def reported(figure: str, table: pd.DataFrame, place: str, system: str, columns: Mapping[str, str]) -> list[Finding]:
+    """Some columns of a table as findings of these quantities; `place` and `system` are forms that a row fills."""
+    return [
+        Finding(figure, place.format(**row), system.format(**row), quantity, row[column])
+        for row in table.to_dict("records")
+        for column, quantity in columns.items()
+        if not pd.isna(row[column])
+    ]
+
+
+def kept_rows(name: str) -> pd.DataFrame:
+    """A table of kernels/results."""
+    with (resources.files("testbed.kernels") / "results" / name).open(encoding="utf-8") as file:
+        return pd.read_csv(file, comment="#")
