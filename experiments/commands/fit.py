@@ -6,35 +6,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.sections import dump
-from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
-from testbed.experiments.commands.validate import add_logs, replayed_logs
+from testbed.experiments.commands.terminal import parsed, plain_table, wide_console
+from testbed.experiments.commands.validate import replayed_logs
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
 if TYPE_CHECKING:
     from testbed.experiments.validation.software_fit import Fitted
 
-DESCRIPTION = (
-    "A profile of a server from one or two logs of a benchmark client, without measuring its GPU: the nearest profile "
-    "with all kernels scaled by one factor, an iteration's software time and a front end's. The first log is fitted, "
-    "the second judges; a single one is halved in time. Example: testbed fit-profile run1.json run2.json "
-    "+system=vllm-v1 --model llama-3.1-8b --gpu l40s --out mine.json"
-)
-
 
 def fit_software(argv: list[str]) -> None:
     """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
-    this = Parser(
-        "fit-software",
-        "Fits software times of a server to its logs: per iteration, running request and scheduled token, and of the "
-        "front end before the first token and after the last. Each of several logs has a slowness relative to their "
-        "median, which the profile describes.",
-    )
-    add_logs(this)
-    this.add_argument("--out", type=Path, metavar="FILE", help="write the profile with these times")
-    options = this.parse_intermixed_args(argv)
+    options = parsed("fit-software", argv)
     logs, servers, paths = replayed_logs(options, "fit")
     from testbed.cost.profile import read_profile
     from testbed.experiments.validation.log_replay import PROFILE_COST
@@ -84,15 +70,7 @@ def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
 
 def fit_profile(argv: list[str]) -> None:
     """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
-    this = Parser("fit-profile", DESCRIPTION)
-    add_logs(this)
-    this.add_argument("--from", dest="source", metavar="PROFILE", help="the profile to scale, a file or a name that "
-                      "ships (default: one that ships of the model's shape, carried to the GPU)")  # fmt: skip
-    this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json (default: the profile's)")
-    this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)")
-    this.add_argument("--tensor-parallel", type=at_least_one, default=1, metavar="N", help="GPUs (default: 1)")
-    this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
-    options = this.parse_intermixed_args(argv)
+    options = parsed("fit-profile", argv)
     from testbed.experiments.validation.profile_fit import table
 
     console, base = wide_console(), _base(options)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
-from testbed.experiments.commands.terminal import Parser, wide_console
+from testbed.experiments.commands.terminal import commands, parsed, parser, wide_console
 from testbed.experiments.runs.choice_names import (
     CONF,
     CUSTOM,
@@ -39,14 +39,7 @@ Row = tuple[str, str, str]
 
 def main(argv: list[str]) -> None:
     """Print the configs of each group, and the classes of installed packages."""
-    this = Parser(
-        "list",
-        "Lists the options of a config: built-in ones, those of a user folder, and plug-ins of installed packages, "
-        "which declare an entry point in the group testbed.policy, testbed.scheduler, ... All are selected by "
-        "group=name.",
-    )
-    this.add_argument("groups", nargs="*", metavar="GROUP", help=f"default: all of {', '.join(GROUPS)}")
-    this.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of user options, as in testbed run")
+    this = parser("list", groups=", ".join(GROUPS))
     options = this.parse_args(argv)
     from rich.table import Table
 
@@ -99,9 +92,7 @@ def described(path: Path) -> Row:
 
 def completion(argv: list[str]) -> None:
     """Print the script, or the completions of a line."""
-    this = Parser("completion", 'Tab completion: put  eval "$(testbed completion)"  into ~/.bashrc or ~/.zshrc.')
-    this.add_argument("--of", metavar="LINE", help="print what could complete this command line")
-    line = this.parse_args(argv).of
+    line = parsed("completion", argv).of
     print(SCRIPT if line is None else "\n".join(candidates(line)))
 
 
@@ -110,9 +101,7 @@ def candidates(line: str) -> list[str]:
     words = line.split()
     last = "" if not words or line[-1].isspace() else words.pop()
     if len(words) < 2:
-        from testbed.experiments.commands.cli import COMMANDS
-
-        return _beginning(last, COMMANDS)
+        return _beginning(last, commands())
     if last.startswith("-"):
         return _beginning(last, _flags(words[1]))
     if words[1] == "list":
@@ -133,10 +122,10 @@ def candidates(line: str) -> list[str]:
 
 def _flags(command: str) -> list[str]:
     """The flags that a command's help lists."""
-    from testbed.experiments.commands import cli, run
+    from testbed.experiments.commands import cli
 
     if command == "run":  # its own help composes a run
-        return FLAG.findall(run.parser().format_help())
+        return FLAG.findall(parser("run").format_help())
     with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
         cli.dispatch([command, "--help"])
     return FLAG.findall(said.getvalue())

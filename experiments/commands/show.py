@@ -1,10 +1,9 @@
 """`testbed compare`, `report`, `show-memory` and `timeline`: finished runs as tables, pages and traces."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser, add_window, wide_console, window
+from testbed.experiments.commands.terminal import parsed, wide_console, window
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
@@ -14,12 +13,7 @@ TIMELINE = "timeline.json"
 
 def compare(argv: list[str]) -> None:
     """Print the tables; write the requested files."""
-    this = Parser("compare", "Compares finished runs, simulated or on a GPU.")
-    this.add_argument("runs", nargs="+", metavar="[NAME=]RUN", help="run folders; changes are from the first")
-    this.add_argument("--csv", type=Path, metavar="OUT", help="write a row per number and run")
-    this.add_argument("--html", type=Path, metavar="OUT", help="write one page with curves and tables")
-    this.add_argument("--figure", type=Path, metavar="OUT", help="draw the curves of all runs: .png, .pdf or .svg")
-    options = this.parse_args(argv)
+    options = parsed("compare", argv)
     from testbed.experiments.compare.comparison import compare, tidy
     from testbed.experiments.compare.finished_run import blame, read_runs
     from testbed.experiments.compare.tables import charts, compare_page, texts
@@ -46,11 +40,7 @@ def compare(argv: list[str]) -> None:
 
 def report(argv: list[str]) -> None:
     """Write the page."""
-    this = Parser("report", "Figures, tables, scorecard, configurations and profiles on one HTML page.")
-    this.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
-                      help="folder of `testbed reproduce`, of runs, or of one run")  # fmt: skip
-    this.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the first folder")
-    options = this.parse_args(argv)
+    options = parsed("report", argv)
     from testbed.experiments.report.folder_page import folder_page
 
     out = options.out or options.folders[0] / "report.html"
@@ -60,11 +50,7 @@ def report(argv: list[str]) -> None:
 
 def show_memory(argv: list[str]) -> None:
     """Simulate the run of a folder again with a traced policy, and write the page."""
-    this = Parser("show-memory", "Simulates the run of a folder again and shows the owners of its blocks over time.")
-    this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
-    add_window(this, "show ")
-    this.add_argument("--out", metavar="DIR", type=Path, help=f"write {MEMORY_MAP} here; default: RUN")
-    options = this.parse_args(argv)
+    options = parsed("show-memory", argv)
     from testbed.core.request import PS
     from testbed.experiments.memory_map.map_page import page, retrace, title_of
     from testbed.experiments.runs.run_folder import changed_since, read_config
@@ -85,13 +71,7 @@ def show_memory(argv: list[str]) -> None:
 
 def timeline(argv: list[str]) -> None:
     """Simulate the run of a folder again, and write its trace."""
-    this = Parser(
-        "timeline", "Simulates the run of a folder again, and exports requests, iterations and the pool as a trace."
-    )
-    this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
-    add_window(this)
-    this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{TIMELINE}; a name in .gz is packed")
-    options = this.parse_args(argv)
+    options = parsed("timeline", argv)
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 

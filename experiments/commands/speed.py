@@ -8,17 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
+from testbed.experiments.commands.terminal import parsed, plain_table, wide_console
 from testbed.experiments.runs.choice_names import length_file
 from testbed.experiments.runs.progress import spoken
 
-PROBES = Path("runs/capacity")  # apart from the runs that a person has asked for
-NUMBERS = (
-    ("--share", 0.9, "SHARE", "share of the requests that must meet the SLO (default 0.9)"),
-    ("--low", 0.5, "RATE", "lower first guess in requests/s, moved outward as needed (default 0.5)"),
-    ("--high", 2.0, "RATE", "upper first guess (default 2)"),
-    ("--precision", 0.02, "P", "the rate is known to a factor of 1 + P (default 0.02)"),
-)
 CACHE_SIZES = (1_000, 10_000, 100_000)
 SYSTEM = (  # a roofline that batches as many requests as the paper's system did
     "+system=vllm",
@@ -32,19 +25,7 @@ SYSTEM = (  # a roofline that batches as many requests as the paper's system did
 
 def capacity(argv: list[str]) -> None:
     """Print every tried rate, then the answer."""
-    this = Parser(
-        "capacity",
-        "Finds the highest rate (requests/s) at which a share of the requests meets slo.ttft_s and slo.tpot_s, "
-        "by the bisection of the paper's figures. Run folders are stored and reused.",
-    )
-    help_text = "as in testbed run; slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), or both"
-    this.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help=help_text)
-    this.add_argument("--from-vllm", metavar="COMMAND", help='options of "vllm serve MODEL ...", as in testbed run')
-    for flag, default, unit, text in NUMBERS:
-        this.add_argument(flag, type=float, default=default, metavar=unit, help=text)
-    this.add_argument("--runs", type=Path, default=PROBES, metavar="DIR",
-                      help=f"folders of the simulated rates (default: {PROBES})")  # fmt: skip
-    options = this.parse_intermixed_args(argv)
+    options = parsed("capacity", argv)
     from testbed.api import capacity
     from testbed.experiments.runs.overrides import expand
 
@@ -77,11 +58,7 @@ class Speed(NamedTuple):
 
 def bench(argv: list[str]) -> None:
     """Measure, each in a new process, one at a time; print a table."""
-    this = Parser("bench", "Measures the simulator's speed on one core, with all records in memory.")
-    this.add_argument("--lengths", metavar="FILE", help="ShareGPT length file; default: the embedded model")
-    this.add_argument("--repeats", type=at_least_one, default=3, metavar="N", help="keep the fastest of N (default 3)")
-    this.add_argument("--requests", type=at_least_one, default=1_000_000, metavar="N", help="requests of the long run")
-    options = this.parse_args(argv)
+    options = parsed("bench", argv)
     lengths = (length_file(options.lengths),) if options.lengths else ()
     rows = [
         (what, fastest(what, run_speed, (overrides, lengths), repeats))

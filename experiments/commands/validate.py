@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser, above_zero, plain_table, wide_console
+from testbed.experiments.commands.terminal import parsed, plain_table, wide_console
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
 
@@ -19,37 +19,9 @@ HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
 
 
-def parser() -> Parser:
-    """The arguments; an equals sign distinguishes KEY=VALUE from logs."""
-    this = Parser("validate", "Replays logs of real servers, and prints the errors of the simulation.")
-    add_logs(this)
-    this.add_argument("--what-if", action="append", default=[], metavar="'KEY=VALUE ...'",
-                      help="compare the simulated server with one of these values; may be given again")  # fmt: skip
-    this.add_argument("--csv", type=Path, metavar="OUT", help="write a row per log and metric")
-    this.add_argument("--figure", type=Path, metavar="FILE", help="running requests over time, TTFT and TPOT, and each "
-                      "request's predicted against measured latency")  # fmt: skip
-    this.add_argument("--within", type=above_zero, metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT")
-    return this
-
-
-def add_logs(this: Parser) -> None:
-    """The arguments of every command that replays logs."""
-    this.add_argument("arguments", nargs="+", metavar="LOG | KEY=VALUE", help="logs: requests.jsonl of vLLM's engine, "
-                      "the JSON of vllm bench serve --save-detailed or of GuideLLM, or a CSV with input_tokens, "
-                      "output_tokens, arrival_s, first_token_s, finish_s; values: those of testbed run, such "
-                      "as +system=vllm-v1 cost=profile cost.path=FILE server.num_blocks=N; with cost=profile, model, "
-                      "GPU and number of GPUs are the profile's; KV blocks and links are those of meta.json and "
-                      "config.json in a log's folder, if they exist")  # fmt: skip
-    this.add_argument("--workload", metavar="FILE", help="the prompts' contents, JSON line by line as in the log: "
-                      "input_tok_ids, or hash_ids (each of tokens_per_id tokens, by default 512)")  # fmt: skip
-    this.add_argument("--blocks-from-log", action="store_true", help="the KV pool is what the logs' requests used at "
-                      "once, if others waited for memory meanwhile")  # fmt: skip
-    this.add_argument("--config-dir", metavar="DIR", help="a folder of user options, as in testbed run")
-
-
 def main(argv: list[str]) -> int:
     """Returns 1 if the error of a metric of a log exceeds --within, else 0."""
-    options = parser().parse_intermixed_args(argv)
+    options = parsed("validate", argv)
     logs, servers, _ = replayed_logs(options, "validate")
     from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of

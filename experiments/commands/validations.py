@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import FORMATS, Parser, at_least_one, plain_table, wide_console
+from testbed.experiments.commands.terminal import FORMATS, parsed, plain_table, wide_console
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.whole_files import write_text
 
@@ -27,23 +27,9 @@ POINTS = ("way", "method", "points", "held back", "median error, %", "90th perce
 MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 
 
-def parser() -> Parser:
-    this = Parser("validate-batches", "Latencies of static batches against measured kernels.")
-    this.add_argument("latencies", type=Path, metavar="LATENCY.csv", help="a row per batch: " + ", ".join(COLUMNS)
-                      + ", latency_ms or latency_s; also beam_width, device (as its driver names it)")  # fmt: skip
-    this.add_argument("values", nargs="*", metavar="COLUMN=VALUE", help="of a column that the file does not have")
-    this.add_argument("--kernels", type=Path, metavar="FOLDER", help="AIConfigurator's folder of the GPU, such as "
-                      "systems/data/a100_sxm (default: FasterTransformer's costs in the figures)")  # fmt: skip
-    this.add_argument("--models", type=Path, metavar="FILE", help="shapes: model, " + ", ".join(SHAPE)
-                      + " (default: models.csv in the latencies' folder, if it exists)")  # fmt: skip
-    this.add_argument("--device", metavar="TEXT", help="only batches of cards whose name has it")
-    this.add_argument("--csv", type=Path, metavar="OUT", help="write predictions of all rows, also without latency")
-    return this
-
-
 def validate_batches(argv: list[str]) -> None:
     """Predict every row; print errors of decode steps and of whole batches, and the unmeasured parts."""
-    options = parser().parse_args(argv)
+    options = parsed("validate-batches", argv)
     import pandas as pd
 
     from testbed.experiments.validation import batches
@@ -115,15 +101,7 @@ def check(path: Path, table: "pd.DataFrame", columns: Sequence[str]) -> None:
 
 def validate_costs(argv: list[str]) -> None:
     """Print the errors by way, and write every row."""
-    this = Parser("validate-costs", "Leave each profile out in turn and predict it from the others, by every way: the "
-                  "errors that a run's first line quotes.")  # fmt: skip
-    this.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="others' measurements, as import-profile "
-                      "reads them: AIConfigurator's systems/data/GPU, LLMServingSim's tpN")  # fmt: skip
-    this.add_argument("--held-back", type=at_least_one, metavar="N", help="in place of that: hold every N-th row of "
-                      "AIConfigurator's tables of attention, experts and states back, and predict it from the others, "
-                      "in the shapes of the models that ship; 5 is every fifth")  # fmt: skip
-    this.add_argument("--out", type=Path, metavar="FILE", help="write a row for each profile and way")
-    options = this.parse_args(argv)
+    options = parsed("validate-costs", argv)
     if options.held_back:
         return _held_back(options.folders, options.held_back)
     import pandas as pd
@@ -170,12 +148,7 @@ def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:
 
 def validate_pairs(argv: list[str]) -> None:
     """Simulate every pair, and print the tables in Markdown."""
-    this = Parser("validate-pairs", "Compares runs on a GPU with their simulations, as tables.")
-    this.add_argument("--runs", type=Path, default=RESULTS / "pairs", help="folder of testbed pairs")
-    this.add_argument("--profile", type=Path, default=PROFILE, help="the engine's profile")
-    this.add_argument("--out", type=Path, help="folder for the simulated runs; default: none")
-    this.add_argument("--figure", type=Path, metavar="FILE", help=f"a figure ({', '.join(FORMATS)})")
-    options = this.parse_args(argv)
+    options = parsed("validate-pairs", argv)
     if options.figure and options.figure.suffix not in FORMATS:
         raise InputError(f"--figure {options.figure}: must end in {', '.join(FORMATS)}")
     from testbed.experiments.validation.pairs import draw, section, simulated
@@ -189,12 +162,7 @@ def validate_pairs(argv: list[str]) -> None:
 
 def validate_transfers(argv: list[str]) -> None:
     """Print both tables."""
-    this = Parser("validate-transfers", "Predicts every fifth measured transfer from the others, and compares the "
-                  "swaps, stores and loads of runs on a GPU with the table and with their simulation.")  # fmt: skip
-    this.add_argument("--gpu", default="h200", help="a GPU whose spec names measured transfers (default: h200)")
-    this.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=f"run folders (default: those in {RUNS})")
-    this.add_argument("--figure", type=Path, metavar="FILE", help="draw GB/s by the bytes of an extent")
-    options = this.parse_args(argv)
+    options = parsed("validate-transfers", argv)
     from testbed.cost.link_times import SECTION, read_transfers
     from testbed.cost.sections import rows
     from testbed.experiments.importers.known_shapes import gpu_named
