@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -26,23 +26,7 @@ KIND_LABELS = {
     "internal": "Internal frag.",
     "external": "External frag. & others",
 }
-RC: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "axes.titlesize": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "lines.linewidth": 1.2,
-    "legend.frameon": False,
-    "figure.dpi": 200,
-    "pdf.fonttype": 42,
-    "hatch.linewidth": 0.5,
-    "svg.hashsalt": "testbed",
-}
+STYLE = Path(__file__).with_name("figures.mplstyle")
 SYSTEMS = {
     "fastertransformer": ("FasterTransformer", "#8a8f98", "s"),
     "orca-max": ("Orca (Max)", "#8c3b00", "v"),
@@ -64,14 +48,14 @@ class Shown(Figure):
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
-        with mpl.rc_context(RC):
+        with style.context(STYLE):
             self.savefig(content, format="png", dpi=150)
         return content.getvalue()
 
 
 def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
     """An empty figure of one column's width, without any global state."""
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         figure = Shown(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
     return figure
@@ -80,7 +64,7 @@ def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the suffix. Equal figures give equal bytes."""
     metadata = {{".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix, "Software"): None}
-    with mpl.rc_context(RC), whole(path) as temporary:
+    with style.context(STYLE), whole(path) as temporary:
         figure.savefig(temporary, metadata=metadata, dpi=200)
 
 
@@ -149,7 +133,7 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
 
 def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
     """Charts in rows of so many; a legend for each, or one for all where all have the same series."""
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         rows = -(-len(charts) // columns)
         figure = new_figure(3.3 * columns, 2.2 * rows)
         panels = list(figure.subplots(rows, columns, squeeze=False).flat)
