@@ -2,11 +2,11 @@
 
 from itertools import combinations
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from drawings import check_drawing, overlapping_labels
+from matplotlib import style
 from matplotlib.colors import to_rgb
 from refusals import refuses
 
@@ -16,7 +16,7 @@ from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import sizes
 from testbed.experiments.paper.studies.prefix_cache import REPLAYS
 from testbed.experiments.runs import plots
-from testbed.experiments.runs.plots import KIND_COLORS, RC, log_x, new_figure
+from testbed.experiments.runs.plots import KIND_COLORS, STYLE, log_x, new_figure
 from testbed.experiments.runs.plots import SYSTEMS as LOOKS
 from testbed.experiments.runs.run_store import RunStore
 
@@ -24,7 +24,7 @@ SYSTEMS = ("orca-max", "orca-pow2", "orca-oracle", "vllm")
 
 
 def drawn(drawing, rows):
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         return drawing(pd.DataFrame(rows))
 
 
@@ -34,7 +34,7 @@ def texts(figure):
 
 @pytest.mark.parametrize(("low", "high"), [(0.02, 0.03), (0.02, 0.15), (0.02, 0.5), (0.001, 5), (1e-6, 1e9), (0, 3)])
 def test_latency_axis_labels_never_overlap(low, high):
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         figure = new_figure()
         panels = figure.subplots(1, 2)
         for axes in panels:
@@ -48,7 +48,7 @@ def test_latency_axis_labels_never_overlap(low, high):
 def test_latency_plot_labels_never_overlap(factor):
     finish = 10 * np.geomspace(0.02, 0.02 * factor, 50)
     requests = pd.DataFrame({"arrival_s": 0.0, "finish_s": finish, "e2e_s": finish, "output_len": 10})
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         assert not overlapping_labels(plots.figure_of([plots.latency_chart(requests)], 1))
 
 
