@@ -9,7 +9,10 @@ from pkgutil import resolve_name
 from types import FrameType
 from typing import NoReturn
 
+from testbed.core.errors import InputError
 from testbed.experiments.commands.terminal import commands
+from testbed.experiments.runs.progress import EXIT_BAD_INPUT, one_line
+from testbed.schema import did_you_mean
 
 HELP_TEXT = """usage: testbed [--debug] COMMAND ...
 
@@ -59,17 +62,12 @@ def dispatch(argv: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        from testbed.experiments.runs.progress import EXIT_BAD_INPUT, one_line
-
         print(f"testbed {argv[0]}: error: {one_line(error)}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:
     if name not in commands():
-        from testbed.core.errors import InputError
-        from testbed.schema import did_you_mean
-
         raise InputError(f"no such command{did_you_mean(name, commands())}; choose from {', '.join(commands())}")
     found: Callable[[list[str]], int | None] = resolve_name(f"testbed.{commands()[name]['function']}")
     return found
@@ -89,8 +87,6 @@ def prepare_working_folder() -> None:
     try:
         here = os.getcwd()
     except FileNotFoundError:
-        from testbed.core.errors import InputError
-
         raise InputError("the working folder: has been deleted (change to one that exists)") from None
     put_last(here)
     os.environ["PYTHONSAFEPATH"] = "1"  # else `python -m`, which starts workers, would put it first

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.sections import dump
-from testbed.experiments.commands.terminal import parsed, plain_table, wide_console
+from testbed.experiments.commands.terminal import parsed, plain_table, show
 from testbed.experiments.commands.validate import replayed_logs
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
@@ -27,19 +27,17 @@ def fit_software(argv: list[str]) -> None:
     from testbed.experiments.validation.profile_fit import with_software
     from testbed.experiments.validation.software_fit import KEYS, Problem, fit, front_ends
 
-    config, console = servers[0].config, wide_console()
+    config = servers[0].config
     if config.cost.name != PROFILE_COST:
         raise InputError("software times: need a measured profile's costs (set cost=profile cost.path=FILE)")
     problem = Problem(logs, [one.config for one in servers], [*KEYS, *front_ends(logs)])
-    for line in dict.fromkeys(line for one in servers for line in one.notes):
-        console.print(line)
+    show(*dict.fromkeys(line for one in servers for line in one.notes))
     with spoken(problem.progress):
         fitted = fit(problem)
-    for line in report(fitted, problem.names):
-        console.print(line)
+    show(*report(fitted, problem.names))
     if options.out:
         write_text(options.out, dump(with_software(read_profile(str(config.cost.parameters["path"])), fitted, paths)))
-        console.print(f"profile with these times: {options.out}; validate it on other logs")
+        show(f"profile with these times: {options.out}; validate it on other logs")
 
 
 def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
@@ -73,19 +71,16 @@ def fit_profile(argv: list[str]) -> None:
     options = parsed("fit-profile", argv)
     from testbed.experiments.validation.profile_fit import table
 
-    console, base = wide_console(), _base(options)
+    base = _base(options)
     with TemporaryDirectory() as folder:
         built, lines, parts = _made(options, base, Path(folder) / "profile.json")
     made = base["fingerprint"]
     source = made.get("from", made)
     gpus = f"{base['num_gpus']} x {source.get('device')} ({source.get('source')})"
     carried = f", carried to the data sheet of {made['device']}" if "from" in made else ""
-    console.print(f"scaled: {base['model']['name']} on {gpus}{carried}")
-    for line in lines:
-        console.print(line)
-    console.print(plain_table(("error of", *parts), table(parts)))
+    show(f"scaled: {base['model']['name']} on {gpus}{carried}", *lines, plain_table(("error of", *parts), table(parts)))
     write_text(options.out, dump(built))
-    console.print(f"profile: {options.out} (cost=profile cost.path={options.out})")
+    show(f"profile: {options.out} (cost=profile cost.path={options.out})")
 
 
 def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], dict[str, Any]]:

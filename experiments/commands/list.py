@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
-from testbed.experiments.commands.terminal import commands, parsed, parser, wide_console
+from testbed.experiments.commands.terminal import commands, parsed, parser, show
 from testbed.experiments.runs.choice_names import (
     CONF,
     CUSTOM,
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
         for row in [*built_in(group, folders), *plug_ins(group)]:
             table.add_row(group, *row)
         table.add_section()
-    wide_console().print(table)
+    show(table)
 
 
 def built_in(group: str, folders: list[Path]) -> Iterator[Row]:

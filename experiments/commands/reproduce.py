@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import FORMATS, parsed, wide_console
+from testbed.experiments.commands.terminal import FORMATS, parsed, show
 from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
 from testbed.experiments.runs.whole_files import write_text
 
@@ -32,13 +32,13 @@ def main(argv: list[str]) -> None:
     store = RunStore(options.out / "runs", tuple(length_file(text) for text in options.lengths))
     other = gpu_of_profile(options.profile).name if options.profile else ""
     options.out.mkdir(parents=True, exist_ok=True)
-    console, jobs = wide_console(), options.jobs or os.cpu_count() or 1
+    jobs = options.jobs or os.cpu_count() or 1
     tables = run_studies(studies, store, jobs, options.seeds, options.out)
     if ALTERNATIVES in names:
         paper = [name for name in available() if name not in BEYOND]
         table = run_alternatives(paper, partial(perform, store=store, jobs=jobs))
         write_text(options.out / "alternatives.csv", table.to_csv(index=False))
-        console.print(table.to_string(index=False))
+        show(table.to_string(index=False))
     if not studies:
         return
     card = score(studies, tables, options.out)
@@ -49,11 +49,9 @@ def main(argv: list[str]) -> None:
         theirs = run_studies(moved, replace(store, profile=options.profile), jobs, options.seeds, folder)
         card = next_to_other(card, score(moved, theirs, folder), other)
         write_text(options.out / "scorecard.csv", card.to_csv(index=False))
-        console.print(f"the same figures on {other}, with the paper's pools: {folder}")
-    console.print(card_table(card))
-    for remark in remarks(card, dict(store.lengths), options.figures):
-        console.print(remark)
-    console.print(f"figures, tables and scorecard.csv: {options.out}")
+        show(f"the same figures on {other}, with the paper's pools: {folder}")
+    show(card_table(card), *remarks(card, dict(store.lengths), options.figures))
+    show(f"figures, tables and scorecard.csv: {options.out}")
 
 
 def available() -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import parsed, wide_console, window
+from testbed.experiments.commands.terminal import parsed, show, window
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
@@ -25,17 +25,14 @@ def compare(argv: list[str]) -> None:
     drawn = list(charts(comparison.runs))
     if options.figure and not drawn:
         raise InputError(f"--figure {options.figure}: no run has a table to draw (run them again with outputs=full)")
-    console = wide_console()
-    for part in texts(comparison, blamed):
-        console.print(part)
+    show(*texts(comparison, blamed))
     if options.csv:
         write_text(options.csv, tidy(comparison).to_csv(index=False))
     if options.figure:
         save(figure_of(drawn), options.figure)
     if options.html:
         write_text(options.html, compare_page(comparison, blamed))
-    for path in filter(None, (options.csv, options.figure, options.html)):
-        console.print(str(path))
+    show(*map(str, filter(None, (options.csv, options.figure, options.html))))
 
 
 def report(argv: list[str]) -> None:
@@ -61,12 +58,10 @@ def show_memory(argv: list[str]) -> None:
     out = options.out or options.run
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / MEMORY_MAP, page(trace, title_of(trace, config)))
-    console = wide_console()
-    console.print(str(out / MEMORY_MAP))
+    show(str(out / MEMORY_MAP))
     if trace.num_states > len(trace.frames):
-        console.print(f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in")
-    for remark in changed_since(options.run, config, part, trace.end_ps / PS, "page"):
-        console.print(remark)
+        show(f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in")
+    show(*changed_since(options.run, config, part, trace.end_ps / PS, "page"))
 
 
 def timeline(argv: list[str]) -> None:
@@ -75,12 +70,11 @@ def timeline(argv: list[str]) -> None:
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
-    console, part, config = wide_console(), window(options), read_config(options.run)
+    part, config = window(options), read_config(options.run)
     trace, end_s = trace_of(config, *part)
-    for remark in changed_since(options.run, config, part, end_s, "trace"):
-        console.print(remark)
+    show(*changed_since(options.run, config, part, end_s, "trace"))
     out = options.out or options.run / TIMELINE
     out.parent.mkdir(parents=True, exist_ok=True)
     write_trace(out, trace)
     events = len(trace["traceEvents"])
-    console.print(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")
+    show(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.experiments.commands.terminal import parsed, plain_table, wide_console
+from testbed.experiments.commands.terminal import parsed, plain_table, show
 from testbed.experiments.runs.choice_names import length_file
 from testbed.experiments.runs.progress import spoken
 
@@ -32,13 +32,13 @@ def capacity(argv: list[str]) -> None:
     words = options.overrides if options.from_vllm is None else expand(options.from_vllm, options.overrides)
     needed = f"{100 * options.share:g}%"
 
-    def show(rate: float, inside: float) -> None:  # immediately: a search may take minutes
+    def seen(rate: float, inside: float) -> None:  # immediately: a search may take minutes
         verdict = "keeps" if inside >= options.share else "misses"
         print(f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {needed}", file=sys.stderr, flush=True)
 
     found = capacity(
         *words, share=options.share, low=options.low, high=options.high,
-        precision=options.precision, folder=options.runs, seen=show,
+        precision=options.precision, folder=options.runs, seen=seen,
     )  # fmt: skip
     inside, goodput = next(point[1:] for point in found.points if point[0] == found.rate)
     print(
@@ -73,7 +73,7 @@ def bench(argv: list[str]) -> None:
          f"{one.peak_gb:.2f}")
         for what, one in rows
     )  # fmt: skip
-    wide_console().print(plain_table(head, cells))
+    show(plain_table(head, cells))
 
 
 def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...], int]]:

@@ -16,7 +16,7 @@ from testbed.core.errors import InputError
 from testbed.schema import LAST_S
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 Number = TypeVar("Number", int, float)
@@ -86,6 +86,12 @@ def wide_console() -> "Console":
 
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else WIDTH
     return Piped(width=width, soft_wrap=True, markup=False, emoji=False, highlight=False)
+
+
+def show(*parts: "str | RenderableType") -> None:
+    """Print lines and tables to standard output."""
+    for part in parts:
+        wide_console().print(part)
 
 
 def plain_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> "Table":

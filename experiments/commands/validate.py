@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import parsed, plain_table, wide_console
+from testbed.experiments.commands.terminal import parsed, plain_table, show
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
 
@@ -26,7 +26,6 @@ def main(argv: list[str]) -> int:
     from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 
-    console = wide_console()
     names = dict(zip((log.path for log in logs), short_names([Path(log.path) for log in logs]), strict=True))
     rows: list[Compared] = []
     runs = []
@@ -34,26 +33,23 @@ def main(argv: list[str]) -> int:
         replayed = replay(log, config, slowness=slowness_of(config, log))
         runs.append((log, config, replayed))
         rows += compare(log.path, log.times, replayed.times)
-        for line in (*described, *notes(log, config, replayed)):
-            console.print(f"{names[log.path]}: {line}")
-    console.print(plain_table(HEAD, _cells(rows, names)))
+        show(*(f"{names[log.path]}: {line}" for line in (*described, *notes(log, config, replayed))))
+    show(plain_table(HEAD, _cells(rows, names)))
     for log, _, replayed in runs:
-        console.print(f"\n{names[log.path]}, over time: errors of the means of a quarter of its requests at a time")
-        console.print(plain_table(("arrived", "TTFT", "TPOT", "latency"), over_time(log.times, replayed.times)))
+        show(f"\n{names[log.path]}, over time: errors of the means of a quarter of its requests at a time",
+             plain_table(("arrived", "TTFT", "TPOT", "latency"), over_time(log.times, replayed.times)))  # fmt: skip
     effects = [one for text in options.what_if for one in _what_if(options, text, logs, [run[2] for run in runs])]
     if effects:
-        console.print("\nwhat if, compared with the simulation of the unchanged server: without the model's error")
-        console.print(plain_table(EFFECT, _cells(effects, names)))
-    for log, config, replayed in runs:
-        for line in conclude(log, config, replayed):
-            console.print(line)
+        show("\nwhat if, compared with the simulation of the unchanged server: without the model's error",
+             plain_table(EFFECT, _cells(effects, names)))  # fmt: skip
+    show(*(line for run in runs for line in conclude(*run)))
     if options.csv:
         _write(options.csv, rows, effects)
     if options.figure:
         from testbed.experiments.validation.deviations import draw
 
         draw([(names[log.path], log.times, replayed.times) for log, _, replayed in runs], options.figure)
-        console.print(f"figure: {options.figure}")
+        show(f"figure: {options.figure}")
     return verdict(rows, options.within)
 
 

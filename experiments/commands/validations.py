@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import FORMATS, parsed, plain_table, wide_console
+from testbed.experiments.commands.terminal import FORMATS, parsed, plain_table, show
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.whole_files import write_text
 
@@ -46,9 +46,7 @@ def validate_batches(argv: list[str]) -> None:
     else:
         costs = batches.figures()
     table = batches.with_predictions(table.reset_index(drop=True), costs)
-    console = wide_console()
-    for line in batches.report(table):
-        console.print(line)
+    show(*batches.report(table))
     if options.csv:
         kept = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[table.columns.get_loc("predicted_ms") :]]
         write_text(options.csv, table[kept].drop(columns="is_decoding").round(4).to_csv(index=False))
@@ -116,9 +114,8 @@ def validate_costs(argv: list[str]) -> None:
     table = pd.DataFrame(tested(known, known)).fillna("")
     if options.out:
         write_text(options.out, table.to_csv(index=False))
-    console = wide_console()
-    console.print("each profile left out and predicted from the others: median error in percent (largest)")
-    console.print(plain_table(HEAD, by_way(table)))
+    head = "each profile left out and predicted from the others: median error in percent (largest)"
+    show(head, plain_table(HEAD, by_way(table)))
 
 
 def _held_back(folders: list[Path], every: int) -> None:
@@ -133,7 +130,7 @@ def _held_back(folders: list[Path], every: int) -> None:
         off = 100 * rows["error"].dropna().abs()
         percents = (f"{off.median():.1f}%", f"{off.quantile(0.9):.1f}%")
         cells.append([*map(str, names), f"{len(off):,}", f"{len(rows) - len(off):,}", *percents])
-    wide_console().print(plain_table(HELD_BACK, cells))
+    show(plain_table(HELD_BACK, cells))
 
 
 def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:
@@ -168,12 +165,12 @@ def validate_transfers(argv: list[str]) -> None:
     from testbed.experiments.importers.known_shapes import gpu_named
     from testbed.experiments.validation.transfers import by_method, draw, engine_transfers
 
-    gpu, console = gpu_named(options.gpu), wide_console()
+    gpu = gpu_named(options.gpu)
     if gpu.transfers is None:
         raise InputError(f"--gpu {gpu.name}: names no measured transfers (testbed measure transfers)")
     points = rows(read_transfers(gpu), SECTION)
-    console.print(plain_table(POINTS, by_method(points)))
+    show(plain_table(POINTS, by_method(points)))
     if options.figure:
         draw(points, options.figure)
     runs = options.runs or sorted(path.parent for path in RUNS.glob("*/swaps.csv"))
-    console.print(plain_table(MOVED, [line for folder in runs for line in engine_transfers(folder)]))
+    show(plain_table(MOVED, [line for folder in runs for line in engine_transfers(folder)]))
