@@ -40,11 +40,6 @@ class Point(NamedTuple):
     folder: str
 
 
-def chosen(overrides: Sequence[str]) -> dict[str, str]:
-    """Overrides by key."""
-    return {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in overrides)}
-
-
 def axes(points: Sequence[Point]) -> list[str]:
     """The keys whose values differ between points, in the order of the command line."""
     keys = dict.fromkeys(key for point in points for key in point.chosen)
