@@ -5,13 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import parsed
 from testbed.experiments.runs.progress import spoken
 
 
-def main(argv: list[str]) -> int:
+def main(options: Namespace) -> int:
     """Print the result; returns 1 where a clause is violated."""
-    options = parsed("check", argv)
     parameters = dict(map(parameter, options.parameters))
     from testbed.checking import check
 
@@ -37,9 +35,8 @@ def parameter(text: str) -> tuple[str, Any]:
     return name, yaml.safe_load(value)
 
 
-def lockstep(argv: list[str]) -> int:
+def lockstep(options: Namespace) -> int:
     """Print what was found; exit code 1 where anything differs."""
-    options = parsed("lockstep", argv)
     if options.histories:
         from testbed.experiments.lockstep.manager_histories import check_histories
 

@@ -4,13 +4,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pkgutil import resolve_name
 from types import FrameType
 from typing import NoReturn
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import commands
+from testbed.experiments.commands.terminal import commands, parser
 from testbed.experiments.runs.progress import EXIT_BAD_INPUT, one_line
 from testbed.schema import did_you_mean
 
@@ -51,7 +50,7 @@ def dispatch(argv: list[str]) -> int:
         return 0
     try:
         prepare_working_folder()
-        return _command(argv[0])(argv[1:]) or 0
+        return call(argv[0], argv[1:]) or 0
     except KeyboardInterrupt as stopped:
         terminated = isinstance(stopped, Terminated)
         print(f"testbed: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
@@ -66,11 +65,14 @@ def dispatch(argv: list[str]) -> int:
         return EXIT_BAD_INPUT
 
 
-def _command(name: str) -> Callable[[list[str]], int | None]:
+def call(name: str, argv: list[str]) -> int | None:
+    """Parse the arguments of a command, and call its function with them. Its module, which may import much, is not
+    imported for --help."""
     if name not in commands():
         raise InputError(f"no such command{did_you_mean(name, commands())}; choose from {', '.join(commands())}")
-    found: Callable[[list[str]], int | None] = resolve_name(f"testbed.{commands()[name]['function']}")
-    return found
+    given = parser(name).parse_intermixed_args(argv) if "arguments" in commands()[name] else argv
+    code: int | None = resolve_name(f"testbed.{commands()[name]['function']}")(given)
+    return code
 
 
 class Terminated(KeyboardInterrupt):

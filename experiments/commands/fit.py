@@ -1,5 +1,6 @@
 """`testbed fit-software`, `fit-profile`, `fit-constants`: unmeasured times, fitted to logs or to published numbers."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.sections import dump
-from testbed.experiments.commands.terminal import parsed, plain_table, show
+from testbed.experiments.commands.terminal import plain_table, show
 from testbed.experiments.commands.validate import replayed_logs
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
     from testbed.experiments.validation.software_fit import Fitted
 
 
-def fit_software(argv: list[str]) -> None:
+def fit_software(options: Namespace) -> None:
     """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
-    options = parsed("fit-software", argv)
     logs, servers, paths = replayed_logs(options, "fit")
     from testbed.cost.profile import read_profile
     from testbed.experiments.validation.log_replay import PROFILE_COST
@@ -66,9 +66,8 @@ def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
     yield " ".join(f"cost.choices.{key}={fitted.times_s.get(name, 0.0):.4g}" for name, key in KEYS.items())
 
 
-def fit_profile(argv: list[str]) -> None:
+def fit_profile(options: Namespace) -> None:
     """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
-    options = parsed("fit-profile", argv)
     from testbed.experiments.validation.profile_fit import table
 
     base = _base(options)

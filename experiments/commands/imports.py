@@ -4,6 +4,7 @@ import ast
 import gzip
 import json
 import re
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +13,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import KINDS, model_of
+from testbed.core.hf_config import model_of
 from testbed.core.renamed import kinds
 from testbed.cost.sections import check_profile, dump
-from testbed.experiments.commands.terminal import parsed
 from testbed.experiments.runs.whole_files import whole, write_text
 
 MEMBERS = ("policy", "scheduler", "sequence", "batch", "state", "plan")
@@ -25,9 +25,8 @@ ORDINARY = {
 }  # fmt: skip
 
 
-def import_lengths(argv: list[str]) -> None:
+def import_lengths(options: Namespace) -> None:
     """Write the CSV, and report whether its rows are known; reading the pickle runs no code."""
-    options = parsed("import-lengths", argv)
     from testbed.traces.csv_lengths import PUBLISHED, read_pairs, rows_sha256, write_lengths
 
     rows = read_pairs(options.path)
@@ -38,9 +37,8 @@ def import_lengths(argv: list[str]) -> None:
     print(f"SHA-256 of the rows {digest}: {PUBLISHED.get(digest, 'not rows that this project knows')}")
 
 
-def import_model(argv: list[str]) -> None:
+def import_model(options: Namespace) -> None:
     """Write the model file and print its size."""
-    options = parsed("import-model", argv, kinds=", ".join(KINDS))
     model = model_of(options.config, options.name)
     out = options.out or Path("model") / f"{model.name}.yaml"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -53,9 +51,8 @@ def import_model(argv: list[str]) -> None:
         print(f"testbed run --config-dir {out.parent.parent.absolute()} model={out.stem} server=...")
 
 
-def import_profile(argv: list[str]) -> None:
+def import_profile(options: Namespace) -> None:
     """Write the profile; print missing sections of the source, and the extrapolation beyond its grid."""
-    options = parsed("import-profile", argv)
     from testbed.experiments.importers.imported import Requested, add_all_reduces
 
     link = options.link and options.link * 1e9
@@ -164,9 +161,8 @@ READERS: dict[str, Callable[[str], Iterator[Edit]]] = {
 }  # fmt: skip
 
 
-def migrate(argv: list[str]) -> None:
+def migrate(options: Namespace) -> None:
     """Read all files before the first is written, then print the changes of each."""
-    options = parsed("migrate", argv)
     for path, (text, edits) in [(path, read(path)) for path in options.files]:
         notes = sorted(set(by_hand(text))) if path.suffix == ".py" else []
         for edit in edits:

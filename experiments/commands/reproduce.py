@@ -2,14 +2,15 @@
 
 import os
 import re
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import FORMATS, parsed, show
-from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
+from testbed.experiments.commands.terminal import FORMATS, show
+from testbed.experiments.runs.choice_names import files_of, length_file
 from testbed.experiments.runs.whole_files import write_text
 
 ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
@@ -20,9 +21,8 @@ ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
 SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
 
-def main(argv: list[str]) -> None:
+def main(options: Namespace) -> None:
     """Run, write tables, draw from the tables, score."""
-    options = parsed("reproduce", argv, figures=", ".join(available()), readers=", ".join(FILE_READERS))
     from testbed.experiments.paper.reproduction import load, perform, run_alternatives, run_studies, score
     from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
@@ -69,9 +69,8 @@ def chosen(figures: Sequence[str]) -> list[str]:
     return [name for name in known if name in figures or ("all" in figures and name in ORDER)]
 
 
-def plot(argv: list[str]) -> None:
+def plot(options: Namespace) -> None:
     """Draw, and print the path."""
-    options = parsed("plot", argv, figures=", ".join(available()))
     out = options.out or Path(f"{options.figure}.pdf")
     if options.figure not in available():
         raise InputError(f"figure {options.figure!r}: is unknown (choose from {', '.join(available())})")

@@ -1,12 +1,12 @@
 """`testbed run`: one simulation, or with -m a sweep; its help shows every group and every value."""
 
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import parsed
 from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
@@ -18,9 +18,8 @@ testbed list shows all options, with a line about each."""
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 
 
-def main(argv: list[str]) -> None:
+def main(options: Namespace) -> None:
     """Check the options, then run or sweep."""
-    options = parsed("run", argv)
     words = [*(f"--config-dir={folder}" for folder in options.config_dir), *options.overrides]
     if options.from_vllm is not None:
         from testbed.experiments.runs.overrides import expand

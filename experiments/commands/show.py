@@ -1,9 +1,10 @@
 """`testbed compare`, `report`, `show-memory` and `timeline`: finished runs as tables, pages and traces."""
 
+from argparse import Namespace
 from dataclasses import replace
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import parsed, show, window
+from testbed.experiments.commands.terminal import show, window
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
@@ -11,9 +12,8 @@ MEMORY_MAP = "memory_map.html"
 TIMELINE = "timeline.json"
 
 
-def compare(argv: list[str]) -> None:
+def compare(options: Namespace) -> None:
     """Print the tables; write the requested files."""
-    options = parsed("compare", argv)
     from testbed.experiments.compare.comparison import compare, tidy
     from testbed.experiments.compare.finished_run import blame, read_runs
     from testbed.experiments.compare.tables import charts, compare_page, texts
@@ -35,9 +35,8 @@ def compare(argv: list[str]) -> None:
     show(*map(str, filter(None, (options.csv, options.figure, options.html))))
 
 
-def report(argv: list[str]) -> None:
+def report(options: Namespace) -> None:
     """Write the page."""
-    options = parsed("report", argv)
     from testbed.experiments.report.folder_page import folder_page
 
     out = options.out or options.folders[0] / "report.html"
@@ -45,9 +44,8 @@ def report(argv: list[str]) -> None:
     print(f"report: {out}")
 
 
-def show_memory(argv: list[str]) -> None:
+def show_memory(options: Namespace) -> None:
     """Simulate the run of a folder again with a traced policy, and write the page."""
-    options = parsed("show-memory", argv)
     from testbed.core.request import PS
     from testbed.experiments.memory_map.map_page import page, retrace, title_of
     from testbed.experiments.runs.run_folder import changed_since, read_config
@@ -64,9 +62,8 @@ def show_memory(argv: list[str]) -> None:
     show(*changed_since(options.run, config, part, trace.end_ps / PS, "page"))
 
 
-def timeline(argv: list[str]) -> None:
+def timeline(options: Namespace) -> None:
     """Simulate the run of a folder again, and write its trace."""
-    options = parsed("timeline", argv)
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 

@@ -2,13 +2,14 @@
 
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.experiments.commands.terminal import parsed, plain_table, show
+from testbed.experiments.commands.terminal import plain_table, show
 from testbed.experiments.runs.choice_names import length_file
 from testbed.experiments.runs.progress import spoken
 
@@ -23,9 +24,8 @@ SYSTEM = (  # a roofline that batches as many requests as the paper's system did
 )
 
 
-def capacity(argv: list[str]) -> None:
+def capacity(options: Namespace) -> None:
     """Print every tried rate, then the answer."""
-    options = parsed("capacity", argv)
     from testbed.api import capacity
     from testbed.experiments.runs.overrides import expand
 
@@ -56,9 +56,8 @@ class Speed(NamedTuple):
     peak_gb: float = 0.0
 
 
-def bench(argv: list[str]) -> None:
+def bench(options: Namespace) -> None:
     """Measure, each in a new process, one at a time; print a table."""
-    options = parsed("bench", argv)
     lengths = (length_file(options.lengths),) if options.lengths else ()
     rows = [
         (what, fastest(what, run_speed, (overrides, lengths), repeats))

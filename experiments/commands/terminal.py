@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import yaml
@@ -50,11 +51,12 @@ def commands() -> dict[str, dict[str, Any]]:
     return entries
 
 
-def parser(command: str, **texts: str) -> Parser:
-    """The parser of a command, as commands.yaml describes it; `texts` take the place of their names in its help."""
+def parser(command: str) -> Parser:
+    """The parser of a command, as commands.yaml describes it."""
     entry = commands()[command]
-    arguments = entry["arguments"]
+    arguments = entry.get("arguments", {})
     this = Parser(command, entry.get("description"), epilog=entry.get("epilog"), add_help="-h --help" not in arguments)
+    texts = {name: _names(place) for name, place in entry.get("texts", {}).items()}
     for title, grouped in {"": arguments, **entry.get("groups", {})}.items():
         place = this.add_argument_group(title) if title else this
         for names, options in grouped.items():
@@ -63,9 +65,9 @@ def parser(command: str, **texts: str) -> Parser:
     return this
 
 
-def parsed(command: str, argv: list[str], **texts: str) -> argparse.Namespace:
-    """The arguments of a command line, in any order."""
-    return parser(command, **texts).parse_intermixed_args(argv)
+def _names(place: str) -> str:
+    found = resolve_name(f"testbed.{place}")
+    return ", ".join(found() if callable(found) else found)
 
 
 def window(options: argparse.Namespace) -> tuple[float, float | None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import parsed, plain_table, show
+from testbed.experiments.commands.terminal import plain_table, show
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
 
@@ -19,9 +19,8 @@ HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
 
 
-def main(argv: list[str]) -> int:
+def main(options: Namespace) -> int:
     """Returns 1 if the error of a metric of a log exceeds --within, else 0."""
-    options = parsed("validate", argv)
     logs, servers, _ = replayed_logs(options, "validate")
     from testbed.experiments.validation.deviations import compare, conclude, over_time
     from testbed.experiments.validation.log_replay import notes, replay, slowness_of

@@ -1,11 +1,12 @@
 """`testbed validate-batches`, `-costs`, `-pairs` and `-transfers`: predictions against kept measurements."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import FORMATS, parsed, plain_table, show
+from testbed.experiments.commands.terminal import FORMATS, plain_table, show
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.whole_files import write_text
 
@@ -27,9 +28,8 @@ POINTS = ("way", "method", "points", "held back", "median error, %", "90th perce
 MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 
 
-def validate_batches(argv: list[str]) -> None:
+def validate_batches(options: Namespace) -> None:
     """Predict every row; print errors of decode steps and of whole batches, and the unmeasured parts."""
-    options = parsed("validate-batches", argv)
     import pandas as pd
 
     from testbed.experiments.validation import batches
@@ -97,9 +97,8 @@ def check(path: Path, table: "pd.DataFrame", columns: Sequence[str]) -> None:
         raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(table.columns)}")
 
 
-def validate_costs(argv: list[str]) -> None:
+def validate_costs(options: Namespace) -> None:
     """Print the errors by way, and write every row."""
-    options = parsed("validate-costs", argv)
     if options.held_back:
         return _held_back(options.folders, options.held_back)
     import pandas as pd
@@ -143,9 +142,8 @@ def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:
         yield [*map(str, names), f"{len(rows)}", *cells]
 
 
-def validate_pairs(argv: list[str]) -> None:
+def validate_pairs(options: Namespace) -> None:
     """Simulate every pair, and print the tables in Markdown."""
-    options = parsed("validate-pairs", argv)
     if options.figure and options.figure.suffix not in FORMATS:
         raise InputError(f"--figure {options.figure}: must end in {', '.join(FORMATS)}")
     from testbed.experiments.validation.pairs import draw, section, simulated
@@ -157,9 +155,8 @@ def validate_pairs(argv: list[str]) -> None:
         draw(pairs, options.figure)
 
 
-def validate_transfers(argv: list[str]) -> None:
+def validate_transfers(options: Namespace) -> None:
     """Print both tables."""
-    options = parsed("validate-transfers", argv)
     from testbed.cost.link_times import SECTION, read_transfers
     from testbed.cost.sections import rows
     from testbed.experiments.importers.known_shapes import gpu_named

@@ -11,7 +11,7 @@ import pytest
 
 import testbed
 from testbed.experiments.commands.reproduce import chosen
-from testbed.experiments.commands.terminal import commands, parsed
+from testbed.experiments.commands.terminal import commands, parser
 from testbed.experiments.runs.compose import configured
 from testbed.memory.paged.paged import Paged
 
@@ -91,7 +91,7 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
             continue
         assert words[0] == "testbed", line
         if words[1] == "reproduce":  # takes minutes; tests/experiments/test_reproduce_command.py runs it
-            chosen(parsed("reproduce", words[2:], figures="", readers="").figures)
+            chosen(parser("reproduce").parse_args(words[2:]).figures)
             continue
         if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
             continue  # an earlier page has it too
@@ -110,7 +110,7 @@ def test_documented_commands_with_needs_are_valid(testbed, page, line):
         if word.startswith("--"):
             assert word.partition("=")[0] in known, f"{line}: {word}"
     if words[1] == "reproduce":
-        chosen(parsed("reproduce", words[2:], figures="", readers="").figures)
+        chosen(parser("reproduce").parse_args(words[2:]).figures)
     if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 

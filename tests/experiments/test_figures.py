@@ -10,7 +10,7 @@ from matplotlib import style
 from matplotlib.colors import to_rgb
 from refusals import refuses
 
-from testbed.experiments.commands.reproduce import plot
+from testbed.experiments.commands.cli import call
 from testbed.experiments.paper.figures import bars, beyond, curves
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import sizes
@@ -119,7 +119,7 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
     pd.DataFrame(rows).to_csv(tmp_path / "table1.csv", index=False)
     drawn = [tmp_path / f"{name}.{suffix}" for name in ("one", "two")]
     for path in drawn:
-        plot(["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
+        call("plot", ["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
     assert drawn[0].read_bytes() == drawn[1].read_bytes()
     assert str(drawn[1]) in capsys.readouterr().out
 
@@ -135,7 +135,7 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
     ],
 )
 def test_what_cannot_be_drawn_is_refused(words, reported):
-    refuses(reported, plot, words)
+    refuses(reported, call, "plot", words)
 
 
 def test_means_over_time_are_those_of_the_intervals_drawn_at_their_middle():

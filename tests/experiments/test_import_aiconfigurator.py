@@ -11,7 +11,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
-from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.aiconfigurator_tables import (
     Gemms,
     all_reduce_points,
@@ -129,8 +129,8 @@ def test_folder_of_tables_becomes_a_profile(tmp_path, capsys):
         "attention/vllm/0.14.0/generation_attention": decodes(),
     })  # fmt: skip
     arguments = [str(folder), "--out", str(tmp_path / "p.json")]
-    refuses("of no one model; name one by --model", import_profile, arguments)
-    import_profile([*arguments, "--model", str(write_model(tmp_path))])
+    refuses("of no one model; name one by --model", call, "import-profile", arguments)
+    call("import-profile", [*arguments, "--model", str(write_model(tmp_path))])
     profile = read_profile(tmp_path / "p.json")
     assert profile["gpu"]["memory_bandwidth"] == 2e12
     assert profile["sections"]["linear"]["points"][0][0] == 1
@@ -149,7 +149,7 @@ def imported(folder, *arguments, degree=2):
         write_llmservingsim(folder, degree)
     out, model, gpu = folder / "p.json", str(write_model(folder)), str(write_gpu(folder))
     source = str(folder / f"tp{degree}")
-    import_profile([source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
+    call("import-profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
     return read_profile(out)
 
 
@@ -213,8 +213,8 @@ def test_the_older_profiler_is_read(tmp_path):
     write_csv(here / "attention.csv", f"{medians},batch_size,prefill_chunk_size,kv_cache_size,is_prefill", table)
     out = tmp_path / "p.json"
     arguments = [str(here), "--out", str(out)]
-    refuses("name a folder tpN, and --model and --gpu", import_profile, arguments)
-    import_profile([*arguments, "--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))])
+    refuses("name a folder tpN, and --model and --gpu", call, "import-profile", arguments)
+    call("import-profile", [*arguments, "--model", str(write_model(tmp_path)), "--gpu", str(write_gpu(tmp_path))])
     sections = json.loads(out.read_text())["sections"]
     assert sections["linear"]["points"] == [[1, 11.0], [64, 704.0]]  # attention apart
     assert sections["prefill_attention"]["points"] == [[1, 32, 0, 4.0], [1, 32, 32, 6.0]]

@@ -12,7 +12,7 @@ from refusals import refuses
 
 import testbed.kernels
 from testbed.cost.nearest import Known, profiles_at_hand
-from testbed.experiments.commands.validations import validate_transfers
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation import left_out
 from testbed.experiments.validation.deviations import Compared, metrics
@@ -158,11 +158,11 @@ def test_simulated_transfers_take_what_the_engine_s_took(run, monkeypatch):
 
 def test_both_tables_are_printed(monkeypatch, capsys):
     monkeypatch.chdir(RESULTS.parents[1])
-    validate_transfers([str(RUNS[0])])
+    call("validate-transfers", [str(RUNS[0])])
     printed = capsys.readouterr().out
     assert "held back" in printed
     assert f"{RUNS[0].name}  in" in printed
-    refuses("--gpu l4: names no measured transfers", validate_transfers, ["--gpu", "l4"])
+    refuses("--gpu l4: names no measured transfers", call, "validate-transfers", ["--gpu", "l4"])
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from test_import_aiconfigurator import attention, gemms
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
-from testbed.experiments.commands.validations import validate_batches
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.aiconfigurator import read
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation.batches import FIELDS, Batch, costs, dense_gpts, left_over, predict, with_steps
@@ -66,16 +66,16 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, ca
     path = tmp_path / "batches.csv"
     columns = ["device", "beam_width", "batch_size", "input_len", "output_len", "latency_s"]
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
-    validate_batches([str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
+    call("validate-batches", [str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
     assert "opt-13b on 1 NVIDIA A100-SXM4-80GB, batch 1: median" in capsys.readouterr().out
     small, large = pd.read_csv(tmp_path / "all.csv").to_dict("records")
     assert (small["latency_ms"], large["latency_ms"]) == (1700, 1400)
     assert 1.2 < small["predicted_ms"] / large["predicted_ms"] < 2.039 / 1.555
-    refuses("no column 'model'", validate_batches, [str(path)])
+    refuses("no column 'model'", call, "validate-batches", [str(path)])
     for word, reported in (("model", "not COLUMN=VALUE"), ("batch_size=8", "not COLUMN"), ("tensor_parallel=a", "'a'")):
-        refuses(reported, validate_batches, [str(path), "model=opt-13b", word])
+        refuses(reported, call, "validate-batches", [str(path), "model=opt-13b", word])
     with pytest.raises(InputError, match="no batch of a card whose name has 'H100'"):
-        validate_batches([str(path), "model=opt-13b", "--device", "H100"])
+        call("validate-batches", [str(path), "model=opt-13b", "--device", "H100"])
 
 
 def table(batches, **columns):
@@ -112,9 +112,9 @@ def test_models_are_read_and_unmeasured_batches_predicted(kernels, tmp_path, cap
     batches = [Batch("small", 1, size, *lens) for size in (1, 8) for lens in ((16, 4), (24, 40))]
     table(batches, latency_ms=1.0).drop(columns=["beam_width", "device"]).to_csv(tmp_path / "latency.csv", index=False)
     arguments = [str(tmp_path / "latency.csv"), "--kernels", str(kernels)]
-    refuses("no shape of model 'small'", validate_batches, arguments)
+    refuses("no shape of model 'small'", call, "validate-batches", arguments)
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
-    validate_batches([*arguments, "--csv", str(tmp_path / "all.csv")])
+    call("validate-batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
     assert "within 20%" in capsys.readouterr().out
     kept = pd.read_csv(tmp_path / "all.csv")
     assert len(kept[kept["latency_ms"].isna() & (kept["predicted_ms"] > 0)]) == 7

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.commands.cli import call
 
 MODEL = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -82,7 +82,7 @@ def write_profile(folder, *arguments):
     """The profile of such a folder, imported for the toy model."""
     out = folder / "profile.json"
     model = str(write_model(folder))
-    import_profile([str(write_llmservingsim(folder)), "--out", str(out), "--model", model, *arguments])
+    call("import-profile", [str(write_llmservingsim(folder)), "--out", str(out), "--model", model, *arguments])
     return out
 
 
