@@ -9,7 +9,7 @@ from types import FrameType
 from typing import NoReturn
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import commands, parser
+from testbed.experiments.commands.terminal import commands, parsed
 from testbed.experiments.runs.progress import EXIT_BAD_INPUT, one_line
 from testbed.schema import did_you_mean
 
@@ -70,7 +70,7 @@ def call(name: str, argv: list[str]) -> int | None:
     imported for --help."""
     if name not in commands():
         raise InputError(f"no such command{did_you_mean(name, commands())}; choose from {', '.join(commands())}")
-    given = parser(name).parse_intermixed_args(argv) if "arguments" in commands()[name] else argv
+    given = parsed(name, argv)
     code: int | None = resolve_name(f"testbed.{commands()[name]['function']}")(given)
     return code
 

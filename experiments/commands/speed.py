@@ -1,5 +1,6 @@
 """`testbed capacity` and `bench`: the highest rate of a simulated server, and the speed of the simulator."""
 
+import resource
 import sys
 import time
 from argparse import Namespace
@@ -9,9 +10,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from testbed.build import build
 from testbed.experiments.commands.terminal import plain_table, show
 from testbed.experiments.runs.choice_names import length_file
 from testbed.experiments.runs.progress import spoken
+from testbed.experiments.runs.run_store import RunStore
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.replay import Prompt, replay
+from testbed.run import run
 
 CACHE_SIZES = (1_000, 10_000, 100_000)
 SYSTEM = (  # a roofline that batches as many requests as the paper's system did
@@ -105,12 +111,6 @@ def fastest(what: str, work: Callable[..., Speed], arguments: tuple[Any, ...], r
 
 def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) -> Speed:
     """The speed of vLLM's system on the analytic cost model."""
-    import resource
-
-    from testbed.build import build
-    from testbed.experiments.runs.run_store import RunStore
-    from testbed.run import run
-
     result = run(build(RunStore(Path(), lengths).config((*SYSTEM, *overrides))))
     batch = result.summary["batch"]["mean_per_iteration"]
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
@@ -119,9 +119,6 @@ def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) ->
 
 def cache_speed(num_blocks: int, num_prompts: int = 50_000) -> Speed:
     """Replays prompts of 8 to 40 blocks, each a prefix of one of 300 stories and a unique end, with LRU eviction."""
-    from testbed.memory.prefix_cache.eviction.lru import Lru
-    from testbed.memory.prefix_cache.replay import Prompt, replay
-
     prompts = [Prompt(contents, len(contents)) for contents in branching(num_prompts, 300, Random(0))]
     began = time.process_time()
     result = replay(prompts, num_blocks, Lru())

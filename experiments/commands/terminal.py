@@ -54,15 +54,29 @@ def commands() -> dict[str, dict[str, Any]]:
 def parser(command: str) -> Parser:
     """The parser of a command, as commands.yaml describes it."""
     entry = commands()[command]
-    arguments = entry.get("arguments", {})
-    this = Parser(command, entry.get("description"), epilog=entry.get("epilog"), add_help="-h --help" not in arguments)
+    this = Parser(command, entry.get("description"), epilog=entry.get("epilog"), add_help=command != "run")
+    _describe(this, entry)
+    if "kinds" in entry:
+        kinds = this.add_subparsers(dest="kind", required=True, metavar="|".join(entry["kinds"]))
+        for name, kind in entry["kinds"].items():
+            _describe(kinds.add_parser(name, help=kind["about"]), kind)
+    return this
+
+
+def parsed(command: str, argv: list[str]) -> argparse.Namespace | list[str]:
+    """The options of a command line, its words in any order; or argv, where commands.yaml does not describe them."""
+    if "kinds" in commands()[command]:
+        return parser(command).parse_args(argv)
+    return parser(command).parse_intermixed_args(argv) if "arguments" in commands()[command] else argv
+
+
+def _describe(this: argparse.ArgumentParser, entry: dict[str, Any]) -> None:
     texts = {name: _names(place) for name, place in entry.get("texts", {}).items()}
-    for title, grouped in {"": arguments, **entry.get("groups", {})}.items():
+    for title, grouped in {"": entry.get("arguments", {}), **entry.get("groups", {})}.items():
         place = this.add_argument_group(title) if title else this
         for names, options in grouped.items():
             known = {key: TYPES[value] if key == "type" else value for key, value in options.items()}
             place.add_argument(*names.split(), **known | {"help": options.get("help", "").format(**texts)})
-    return this
 
 
 def _names(place: str) -> str:

@@ -3,17 +3,16 @@
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.commands.terminal import plain_table, show
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
-
-if TYPE_CHECKING:
-    from testbed.experiments.validation.deviations import Compared
-    from testbed.experiments.validation.logged_server import Described
-    from testbed.traces.vllm_log import VllmLog
+from testbed.experiments.validation.deviations import Compared, compare, conclude, draw, over_time
+from testbed.experiments.validation.log_replay import notes, replay, server_config, slowness_of
+from testbed.experiments.validation.logged_server import Described, described
+from testbed.traces.vllm_log import VllmLog
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
@@ -22,17 +21,15 @@ EFFECT = ("log", "metric", "simulated", "what if", "effect")
 def main(options: Namespace) -> int:
     """Returns 1 if the error of a metric of a log exceeds --within, else 0."""
     logs, servers, _ = replayed_logs(options, "validate")
-    from testbed.experiments.validation.deviations import compare, conclude, over_time
-    from testbed.experiments.validation.log_replay import notes, replay, slowness_of
 
     names = dict(zip((log.path for log in logs), short_names([Path(log.path) for log in logs]), strict=True))
     rows: list[Compared] = []
     runs = []
-    for log, (config, described) in zip(logs, servers, strict=True):
+    for log, (config, remarks) in zip(logs, servers, strict=True):
         replayed = replay(log, config, slowness=slowness_of(config, log))
         runs.append((log, config, replayed))
         rows += compare(log.path, log.times, replayed.times)
-        show(*(f"{names[log.path]}: {line}" for line in (*described, *notes(log, config, replayed))))
+        show(*(f"{names[log.path]}: {line}" for line in (*remarks, *notes(log, config, replayed))))
     show(plain_table(HEAD, _cells(rows, names)))
     for log, _, replayed in runs:
         show(f"\n{names[log.path]}, over time: errors of the means of a quarter of its requests at a time",
@@ -45,19 +42,13 @@ def main(options: Namespace) -> int:
     if options.csv:
         _write(options.csv, rows, effects)
     if options.figure:
-        from testbed.experiments.validation.deviations import draw
-
         draw([(names[log.path], log.times, replayed.times) for log, _, replayed in runs], options.figure)
         show(f"figure: {options.figure}")
     return verdict(rows, options.within)
 
 
-def replayed_logs(options: Namespace, verb: str) -> "tuple[list[VllmLog], list[Described], list[str]]":
+def replayed_logs(options: Namespace, verb: str) -> tuple[list[VllmLog], list[Described], list[str]]:
     """The logs, the server of each, and their paths."""
-    from testbed.experiments.validation.log_replay import server_config
-    from testbed.experiments.validation.logged_server import described
-    from testbed.traces.vllm_log import VllmLog
-
     paths, overrides = split(options, verb)
     logs = [VllmLog(path, options.workload) for path in paths]
     config = server_config(overrides, options.config_dir)
@@ -77,9 +68,7 @@ def split(options: Namespace, verb: str) -> tuple[list[str], list[str]]:
     return paths, [text for text in options.arguments if text not in paths]
 
 
-def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequence[Any]) -> "Iterator[Compared]":
-    from testbed.experiments.validation.deviations import compare
-    from testbed.experiments.validation.log_replay import replay, slowness_of
+def _what_if(options: Namespace, text: str, logs: list[VllmLog], runs: Sequence[Any]) -> Iterator[Compared]:
 
     changed = Namespace(**{**vars(options), "arguments": [*options.arguments, *text.split()]})
     for log, (config, _), baseline in zip(logs, replayed_logs(changed, "validate")[1], runs, strict=True):
@@ -87,15 +76,14 @@ def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequenc
         yield from compare(log.path, baseline.times, other.times, f"{log.path}, {text}")
 
 
-def _cells(rows: "Sequence[Compared]", names: dict[str, str]) -> Iterator[tuple[str, ...]]:
+def _cells(rows: Sequence[Compared], names: dict[str, str]) -> Iterator[tuple[str, ...]]:
     for row in rows:
         path = next(path for path in names if f"{row.log}, ".startswith(f"{path}, "))
         name = names[path] + row.log.removeprefix(path)
         yield name, row.metric, f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%"
 
 
-def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]") -> None:
-
+def _write(path: Path, rows: Sequence[Compared], effects: Sequence[Compared]) -> None:
     whole = [*rows, *effects]
     columns = {name: [getattr(row, name) for row in whole] for name in (*rows[0]._fields, "error_percent")}
     if effects:
@@ -103,7 +91,7 @@ def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]"
     write_cells(path, columns)
 
 
-def verdict(rows: "Sequence[Compared]", within: float | None) -> int:
+def verdict(rows: Sequence[Compared], within: float | None) -> int:
     """The exit code; prints the metric with the largest error if it exceeds the limit."""
     if within is None:
         return 0

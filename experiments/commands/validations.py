@@ -3,15 +3,19 @@
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from testbed.core.errors import InputError
+from testbed.cost.link_times import SECTION, read_transfers
+from testbed.cost.nearest import profiles_at_hand
+from testbed.cost.sections import rows
 from testbed.experiments.commands.terminal import FORMATS, plain_table, show
+from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.whole_files import write_text
-
-if TYPE_CHECKING:
-    import pandas as pd
+from testbed.experiments.validation import batches, transfers
+from testbed.experiments.validation.left_out import held_back, imported, tested
 
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 COLUMNS = ["model", "tensor_parallel", "batch_size", "input_len", "output_len"]
@@ -21,8 +25,6 @@ DEFAULTS = {"tensor_parallel": 1, "beam_width": 1, "device": ""}
 LAYER_S = {2: 55.3e-6, 4: 83.7e-6, 8: 85.3e-6}
 HELD_BACK = ("kind", "section", "rows", "outside", "median", "p90")
 HEAD = ("way", "predicted from", "GPUs", "profiles", "decodes", "prefills", "TTFT", "TPOT", "latency")
-RESULTS = Path("kernels/results/engine")
-PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
 RUNS = Path("kernels/results/engine/swaps")
 POINTS = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
 MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
@@ -30,10 +32,6 @@ MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simu
 
 def validate_batches(options: Namespace) -> None:
     """Predict every row; print errors of decode steps and of whole batches, and the unmeasured parts."""
-    import pandas as pd
-
-    from testbed.experiments.validation import batches
-
     table = latencies(options.latencies, options.values, options.device)
     shapes = options.models or options.latencies.with_name("models.csv")
     if options.kernels:
@@ -52,10 +50,8 @@ def validate_batches(options: Namespace) -> None:
         write_text(options.csv, table[kept].drop(columns="is_decoding").round(4).to_csv(index=False))
 
 
-def latencies(path: Path, values: Sequence[str], device: str | None) -> "pd.DataFrame":
+def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
     """A row for each batch, with its milliseconds; of one that was timed several times, the mean."""
-    import pandas as pd
-
     table = read(path, [])
     for word in values:
         name, equals, value = word.partition("=")
@@ -79,10 +75,8 @@ def latencies(path: Path, values: Sequence[str], device: str | None) -> "pd.Data
     return table.groupby(fields, sort=False, as_index=False, dropna=False)["latency_ms"].mean()
 
 
-def read(path: Path, columns: Sequence[str]) -> "pd.DataFrame":
+def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """A CSV with these columns; raises InputError where one is missing."""
-    import pandas as pd
-
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a CSV with {', '.join(columns or COLUMNS)}")
     table = pd.read_csv(path)
@@ -90,7 +84,7 @@ def read(path: Path, columns: Sequence[str]) -> "pd.DataFrame":
     return table
 
 
-def check(path: Path, table: "pd.DataFrame", columns: Sequence[str]) -> None:
+def check(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
     """Each of these columns is there."""
     missing = [name for name in columns if name not in table]
     if missing:
@@ -101,11 +95,6 @@ def validate_costs(options: Namespace) -> None:
     """Print the errors by way, and write every row."""
     if options.held_back:
         return _held_back(options.folders, options.held_back)
-    import pandas as pd
-
-    from testbed.cost.nearest import profiles_at_hand
-    from testbed.experiments.importers.known_shapes import gpu_named
-    from testbed.experiments.validation.left_out import imported, tested
 
     shipped = list(profiles_at_hand(None, [gpu_named(ANY_SERVER)]))
     shards = [(one.loads.model.name, one.loads.num_gpus) for one in shipped]
@@ -118,28 +107,25 @@ def validate_costs(options: Namespace) -> None:
 
 
 def _held_back(folders: list[Path], every: int) -> None:
-    import pandas as pd
-
-    from testbed.experiments.validation.left_out import held_back
 
     if len(folders) != 1 or every < 2:
         raise InputError("--held-back: takes one folder of AIConfigurator's, and at least 2; 5 is every fifth row")
     cells = []
-    for names, rows in pd.DataFrame(held_back(folders[0], every)).groupby(["kind", "section"]):
-        off = 100 * rows["error"].dropna().abs()
+    for names, group in pd.DataFrame(held_back(folders[0], every)).groupby(["kind", "section"]):
+        off = 100 * group["error"].dropna().abs()
         percents = (f"{off.median():.1f}%", f"{off.quantile(0.9):.1f}%")
-        cells.append([*map(str, names), f"{len(off):,}", f"{len(rows) - len(off):,}", *percents])
+        cells.append([*map(str, names), f"{len(off):,}", f"{len(group) - len(off):,}", *percents])
     show(plain_table(HELD_BACK, cells))
 
 
-def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:
+def by_way(table: pd.DataFrame) -> Iterator[list[str]]:
     """A line for each way, for the makers of the profiles that it starts from, and for one GPU and several."""
     makers = table["source_by"].replace({"measured": "ours", "": "a data sheet"})
     several = table["num_gpus"].gt(1).map({False: "one", True: "several"})
-    for names, rows in table.groupby([table["way"], makers, several]):
-        errors = rows[[name for name in rows if name.endswith("_percent") and "p90" not in name]].abs()
+    for names, group in table.groupby([table["way"], makers, several]):
+        errors = group[[name for name in group if name.endswith("_percent") and "p90" not in name]].abs()
         cells = [f"{errors[name].median():.1f} ({errors[name].max():.1f})" for name in errors]
-        yield [*map(str, names), f"{len(rows)}", *cells]
+        yield [*map(str, names), f"{len(group)}", *cells]
 
 
 def validate_pairs(options: Namespace) -> None:
@@ -157,17 +143,12 @@ def validate_pairs(options: Namespace) -> None:
 
 def validate_transfers(options: Namespace) -> None:
     """Print both tables."""
-    from testbed.cost.link_times import SECTION, read_transfers
-    from testbed.cost.sections import rows
-    from testbed.experiments.importers.known_shapes import gpu_named
-    from testbed.experiments.validation.transfers import by_method, draw, engine_transfers
-
     gpu = gpu_named(options.gpu)
     if gpu.transfers is None:
         raise InputError(f"--gpu {gpu.name}: names no measured transfers (testbed measure transfers)")
     points = rows(read_transfers(gpu), SECTION)
-    show(plain_table(POINTS, by_method(points)))
+    show(plain_table(POINTS, transfers.by_method(points)))
     if options.figure:
-        draw(points, options.figure)
+        transfers.draw(points, options.figure)
     runs = options.runs or sorted(path.parent for path in RUNS.glob("*/swaps.csv"))
-    show(plain_table(MOVED, [line for folder in runs for line in engine_transfers(folder)]))
+    show(plain_table(MOVED, [line for folder in runs for line in transfers.engine_transfers(folder)]))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from testbed.experiments.commands.fit import fit_constants
+from testbed.experiments.commands.cli import call
 from testbed.experiments.paper.fits import PLAIN_S, TOLERANCE, Fit, forks_a_step, kept_us, published, shares_us, split
 from testbed.experiments.runs.compose import configured
 
@@ -74,7 +74,7 @@ def test_the_figures_use_what_the_kept_rows_say(capsys):
     assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(PLAIN_S)
     assert cost["overhead_per_sequence_s"] == pytest.approx(found.sequence_s, rel=0.005)
     assert cost["sequences_per_fork"] == pytest.approx(found.sequences_per_fork, rel=0.01)
-    fit_constants(["sampler"])
+    call("fit-constants", ["sampler"])
     assert "parallel 1: 143 us of the sampler; costs 1.00 plain requests" in capsys.readouterr().out
 
 
