@@ -35,7 +35,7 @@ def capacity(options: Namespace) -> None:
     from testbed.api import capacity
     from testbed.experiments.runs.overrides import expand
 
-    words = options.overrides if options.from_vllm is None else expand(options.from_vllm, options.overrides)
+    words = expand(options.from_vllm, options.overrides)
     needed = f"{100 * options.share:g}%"
 
     def seen(rate: float, inside: float) -> None:  # immediately: a search may take minutes

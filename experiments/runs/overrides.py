@@ -130,9 +130,11 @@ def chosen(words: Sequence[str]) -> dict[str, str]:
     return {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
 
 
-def expand(command: str, others: Sequence[str]) -> list[str]:
-    """The options that a command stands for, before the other arguments, which win; prints them and what was ignored.
-    Raises InputError for a command without a GPU, a shape, or a counterpart that changes results."""
+def expand(command: str | None, others: Sequence[str]) -> list[str]:
+    """The options that a command, if there is one, stands for, before the other arguments, which win; prints them and
+    what was ignored. Raises InputError for a command without a GPU, a shape, or a counterpart that changes results."""
+    if command is None:
+        return [*others]
     options, ignored = translated(command, others)
     print(f"testbed: note: {FLAG}: {' '.join(options)}", file=sys.stderr)
     if ignored:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -73,9 +74,13 @@ def log_x(axes: Axes, low: float, high: float) -> None:
     if not 0 < 10 * low <= high:
         return
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    _label(axes.xaxis, LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
+
+
+def _label(axis: Axis, locator: LogLocator) -> None:
+    axis.set_major_locator(locator)
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
@@ -90,17 +95,12 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
     shares = [Series(name, grid["time_s"], values) for name, values in layers]
     names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
     states = [Series(name, grid["time_s"], grid[name]) for name in names]
+    normalized = np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"])
     return [
         Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", shares, stacked=True, top=100),
         Chart("Requests by state", "Time (s)", "Requests", states),
-        latency_chart(requests),
+        cdf_chart("Normalized latency (s/token)", {"requests": normalized}),
     ]
-
-
-def latency_chart(requests: Table) -> Chart:
-    """Share of requests answered within a normalized latency."""
-    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
-    return cdf_chart("Normalized latency (s/token)", {"requests": (finish - arrival) / output_len})
 
 
 def over_time(spans: Table) -> Grid:
@@ -178,9 +178,7 @@ def plot(axes: Axes, chart: Chart) -> None:
         axes.axhline(chart.limit, color="#333333", linestyle=":", linewidth=1)
     if chart.log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=6))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _label(axes.yaxis, LogLocator(10, (1, 2, 5), numticks=6))
     else:
         axes.set_ylim(0, chart.top)
     if chart.log_x:
