@@ -173,6 +173,7 @@ def broken_by(num_blocks: int, windows: tuple[int | None, ...], calls: list[Call
 
 def check_histories(count: int, seed: int) -> list[str]:
     """Lines: how many histories there were, and for the first that breaks a clause the shortest calls that do."""
+    release = vllm.installed_release()
     for number in range(count):
         num_blocks, windows, calls = draw(Random(f"{seed}/{number}"))
         broken = broken_by(num_blocks, windows, calls)
@@ -180,7 +181,7 @@ def check_histories(count: int, seed: int) -> list[str]:
             calls = shortest(calls, partial(_breaks, broken.clause, num_blocks, windows))
             head = f"history {number + 1:,}: {broken_by(num_blocks, windows, calls)}"
             return [f"{head}; {num_blocks} blocks, groups {windows}", *(f"    {call}" for call in calls)]
-    return [f"vllm {vllm.installed_release()}: {count:,} histories of its KV cache manager break no clause"]
+    return [f"vllm {release}: {count:,} histories of its KV cache manager break no clause"]
 
 
 def _breaks(clause: int, num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> bool:
