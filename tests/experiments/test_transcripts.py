@@ -61,7 +61,7 @@ def legible(text):
 def test_commands_print_and_write_what_is_kept(shell, request, path):
     if "needs" in path.stem:
         pytest.importorskip(path.stem.rpartition("_")[2])
-    lines = [line for line in path.read_text().splitlines() if line.startswith(("$ ", "# "))]
+    lines = [line for line in path.read_text().splitlines() if line.startswith(("$ ", "## "))]
     found = "\n".join(f"{line}\n{shell(line[2:])}".rstrip() if line[0] == "$" else f"\n{line}" for line in lines) + "\n"
     if request.config.getoption("--update-golden"):
         path.write_text(found)
