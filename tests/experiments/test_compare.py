@@ -1,7 +1,6 @@
 """`testbed compare`: finished runs side by side."""
 
 import json
-import re
 import shutil
 import sys
 from unittest import mock
@@ -9,7 +8,6 @@ from unittest import mock
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
@@ -76,22 +74,6 @@ def test_differences_and_changes_are_found(pair):
     assert "all runs serve the same requests" in found.remarks
 
 
-def test_compare_prints_and_writes_csv_html_and_figure(pair, testbed):
-    out = ("--csv", "c.csv", "--html", "c.html", "--figure", "c.png")
-    output = testbed.done("compare", "paged", "max", *out)
-    assert "ContiguousMax" in output
-    assert "p95" in output
-    table = pd.read_csv(pair / "c.csv")
-    assert {"p50", "p90", "p95", "p99", "mean"} <= set(table["quantity"])
-    assert set(table["run"]) == {"paged", "max"}
-    page = (pair / "c.html").read_text()
-    assert 'name="viewport"' in page
-    assert page.index(">TTFT p99, s<") < page.index('<svg class="chart"') < page.index("All numbers")
-    assert "change" in page
-    assert "error" not in re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
-    assert (pair / "c.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_run_without_tables_is_compared_by_its_summary(pair):
     found = compare(read_runs(["paged", "short"]))
     assert any("short has no requests.csv: run it again with outputs=full" in remark for remark in found.remarks)
@@ -121,11 +103,6 @@ def test_bad_run_folders_are_refused_in_one_line(pair, testbed, spoil, message):
     spoil(pair / "max")
     assert message in testbed.refused("compare", "paged", "max", "--html", "x.html")
     assert not (pair / "x.html").exists()
-
-
-def test_single_run_and_duplicate_names_are_refused(pair):
-    refuses("a single run cannot be compared", compare, read_runs(["paged"]))
-    refuses("a: is the name of two runs", read_runs, ["a=paged", "a=max"])
 
 
 def test_summary_of_an_older_version_is_read_and_reported(pair):
