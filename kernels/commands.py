@@ -1,4 +1,4 @@
-"""The commands of the kernels and of the GPU engine: their arguments, and checks that this machine can run them.
+"""The commands of the kernels and of the GPU engine, and checks that this machine can run them.
 
 Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been parsed.
 """
@@ -45,17 +45,8 @@ def imported(module: str, command: str) -> ModuleType:
         ) from error
 
 
-def bench_kernels(argv: list[str]) -> None:
+def bench_kernels(options: Namespace) -> None:
     """Check and print every claim about the kernels."""
-    this = Parser(
-        "bench-kernels",
-        "Checks and prints every claim about the kernels: first all kernels against their references; then paging "
-        "against contiguous memory, and decode, prefill and swap times against the goals. Needs torch, CuPy and an "
-        "NVIDIA GPU.",
-    )
-    this.add_argument("--out", type=Path, default=Path("."), help="folder for h200.csv and h200.md")
-    this.add_argument("--rounds", type=int, default=2, help="rounds of random checks, 110 batches each")
-    options = this.parse_args(argv)
     on_gpu("measure.bench_kernels", "bench-kernels").bench(options.out, options.rounds)
 
 
@@ -75,32 +66,14 @@ def measure(argv: list[str]) -> None:
     imported("measure.timing", f"measure {name}").print_rows(name, found, argv[1:])
 
 
-def verify_engine(argv: list[str]) -> int:
+def verify_engine(options: Namespace) -> int:
     """Verify the engine; returns 0 if all checks passed, else 1."""
-    this = Parser(
-        "verify-engine",
-        "Compares the GPU engine's logits with those of transformers: random models of every family, in scenarios that "
-        "cover every path.",
-    )
-    this.add_argument("--models", metavar="NAME,NAME", help="default: all")
-    this.add_argument("--scenarios", default="", metavar="TEXT", help="only scenarios whose name contains TEXT")
-    this.add_argument("--out", type=Path, help="folder of right.csv")
-    options = this.parse_args(argv)
     against = on_gpu("engine.verify.against_transformers", "verify-engine")
     return int(not against.verify(options.models, options.scenarios, options.out))
 
 
-def pairs(argv: list[str]) -> None:
+def pairs(options: Namespace) -> None:
     """Run the pairs of the command line; raises InputError if one failed or was left out."""
-    this = Parser(
-        "pairs",
-        "Serves runs around and beyond the sustainable load on a GPU, to be compared with their simulation. FOLDER "
-        "gets measured.csv with a line of figures for each run, software.csv with the engine's software times, and "
-        "runs.tar with the raw rows. `testbed validate-pairs` simulates them and writes the table, without a GPU.",
-    )
-    this.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    this.add_argument("--limit-s", type=float, default=520.0, help="seconds after which no further pair starts")
-    options = this.parse_args(argv)
     from testbed.kernels.engine.pairs.plan import PAIRS, device
 
     missing = on_gpu("engine.pairs.run", "pairs").run_pairs(PAIRS, device(), options.out, options.limit_s)
@@ -136,22 +109,8 @@ def _degree_of(entry: str, default: int) -> tuple[str, int]:
     return name, degree
 
 
-def calibrate(argv: list[str]) -> None:
+def calibrate(options: Namespace) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model."""
-    this = Parser(
-        "calibrate",
-        "measure this machine's GPU into a cost profile.\n\nAll kernels are verified first, then swept, and the fit is "
-        "tested on batches outside the sweep. With --engine some sections of the shipped profile are measured, and the "
-        "others stay. The command needs torch, CuPy and an NVIDIA GPU; it checks its arguments before it imports them.",
-    )
-    this.add_argument("--model", required=True, nargs="+", help="a model that ships (testbed list model), or NAME:TP")
-    this.add_argument("--tp", type=int, default=1, help="tensor-parallel degree (default: 1)")
-    this.add_argument("--out", type=Path, required=True, help="profile JSON, or a folder for several models")
-    this.add_argument("--all-reduce", help="profile with the all-reduces, if this machine has only one GPU")
-    this.add_argument("--engine", action="store_true", help="measure the sections without attention on the GPU "
-                      "engine's layers, and whole iterations; keep the rest of the shipped profile")  # fmt: skip
-    this.add_argument("--rounds", type=int, default=1, help="rounds of random checks before measuring (default: 1)")
-    options = this.parse_args(argv)
     models = _checked(options)
     sections = on_gpu("measure.profile_sections", "calibrate")
     if not on_gpu("verify.verify_attention", "calibrate").verify(options.rounds):

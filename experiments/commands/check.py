@@ -5,27 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser, at_least_one
 from testbed.experiments.runs.progress import spoken
 
-EXAMPLE = "testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib' arrivals.rate=2"
 
-
-def main(argv: list[str]) -> int:
+def main(options: Namespace) -> int:
     """Print the result; returns 1 where a clause is violated."""
-    this = Parser(
-        "check",
-        "Checks a memory policy against every clause of the contract, in pools of several sizes; prints the first "
-        "violated clause and the shortest sequence of calls that violates it. A scheduler is simulated and every plan "
-        "compared with its outcome; a cost model computes costs in spans and one by one.",
-    )
-    this.add_argument("plug_in", metavar="MODULE:CLASS")
-    this.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters of the class, without its pool")
-    this.add_argument("--slots", type=int, help="slots of a single pool")
-    this.add_argument("--max-len", type=int, help="the longest sequence in tokens")
-    this.add_argument("--host-slots", type=int, help="slots of the host pool")
-    this.add_argument("--examples", type=int, default=200, help="random histories in each pool (default: 200)")
-    options = this.parse_args(argv)
     parameters = dict(map(parameter, options.parameters))
     from testbed.checking import check
 
@@ -51,23 +35,8 @@ def parameter(text: str) -> tuple[str, Any]:
     return name, yaml.safe_load(value)
 
 
-def lockstep(argv: list[str]) -> int:
+def lockstep(options: Namespace) -> int:
     """Print what was found; exit code 1 where anything differs."""
-    this = Parser(
-        "lockstep",
-        "Serve one workload by the scheduler of the installed vLLM and by ours, every iteration taking the same time; "
-        "print how many iterations decide the same, the first that does not, and the shortest such workload. Exit "
-        "code 1 where one differs.",
-        epilog=f"Example: {EXAMPLE}. Overrides are those of `testbed run`.",
-    )
-    this.add_argument("server", choices=["vllm"])
-    this.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="the configuration, as `testbed run` takes it")
-    this.add_argument("--random", type=at_least_one, metavar="N", help="N random configurations instead of yours")
-    this.add_argument("--seed", type=int, default=0, help="of the random configurations (default: 0)")
-    this.add_argument("--requests", type=at_least_one, default=150, help="in each of them (default: 150)")
-    this.add_argument("--histories", type=at_least_one, metavar="N", help="N histories of vLLM's KV cache manager")
-    this.add_argument("--capacity", action="store_true", help="pages and blocks of the shapes that ship, on H200s")
-    options = this.parse_args(argv)
     if options.histories:
         from testbed.experiments.lockstep.manager_histories import check_histories
 

@@ -1,65 +1,44 @@
 """`testbed fit-software`, `fit-profile`, `fit-constants`: unmeasured times, fitted to logs or to published numbers."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.cost.profile import read_profile
 from testbed.cost.sections import dump
-from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
-from testbed.experiments.commands.validate import add_logs, replayed_logs
+from testbed.experiments.commands.terminal import plain_table, show
+from testbed.experiments.commands.validate import replayed_logs
+from testbed.experiments.importers.known_shapes import gpu_named, model_named
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
-
-if TYPE_CHECKING:
-    from testbed.experiments.validation.software_fit import Fitted
-
-DESCRIPTION = (
-    "A profile of a server from one or two logs of a benchmark client, without measuring its GPU: the nearest profile "
-    "with all kernels scaled by one factor, an iteration's software time and a front end's. The first log is fitted, "
-    "the second judges; a single one is halved in time. Example: testbed fit-profile run1.json run2.json "
-    "+system=vllm-v1 --model llama-3.1-8b --gpu l40s --out mine.json"
-)
+from testbed.experiments.validation import profile_fit
+from testbed.experiments.validation.log_replay import PROFILE_COST, replay
+from testbed.experiments.validation.software_fit import KEYS, Fitted, Problem, fit, front_ends
 
 
-def fit_software(argv: list[str]) -> None:
+def fit_software(options: Namespace) -> None:
     """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
-    this = Parser(
-        "fit-software",
-        "Fits software times of a server to its logs: per iteration, running request and scheduled token, and of the "
-        "front end before the first token and after the last. Each of several logs has a slowness relative to their "
-        "median, which the profile describes.",
-    )
-    add_logs(this)
-    this.add_argument("--out", type=Path, metavar="FILE", help="write the profile with these times")
-    options = this.parse_intermixed_args(argv)
     logs, servers, paths = replayed_logs(options, "fit")
-    from testbed.cost.profile import read_profile
-    from testbed.experiments.validation.log_replay import PROFILE_COST
-    from testbed.experiments.validation.profile_fit import with_software
-    from testbed.experiments.validation.software_fit import KEYS, Problem, fit, front_ends
-
-    config, console = servers[0].config, wide_console()
+    config = servers[0].config
     if config.cost.name != PROFILE_COST:
         raise InputError("software times: need a measured profile's costs (set cost=profile cost.path=FILE)")
     problem = Problem(logs, [one.config for one in servers], [*KEYS, *front_ends(logs)])
-    for line in dict.fromkeys(line for one in servers for line in one.notes):
-        console.print(line)
+    show(*dict.fromkeys(line for one in servers for line in one.notes))
     with spoken(problem.progress):
         fitted = fit(problem)
-    for line in report(fitted, problem.names):
-        console.print(line)
+    show(*report(fitted, problem.names))
     if options.out:
-        write_text(options.out, dump(with_software(read_profile(str(config.cost.parameters["path"])), fitted, paths)))
-        console.print(f"profile with these times: {options.out}; validate it on other logs")
+        profile = profile_fit.with_software(read_profile(str(config.cost.parameters["path"])), fitted, paths)
+        write_text(options.out, dump(profile))
+        show(f"profile with these times: {options.out}; validate it on other logs")
 
 
-def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
+def report(fitted: Fitted, names: Sequence[str]) -> Iterator[str]:
     """One line per time, per log's slowness and per correlated pair, and the overrides to use."""
-    from testbed.experiments.validation.software_fit import KEYS
-
     for name in names:
         if name in fitted.times_s:
             value, error = fitted.times_s[name], fitted.standard_errors[name]
@@ -82,75 +61,54 @@ def report(fitted: "Fitted", names: Sequence[str]) -> Iterator[str]:
     yield " ".join(f"cost.choices.{key}={fitted.times_s.get(name, 0.0):.4g}" for name, key in KEYS.items())
 
 
-def fit_profile(argv: list[str]) -> None:
+def fit_profile(options: Namespace) -> None:
     """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
-    this = Parser("fit-profile", DESCRIPTION)
-    add_logs(this)
-    this.add_argument("--from", dest="source", metavar="PROFILE", help="the profile to scale, a file or a name that "
-                      "ships (default: one that ships of the model's shape, carried to the GPU)")  # fmt: skip
-    this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json (default: the profile's)")
-    this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)")
-    this.add_argument("--tensor-parallel", type=at_least_one, default=1, metavar="N", help="GPUs (default: 1)")
-    this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
-    options = this.parse_intermixed_args(argv)
-    from testbed.experiments.validation.profile_fit import table
-
-    console, base = wide_console(), _base(options)
+    base = _base(options)
     with TemporaryDirectory() as folder:
         built, lines, parts = _made(options, base, Path(folder) / "profile.json")
     made = base["fingerprint"]
     source = made.get("from", made)
     gpus = f"{base['num_gpus']} x {source.get('device')} ({source.get('source')})"
     carried = f", carried to the data sheet of {made['device']}" if "from" in made else ""
-    console.print(f"scaled: {base['model']['name']} on {gpus}{carried}")
-    for line in lines:
-        console.print(line)
-    console.print(plain_table(("error of", *parts), table(parts)))
+    show(f"scaled: {base['model']['name']} on {gpus}{carried}", *lines)
+    show(plain_table(("error of", *parts), profile_fit.table(parts)))
     write_text(options.out, dump(built))
-    console.print(f"profile: {options.out} (cost=profile cost.path={options.out})")
+    show(f"profile: {options.out} (cost=profile cost.path={options.out})")
 
 
 def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     """The profile, remarks on it, and its errors in each part; `path` is a folder for intermediate profiles."""
-    from testbed.experiments.validation.log_replay import replay
-    from testbed.experiments.validation.profile_fit import errors, fitted_profile, half_time
-    from testbed.experiments.validation.software_fit import Problem, fit, front_ends
-
     write_text(path, dump(base))
     options.arguments += ["cost=profile", f"cost.path={path}"]
     logs, servers, paths = replayed_logs(options, "fit")
     if len(logs) > 2:
         raise InputError(f"{len(logs)} logs: one is fitted and one judges; leave out the others")
-    until_s = half_time(logs[0]) if len(logs) == 1 else inf
+    until_s = profile_fit.half_time(logs[0]) if len(logs) == 1 else inf
     names = ["iteration", *front_ends(logs[:1])]
     problem = Problem(logs[:1], [servers[0].config], names, scales=True, until_s=until_s)
     with spoken(problem.progress):
         fitted = fit(problem)
-    built = fitted_profile(base, fitted, paths[0])
+    built = profile_fit.fitted_profile(base, fitted, paths[0])
     write_text(path, dump(built))
     runs = [replay(log, config) for log, (config, _) in zip(logs, servers, strict=True)]
     parts = {
-        "fitted": errors(logs[0].times, runs[0].times, until_s=until_s),
-        "not fitted": errors(logs[-1].times, runs[-1].times, after_s=0.0 if until_s == inf else until_s),
+        "fitted": profile_fit.errors(logs[0].times, runs[0].times, until_s=until_s),
+        "not fitted": profile_fit.errors(logs[-1].times, runs[-1].times, after_s=0.0 if until_s == inf else until_s),
     }
     return built, [*_scaled_by(fitted), *servers[-1].notes], parts
 
 
 def _base(options: Any) -> dict[str, Any]:
-    from testbed.cost.profile import read_profile
-    from testbed.experiments.importers.known_shapes import gpu_named, model_named
-    from testbed.experiments.validation.profile_fit import carried, nearest
-
     model = model_named(options.model) if options.model else None
     gpu = gpu_named(options.gpu) if options.gpu else None
     if options.source:
-        return carried(read_profile(options.source), model, gpu)
+        return profile_fit.carried(read_profile(options.source), model, gpu)
     if model is None or gpu is None:
         raise InputError("--model, --gpu: both select the nearest profile (give both, or a profile by --from)")
-    return nearest(model, options.tensor_parallel, gpu)
+    return profile_fit.nearest(model, options.tensor_parallel, gpu)
 
 
-def _scaled_by(fitted: "Fitted") -> Iterator[str]:
+def _scaled_by(fitted: Fitted) -> Iterator[str]:
     ((path, factor),) = fitted.slowness.items()
     yield f"all kernels: {factor:.3f} times as long, standard error {fitted.standard_errors[path]:.3f}"
     for name, seconds in fitted.times_s.items():
@@ -160,19 +118,9 @@ def _scaled_by(fitted: "Fitted") -> Iterator[str]:
         yield f"{names[0]} and {names[1]} cannot be separated by this log (correlation {value:+.2f})"
 
 
-def fit_constants(argv: list[str]) -> None:
+def fit_constants(options: Namespace) -> None:
     """Print the constants as lines for the YAML."""
-    this = Parser("fit-constants", "Fits the unmeasured constants, and prints them.")
-    kinds = this.add_subparsers(dest="kind", required=True, metavar="2023|beams|sampler")
-    system = kinds.add_parser("2023", help="software times of the 2023 system, to two bars of Figure 13")
-    system.add_argument("lengths", type=Path, help="CSV of ShareGPT lengths in the artifact's order")
-    kinds.add_parser("beams", help="the concentration of synthetic beams, to a beam width of 2 in Figure 15b")
-    sampler = kinds.add_parser("sampler", help="the time of a plain request over requests, sequences and forks")
-    sampler.add_argument(
-        "rows", type=Path, nargs="?", help="output of testbed measure sampler (default: the kept rows)"
-    )
-    options = this.parse_args(argv)
-    from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # imported late: help does not need it
+    from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # the other commands do not need it
     from testbed.experiments.runs.run_store import RunStore
 
     if options.kind == "sampler":

@@ -4,6 +4,7 @@ import ast
 import gzip
 import json
 import re
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +13,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import model_of, types
+from testbed.core.hf_config import model_of
 from testbed.core.renamed import kinds
 from testbed.cost.sections import check_profile, dump
-from testbed.experiments.commands.terminal import Parser, above_zero, at_least_one
 from testbed.experiments.runs.whole_files import whole, write_text
 
 MEMBERS = ("policy", "scheduler", "sequence", "batch", "state", "plan")
@@ -25,12 +25,8 @@ ORDINARY = {
 }  # fmt: skip
 
 
-def import_lengths(argv: list[str]) -> None:
+def import_lengths(options: Namespace) -> None:
     """Write the CSV, and report whether its rows are known; reading the pickle runs no code."""
-    this = Parser("import-lengths", "Converts a pickled data set of the paper's artifact to a CSV of lengths.")
-    this.add_argument("path", metavar="FILE.pkl", help="a pickled list of (prompt, output) lengths or token ids")
-    this.add_argument("out", metavar="OUT.csv", help="the CSV to write, gzipped where its name ends in .gz")
-    options = this.parse_args(argv)
     from testbed.traces.csv_lengths import PUBLISHED, read_pairs, rows_sha256, write_lengths
 
     rows = read_pairs(options.path)
@@ -41,13 +37,8 @@ def import_lengths(argv: list[str]) -> None:
     print(f"SHA-256 of the rows {digest}: {PUBLISHED.get(digest, 'not rows that this project knows')}")
 
 
-def import_model(argv: list[str]) -> None:
+def import_model(options: Namespace) -> None:
     """Write the model file and print its size."""
-    this = Parser("import-model", "Converts the shape in a Hugging Face config.json to a model of the testbed.")
-    this.add_argument("config", type=Path, metavar="CONFIG", help=f"config.json of {', '.join(types()['supported'])}")
-    this.add_argument("--name", help="the model's name (default: the file's name for it, else its folder)")
-    this.add_argument("--out", type=Path, metavar="FILE", help="default: model/NAME.yaml")
-    options = this.parse_args(argv)
     model = model_of(options.config, options.name)
     out = options.out or Path("model") / f"{model.name}.yaml"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,27 +51,8 @@ def import_model(argv: list[str]) -> None:
         print(f"testbed run --config-dir {out.parent.parent.absolute()} model={out.stem} server=...")
 
 
-def import_profile(argv: list[str]) -> None:
+def import_profile(options: Namespace) -> None:
     """Write the profile; print missing sections of the source, and the extrapolation beyond its grid."""
-    this = Parser("import-profile", "Converts another project's layer times to a profile.")
-    this.add_argument("source", type=Path, metavar="FOLDER", help="a folder of LLMServingSim's (profiler/perf/.../tpN, "
-                      "or of its older llm_profile), or AIConfigurator's systems/data/GPU (its tables need pip install "
-                      "'kvcache-testbed[parquet]')")  # fmt: skip
-    this.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile JSON to write")
-    this.add_argument("--model", metavar="NAME", help="a model's name, or its config.json; if not in the source")
-    this.add_argument("--gpu", metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source")
-    this.add_argument("--tensor-parallel", type=at_least_one, metavar="N", help="GPUs; if not in the source")
-    this.add_argument("--kv-dtype-bytes", type=at_least_one, metavar="N", help="bytes of a cached value, 1 for fp8 "
-                      "(default: the model's; AIConfigurator's tables)")  # fmt: skip
-    this.add_argument("--weight-bits", type=above_zero, metavar="N", help="bits of a weight of the layers, 8 for fp8 "
-                      "(default: the model's; AIConfigurator's tables)")  # fmt: skip
-    links = this.add_argument_group("all-reduces of several GPUs, if not measured in the source (without these: the "
-                                    "config.json of LLMServingSim's benchmark, in the folder or above it)")  # fmt: skip
-    links.add_argument("--link", type=above_zero, metavar="GB/S", help="bandwidth each way between two GPUs")
-    links.add_argument("--all-reduce-us", type=above_zero, metavar="US", help="an all-reduce's time beyond its bytes")
-    links.add_argument("--nccl", type=Path, metavar="FOLDER", help="NCCL's times of a GPU with like links: "
-                       "AIConfigurator's systems/data/GPU")  # fmt: skip
-    options = this.parse_args(argv)
     from testbed.experiments.importers.imported import Requested, add_all_reduces
 
     link = options.link and options.link * 1e9
@@ -189,17 +161,8 @@ READERS: dict[str, Callable[[str], Iterator[Edit]]] = {
 }  # fmt: skip
 
 
-def migrate(argv: list[str]) -> None:
+def migrate(options: Namespace) -> None:
     """Read all files before the first is written, then print the changes of each."""
-    this = Parser(
-        "migrate",
-        "Rename what version 0.2.0 renamed (the table is in CHANGELOG.md): keys of a YAML file, columns of a CSV or "
-        "CSV.gz, sections of a cost profile (JSON), names in a plug-in (Python). Lines that need a change by hand are "
-        "printed.",
-    )
-    this.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML, CSV, CSV.gz, JSON or Python")
-    this.add_argument("--in-place", action="store_true", help="change the files; without it FILE.new is written")
-    options = this.parse_args(argv)
     for path, (text, edits) in [(path, read(path)) for path in options.files]:
         notes = sorted(set(by_hand(text))) if path.suffix == ".py" else []
         for edit in edits:

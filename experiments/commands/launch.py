@@ -15,11 +15,11 @@ from testbed.experiments.commands.cli import put_last
 from testbed.experiments.commands.terminal import wide_console
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import configured, key_errors_explained, register_models, typed_config
-from testbed.experiments.runs.overrides import normalize
+from testbed.experiments.runs.overrides import chosen, normalize
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
-from testbed.experiments.runs.sweeps import Point, chosen, draw_sweep, shown, write_sweep
+from testbed.experiments.runs.sweeps import Point, draw_sweep, shown, write_sweep
 from testbed.experiments.runs.whole_files import clean_up
 from testbed.identity import run_id
 

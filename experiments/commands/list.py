@@ -1,16 +1,15 @@
 """`testbed list` and `completion`: every option that a config can select, and tab completion for bash and zsh."""
 
 import inspect
-import io
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import redirect_stdout, suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
-from testbed.experiments.commands.terminal import Parser, wide_console
+from testbed.experiments.commands.terminal import commands, parser, show
 from testbed.experiments.runs.choice_names import (
     CONF,
     CUSTOM,
@@ -37,17 +36,8 @@ OVERRIDES = ("run", "capacity", "validate", "fit-software")  # commands that tak
 Row = tuple[str, str, str]
 
 
-def main(argv: list[str]) -> None:
+def main(options: Namespace) -> None:
     """Print the configs of each group, and the classes of installed packages."""
-    this = Parser(
-        "list",
-        "Lists the options of a config: built-in ones, those of a user folder, and plug-ins of installed packages, "
-        "which declare an entry point in the group testbed.policy, testbed.scheduler, ... All are selected by "
-        "group=name.",
-    )
-    this.add_argument("groups", nargs="*", metavar="GROUP", help=f"default: all of {', '.join(GROUPS)}")
-    this.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of user options, as in testbed run")
-    options = this.parse_args(argv)
     from rich.table import Table
 
     folders = [options.config_dir] if options.config_dir else []
@@ -55,14 +45,15 @@ def main(argv: list[str]) -> None:
         raise InputError(f"--config-dir {folders[0]}: no such folder")
     unknown = [group for group in options.groups if group not in GROUPS]
     if unknown:
-        this.error(f"no group {unknown[0]!r}{did_you_mean(unknown[0], GROUPS)}; choose from {', '.join(GROUPS)}")
+        known = f"choose from {', '.join(GROUPS)}; see testbed list --help"
+        raise InputError(f"no group {unknown[0]!r}{did_you_mean(unknown[0], GROUPS)}; {known}")
     uses = "; ".join(f"{key}=NAME" for key in ("group", *KEYS.values()))
     table = Table("group", "name", "class", "about", caption=f"Chosen by {uses}")
     for group in options.groups or GROUPS:
         for row in [*built_in(group, folders), *plug_ins(group)]:
             table.add_row(group, *row)
         table.add_section()
-    wide_console().print(table)
+    show(table)
 
 
 def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
@@ -97,12 +88,9 @@ def described(path: Path) -> Row:
     return path.stem, target, about
 
 
-def completion(argv: list[str]) -> None:
+def completion(options: Namespace) -> None:
     """Print the script, or the completions of a line."""
-    this = Parser("completion", 'Tab completion: put  eval "$(testbed completion)"  into ~/.bashrc or ~/.zshrc.')
-    this.add_argument("--of", metavar="LINE", help="print what could complete this command line")
-    line = this.parse_args(argv).of
-    print(SCRIPT if line is None else "\n".join(candidates(line)))
+    print(SCRIPT if options.of is None else "\n".join(candidates(options.of)))
 
 
 def candidates(line: str) -> list[str]:
@@ -110,11 +98,11 @@ def candidates(line: str) -> list[str]:
     words = line.split()
     last = "" if not words or line[-1].isspace() else words.pop()
     if len(words) < 2:
-        from testbed.experiments.commands.cli import COMMANDS
-
-        return _beginning(last, COMMANDS)
+        return _beginning(last, commands())
+    if words[1] not in commands():
+        return []
     if last.startswith("-"):
-        return _beginning(last, _flags(words[1]))
+        return _beginning(last, FLAG.findall(parser(words[1]).format_help()))
     if words[1] == "list":
         return _beginning(last, GROUPS)
     if words[1] in ("reproduce", "plot"):
@@ -129,17 +117,6 @@ def candidates(line: str) -> list[str]:
         return []
     names = {*names_of(group), *(point.name for point in plug_ins_of(group))}
     return _beginning(value.rpartition(",")[2], names - {CUSTOM})
-
-
-def _flags(command: str) -> list[str]:
-    """The flags that a command's help lists."""
-    from testbed.experiments.commands import cli, run
-
-    if command == "run":  # its own help composes a run
-        return FLAG.findall(run.parser().format_help())
-    with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
-        cli.main([command, "--help"])
-    return FLAG.findall(said.getvalue())
 
 
 def _keys(words: Sequence[str]) -> Iterator[str]:

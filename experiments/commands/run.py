@@ -1,12 +1,12 @@
 """`testbed run`: one simulation, or with -m a sweep; its help shows every group and every value."""
 
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser
 from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
@@ -18,9 +18,8 @@ testbed list shows all options, with a line about each."""
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 
 
-def main(argv: list[str]) -> None:
+def main(options: Namespace) -> None:
     """Check the options, then run or sweep."""
-    options = parser().parse_intermixed_args(argv)
     words = [*(f"--config-dir={folder}" for folder in options.config_dir), *options.overrides]
     if options.from_vllm is not None:
         from testbed.experiments.runs.overrides import expand
@@ -34,18 +33,6 @@ def main(argv: list[str]) -> None:
     from testbed.experiments.commands import launch
 
     return launch.sweep(words, options.again) if options.multirun else launch.run_one(words, options.again)
-
-
-def parser() -> Parser:
-    """The flags of the command; its own help composes a run instead of listing them."""
-    this = Parser("run", add_help=False)
-    this.add_argument("overrides", nargs="*")
-    this.add_argument("-h", "--help", action="store_true")
-    this.add_argument("-m", "--multirun", action="store_true")
-    this.add_argument("--again", action="store_true")
-    this.add_argument("--config-dir", action="append", default=[])
-    this.add_argument("--from-vllm")
-    return this
 
 
 def print_help(words: Sequence[str]) -> None:

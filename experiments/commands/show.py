@@ -1,10 +1,10 @@
 """`testbed compare`, `report`, `show-memory` and `timeline`: finished runs as tables, pages and traces."""
 
+from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser, add_window, wide_console, window
+from testbed.experiments.commands.terminal import show, window
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.whole_files import write_text
 
@@ -12,14 +12,8 @@ MEMORY_MAP = "memory_map.html"
 TIMELINE = "timeline.json"
 
 
-def compare(argv: list[str]) -> None:
+def compare(options: Namespace) -> None:
     """Print the tables; write the requested files."""
-    this = Parser("compare", "Compares finished runs, simulated or on a GPU.")
-    this.add_argument("runs", nargs="+", metavar="[NAME=]RUN", help="run folders; changes are from the first")
-    this.add_argument("--csv", type=Path, metavar="OUT", help="write a row per number and run")
-    this.add_argument("--html", type=Path, metavar="OUT", help="write one page with curves and tables")
-    this.add_argument("--figure", type=Path, metavar="OUT", help="draw the curves of all runs: .png, .pdf or .svg")
-    options = this.parse_args(argv)
     from testbed.experiments.compare.comparison import compare, tidy
     from testbed.experiments.compare.finished_run import blame, read_runs
     from testbed.experiments.compare.tables import charts, compare_page, texts
@@ -31,26 +25,18 @@ def compare(argv: list[str]) -> None:
     drawn = list(charts(comparison.runs))
     if options.figure and not drawn:
         raise InputError(f"--figure {options.figure}: no run has a table to draw (run them again with outputs=full)")
-    console = wide_console()
-    for part in texts(comparison, blamed):
-        console.print(part)
+    show(*texts(comparison, blamed))
     if options.csv:
         write_text(options.csv, tidy(comparison).to_csv(index=False))
     if options.figure:
         save(figure_of(drawn), options.figure)
     if options.html:
         write_text(options.html, compare_page(comparison, blamed))
-    for path in filter(None, (options.csv, options.figure, options.html)):
-        console.print(str(path))
+    show(*map(str, filter(None, (options.csv, options.figure, options.html))))
 
 
-def report(argv: list[str]) -> None:
+def report(options: Namespace) -> None:
     """Write the page."""
-    this = Parser("report", "Figures, tables, scorecard, configurations and profiles on one HTML page.")
-    this.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
-                      help="folder of `testbed reproduce`, of runs, or of one run")  # fmt: skip
-    this.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the first folder")
-    options = this.parse_args(argv)
     from testbed.experiments.report.folder_page import folder_page
 
     out = options.out or options.folders[0] / "report.html"
@@ -58,13 +44,8 @@ def report(argv: list[str]) -> None:
     print(f"report: {out}")
 
 
-def show_memory(argv: list[str]) -> None:
+def show_memory(options: Namespace) -> None:
     """Simulate the run of a folder again with a traced policy, and write the page."""
-    this = Parser("show-memory", "Simulates the run of a folder again and shows the owners of its blocks over time.")
-    this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
-    add_window(this, "show ")
-    this.add_argument("--out", metavar="DIR", type=Path, help=f"write {MEMORY_MAP} here; default: RUN")
-    options = this.parse_args(argv)
     from testbed.core.request import PS
     from testbed.experiments.memory_map.map_page import page, retrace, title_of
     from testbed.experiments.runs.run_folder import changed_since, read_config
@@ -75,32 +56,22 @@ def show_memory(argv: list[str]) -> None:
     out = options.out or options.run
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / MEMORY_MAP, page(trace, title_of(trace, config)))
-    console = wide_console()
-    console.print(str(out / MEMORY_MAP))
+    show(str(out / MEMORY_MAP))
     if trace.num_states > len(trace.frames):
-        console.print(f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in")
-    for remark in changed_since(options.run, config, part, trace.end_ps / PS, "page"):
-        console.print(remark)
+        show(f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in")
+    show(*changed_since(options.run, config, part, trace.end_ps / PS, "page"))
 
 
-def timeline(argv: list[str]) -> None:
+def timeline(options: Namespace) -> None:
     """Simulate the run of a folder again, and write its trace."""
-    this = Parser(
-        "timeline", "Simulates the run of a folder again, and exports requests, iterations and the pool as a trace."
-    )
-    this.add_argument("run", metavar="RUN", type=Path, help="a folder that `testbed run` has written")
-    add_window(this)
-    this.add_argument("--out", metavar="FILE", type=Path, help=f"default: RUN/{TIMELINE}; a name in .gz is packed")
-    options = this.parse_args(argv)
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
-    console, part, config = wide_console(), window(options), read_config(options.run)
+    part, config = window(options), read_config(options.run)
     trace, end_s = trace_of(config, *part)
-    for remark in changed_since(options.run, config, part, end_s, "trace"):
-        console.print(remark)
+    show(*changed_since(options.run, config, part, end_s, "trace"))
     out = options.out or options.run / TIMELINE
     out.parent.mkdir(parents=True, exist_ok=True)
     write_trace(out, trace)
     events = len(trace["traceEvents"])
-    console.print(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")
+    show(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")

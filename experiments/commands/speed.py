@@ -1,24 +1,24 @@
 """`testbed capacity` and `bench`: the highest rate of a simulated server, and the speed of the simulator."""
 
+import resource
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.experiments.commands.terminal import Parser, at_least_one, plain_table, wide_console
+from testbed.build import build
+from testbed.experiments.commands.terminal import plain_table, show
 from testbed.experiments.runs.choice_names import length_file
 from testbed.experiments.runs.progress import spoken
+from testbed.experiments.runs.run_store import RunStore
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.replay import Prompt, replay
+from testbed.run import run
 
-PROBES = Path("runs/capacity")  # apart from the runs that a person has asked for
-NUMBERS = (
-    ("--share", 0.9, "SHARE", "share of the requests that must meet the SLO (default 0.9)"),
-    ("--low", 0.5, "RATE", "lower first guess in requests/s, moved outward as needed (default 0.5)"),
-    ("--high", 2.0, "RATE", "upper first guess (default 2)"),
-    ("--precision", 0.02, "P", "the rate is known to a factor of 1 + P (default 0.02)"),
-)
 CACHE_SIZES = (1_000, 10_000, 100_000)
 SYSTEM = (  # a roofline that batches as many requests as the paper's system did
     "+system=vllm",
@@ -30,34 +30,21 @@ SYSTEM = (  # a roofline that batches as many requests as the paper's system did
 )
 
 
-def capacity(argv: list[str]) -> None:
+def capacity(options: Namespace) -> None:
     """Print every tried rate, then the answer."""
-    this = Parser(
-        "capacity",
-        "Finds the highest rate (requests/s) at which a share of the requests meets slo.ttft_s and slo.tpot_s, "
-        "by the bisection of the paper's figures. Run folders are stored and reused.",
-    )
-    help_text = "as in testbed run; slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), or both"
-    this.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help=help_text)
-    this.add_argument("--from-vllm", metavar="COMMAND", help='options of "vllm serve MODEL ...", as in testbed run')
-    for flag, default, unit, text in NUMBERS:
-        this.add_argument(flag, type=float, default=default, metavar=unit, help=text)
-    this.add_argument("--runs", type=Path, default=PROBES, metavar="DIR",
-                      help=f"folders of the simulated rates (default: {PROBES})")  # fmt: skip
-    options = this.parse_intermixed_args(argv)
     from testbed.api import capacity
     from testbed.experiments.runs.overrides import expand
 
-    words = options.overrides if options.from_vllm is None else expand(options.from_vllm, options.overrides)
+    words = expand(options.from_vllm, options.overrides)
     needed = f"{100 * options.share:g}%"
 
-    def show(rate: float, inside: float) -> None:  # immediately: a search may take minutes
+    def seen(rate: float, inside: float) -> None:  # immediately: a search may take minutes
         verdict = "keeps" if inside >= options.share else "misses"
         print(f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {needed}", file=sys.stderr, flush=True)
 
     found = capacity(
         *words, share=options.share, low=options.low, high=options.high,
-        precision=options.precision, folder=options.runs, seen=show,
+        precision=options.precision, folder=options.runs, seen=seen,
     )  # fmt: skip
     inside, goodput = next(point[1:] for point in found.points if point[0] == found.rate)
     print(
@@ -75,13 +62,8 @@ class Speed(NamedTuple):
     peak_gb: float = 0.0
 
 
-def bench(argv: list[str]) -> None:
+def bench(options: Namespace) -> None:
     """Measure, each in a new process, one at a time; print a table."""
-    this = Parser("bench", "Measures the simulator's speed on one core, with all records in memory.")
-    this.add_argument("--lengths", metavar="FILE", help="ShareGPT length file; default: the embedded model")
-    this.add_argument("--repeats", type=at_least_one, default=3, metavar="N", help="keep the fastest of N (default 3)")
-    this.add_argument("--requests", type=at_least_one, default=1_000_000, metavar="N", help="requests of the long run")
-    options = this.parse_args(argv)
     lengths = (length_file(options.lengths),) if options.lengths else ()
     rows = [
         (what, fastest(what, run_speed, (overrides, lengths), repeats))
@@ -96,7 +78,7 @@ def bench(argv: list[str]) -> None:
          f"{one.peak_gb:.2f}")
         for what, one in rows
     )  # fmt: skip
-    wide_console().print(plain_table(head, cells))
+    show(plain_table(head, cells))
 
 
 def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...], int]]:
@@ -129,12 +111,6 @@ def fastest(what: str, work: Callable[..., Speed], arguments: tuple[Any, ...], r
 
 def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) -> Speed:
     """The speed of vLLM's system on the analytic cost model."""
-    import resource
-
-    from testbed.build import build
-    from testbed.experiments.runs.run_store import RunStore
-    from testbed.run import run
-
     result = run(build(RunStore(Path(), lengths).config((*SYSTEM, *overrides))))
     batch = result.summary["batch"]["mean_per_iteration"]
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
@@ -143,9 +119,6 @@ def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) ->
 
 def cache_speed(num_blocks: int, num_prompts: int = 50_000) -> Speed:
     """Replays prompts of 8 to 40 blocks, each a prefix of one of 300 stories and a unique end, with LRU eviction."""
-    from testbed.memory.prefix_cache.eviction.lru import Lru
-    from testbed.memory.prefix_cache.replay import Prompt, replay
-
     prompts = [Prompt(contents, len(contents)) for contents in branching(num_prompts, 300, Random(0))]
     began = time.process_time()
     result = replay(prompts, num_blocks, Lru())

@@ -5,14 +5,19 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from functools import cache
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from testbed.command_line import Parser as Parser
+import yaml
+
+from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.schema import LAST_S
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 Number = TypeVar("Number", int, float)
@@ -30,15 +35,53 @@ def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], ki
     return parsed
 
 
-at_least_one = _number(int, lambda value: value >= 1, "a whole number of at least 1")
-above_zero = _number(float, lambda value: 0 < value < float("inf"), "a number above 0")
-seconds = _number(float, lambda value: 0 <= value <= LAST_S, f"a number of seconds from 0 to {LAST_S:,}")
+TYPES: dict[str, Callable[[str], Any]] = {
+    "path": Path, "int": int, "float": float,
+    "at_least_one": _number(int, lambda value: value >= 1, "a whole number of at least 1"),
+    "above_zero": _number(float, lambda value: 0 < value < float("inf"), "a number above 0"),
+    "seconds": _number(float, lambda value: 0 <= value <= LAST_S, f"a number of seconds from 0 to {LAST_S:,}"),
+}  # fmt: skip
 
 
-def add_window(this: Parser, verb: str = "") -> None:
-    """Add --from and --to, which select a part of a run."""
-    this.add_argument("--from", dest="start", metavar="S", type=seconds, default=0.0, help=f"{verb}from this second on")
-    this.add_argument("--to", dest="stop", metavar="S", type=seconds, help=f"{verb}up to this second; default: the end")
+@cache
+def commands() -> dict[str, dict[str, Any]]:
+    """What commands.yaml has on each command."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is installed, which is six times as fast
+    entries: dict[str, dict[str, Any]] = yaml.load(Path(__file__).with_name("commands.yaml").read_text("utf-8"), loader)
+    return entries
+
+
+def parser(command: str) -> Parser:
+    """The parser of a command, as commands.yaml describes it."""
+    entry = commands()[command]
+    this = Parser(command, entry.get("description"), epilog=entry.get("epilog"), add_help=command != "run")
+    _describe(this, entry)
+    if "kinds" in entry:
+        kinds = this.add_subparsers(dest="kind", required=True, metavar="|".join(entry["kinds"]))
+        for name, kind in entry["kinds"].items():
+            _describe(kinds.add_parser(name, help=kind["about"]), kind)
+    return this
+
+
+def parsed(command: str, argv: list[str]) -> argparse.Namespace | list[str]:
+    """The options of a command line, its words in any order; or argv, where commands.yaml does not describe them."""
+    if "kinds" in commands()[command]:
+        return parser(command).parse_args(argv)
+    return parser(command).parse_intermixed_args(argv) if "arguments" in commands()[command] else argv
+
+
+def _describe(this: argparse.ArgumentParser, entry: dict[str, Any]) -> None:
+    texts = {name: _names(place) for name, place in entry.get("texts", {}).items()}
+    for title, grouped in {"": entry.get("arguments", {}), **entry.get("groups", {})}.items():
+        place = this.add_argument_group(title) if title else this
+        for names, options in grouped.items():
+            known = {key: TYPES[value] if key == "type" else value for key, value in options.items()}
+            place.add_argument(*names.split(), **known | {"help": options.get("help", "").format(**texts)})
+
+
+def _names(place: str) -> str:
+    found = resolve_name(f"testbed.{place}")
+    return ", ".join(found() if callable(found) else found)
 
 
 def window(options: argparse.Namespace) -> tuple[float, float | None]:
@@ -59,6 +102,12 @@ def wide_console() -> "Console":
 
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else WIDTH
     return Piped(width=width, soft_wrap=True, markup=False, emoji=False, highlight=False)
+
+
+def show(*parts: "str | RenderableType") -> None:
+    """Print lines and tables to standard output."""
+    for part in parts:
+        wide_console().print(part)
 
 
 def plain_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> "Table":

@@ -3,94 +3,51 @@
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import Parser, above_zero, plain_table, wide_console
+from testbed.experiments.commands.terminal import plain_table, show
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
-
-if TYPE_CHECKING:
-    from testbed.experiments.validation.deviations import Compared
-    from testbed.experiments.validation.logged_server import Described
-    from testbed.traces.vllm_log import VllmLog
+from testbed.experiments.validation.deviations import Compared, compare, conclude, draw, over_time
+from testbed.experiments.validation.log_replay import notes, replay, server_config
+from testbed.experiments.validation.logged_server import Described, described
+from testbed.traces.vllm_log import VllmLog
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
 
 
-def parser() -> Parser:
-    """The arguments; an equals sign distinguishes KEY=VALUE from logs."""
-    this = Parser("validate", "Replays logs of real servers, and prints the errors of the simulation.")
-    add_logs(this)
-    this.add_argument("--what-if", action="append", default=[], metavar="'KEY=VALUE ...'",
-                      help="compare the simulated server with one of these values; may be given again")  # fmt: skip
-    this.add_argument("--csv", type=Path, metavar="OUT", help="write a row per log and metric")
-    this.add_argument("--figure", type=Path, metavar="FILE", help="running requests over time, TTFT and TPOT, and each "
-                      "request's predicted against measured latency")  # fmt: skip
-    this.add_argument("--within", type=above_zero, metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT")
-    return this
-
-
-def add_logs(this: Parser) -> None:
-    """The arguments of every command that replays logs."""
-    this.add_argument("arguments", nargs="+", metavar="LOG | KEY=VALUE", help="logs: requests.jsonl of vLLM's engine, "
-                      "the JSON of vllm bench serve --save-detailed or of GuideLLM, or a CSV with input_tokens, "
-                      "output_tokens, arrival_s, first_token_s, finish_s; values: those of testbed run, such "
-                      "as +system=vllm-v1 cost=profile cost.path=FILE server.num_blocks=N; with cost=profile, model, "
-                      "GPU and number of GPUs are the profile's; KV blocks and links are those of meta.json and "
-                      "config.json in a log's folder, if they exist")  # fmt: skip
-    this.add_argument("--workload", metavar="FILE", help="the prompts' contents, JSON line by line as in the log: "
-                      "input_tok_ids, or hash_ids (each of tokens_per_id tokens, by default 512)")  # fmt: skip
-    this.add_argument("--blocks-from-log", action="store_true", help="the KV pool is what the logs' requests used at "
-                      "once, if others waited for memory meanwhile")  # fmt: skip
-    this.add_argument("--config-dir", metavar="DIR", help="a folder of user options, as in testbed run")
-
-
-def main(argv: list[str]) -> int:
+def main(options: Namespace) -> int:
     """Returns 1 if the error of a metric of a log exceeds --within, else 0."""
-    options = parser().parse_intermixed_args(argv)
     logs, servers, _ = replayed_logs(options, "validate")
-    from testbed.experiments.validation.deviations import compare, conclude, over_time
-    from testbed.experiments.validation.log_replay import notes, replay
-
-    console = wide_console()
     names = dict(zip((log.path for log in logs), short_names([Path(log.path) for log in logs]), strict=True))
     rows: list[Compared] = []
     runs = []
-    for log, (config, described) in zip(logs, servers, strict=True):
+    for log, (config, remarks) in zip(logs, servers, strict=True):
         replayed = replay(log, config)
         runs.append((log, config, replayed))
         rows += compare(log.path, log.times, replayed.times)
-        for line in (*described, *notes(log, config, replayed)):
-            console.print(f"{names[log.path]}: {line}")
-    console.print(plain_table(HEAD, _cells(rows, names)))
+        show(*(f"{names[log.path]}: {line}" for line in (*remarks, *notes(log, config, replayed))))
+    show(plain_table(HEAD, _cells(rows, names)))
     for log, _, replayed in runs:
-        console.print(f"\n{names[log.path]}, over time: errors of the means of a quarter of its requests at a time")
-        console.print(plain_table(("arrived", "TTFT", "TPOT", "latency"), over_time(log.times, replayed.times)))
+        show(f"\n{names[log.path]}, over time: errors of the means of a quarter of its requests at a time",
+             plain_table(("arrived", "TTFT", "TPOT", "latency"), over_time(log.times, replayed.times)))  # fmt: skip
     effects = [one for text in options.what_if for one in _what_if(options, text, logs, [run[2] for run in runs])]
     if effects:
-        console.print("\nwhat if, compared with the simulation of the unchanged server: without the model's error")
-        console.print(plain_table(EFFECT, _cells(effects, names)))
-    for log, config, replayed in runs:
-        for line in conclude(log, config, replayed):
-            console.print(line)
+        show("\nwhat if, compared with the simulation of the unchanged server: without the model's error",
+             plain_table(EFFECT, _cells(effects, names)))  # fmt: skip
+    show(*(line for run in runs for line in conclude(*run)))
     if options.csv:
         _write(options.csv, rows, effects)
     if options.figure:
-        from testbed.experiments.validation.deviations import draw
-
         draw([(names[log.path], log.times, replayed.times) for log, _, replayed in runs], options.figure)
-        console.print(f"figure: {options.figure}")
+        show(f"figure: {options.figure}")
     return verdict(rows, options.within)
 
 
-def replayed_logs(options: Namespace, verb: str) -> "tuple[list[VllmLog], list[Described], list[str]]":
+def replayed_logs(options: Namespace, verb: str) -> tuple[list[VllmLog], list[Described], list[str]]:
     """The logs, the server of each, and their paths."""
-    from testbed.experiments.validation.log_replay import server_config
-    from testbed.experiments.validation.logged_server import described
-    from testbed.traces.vllm_log import VllmLog
-
     paths, overrides = split(options, verb)
     logs = [VllmLog(path, options.workload) for path in paths]
     config = server_config(overrides, options.config_dir)
@@ -110,25 +67,21 @@ def split(options: Namespace, verb: str) -> tuple[list[str], list[str]]:
     return paths, [text for text in options.arguments if text not in paths]
 
 
-def _what_if(options: Namespace, text: str, logs: "list[VllmLog]", runs: Sequence[Any]) -> "Iterator[Compared]":
-    from testbed.experiments.validation.deviations import compare
-    from testbed.experiments.validation.log_replay import replay
-
+def _what_if(options: Namespace, text: str, logs: list[VllmLog], runs: Sequence[Any]) -> Iterator[Compared]:
     changed = Namespace(**{**vars(options), "arguments": [*options.arguments, *text.split()]})
     for log, (config, _), baseline in zip(logs, replayed_logs(changed, "validate")[1], runs, strict=True):
         other = replay(log, config)
         yield from compare(log.path, baseline.times, other.times, f"{log.path}, {text}")
 
 
-def _cells(rows: "Sequence[Compared]", names: dict[str, str]) -> Iterator[tuple[str, ...]]:
+def _cells(rows: Sequence[Compared], names: dict[str, str]) -> Iterator[tuple[str, ...]]:
     for row in rows:
         path = next(path for path in names if f"{row.log}, ".startswith(f"{path}, "))
         name = names[path] + row.log.removeprefix(path)
         yield name, row.metric, f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%"
 
 
-def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]") -> None:
-
+def _write(path: Path, rows: Sequence[Compared], effects: Sequence[Compared]) -> None:
     whole = [*rows, *effects]
     columns = {name: [getattr(row, name) for row in whole] for name in (*rows[0]._fields, "error_percent")}
     if effects:
@@ -136,7 +89,7 @@ def _write(path: Path, rows: "Sequence[Compared]", effects: "Sequence[Compared]"
     write_cells(path, columns)
 
 
-def verdict(rows: "Sequence[Compared]", within: float | None) -> int:
+def verdict(rows: Sequence[Compared], within: float | None) -> int:
     """The exit code; prints the metric with the largest error if it exceeds the limit."""
     if within is None:
         return 0

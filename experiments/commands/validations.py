@@ -1,16 +1,21 @@
 """`testbed validate-batches`, `-costs`, `-pairs` and `-transfers`: predictions against kept measurements."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.terminal import FORMATS, Parser, at_least_one, plain_table, wide_console
+from testbed.cost.auto import profiles_at_hand
+from testbed.cost.link_times import SECTION, read_transfers
+from testbed.cost.sections import rows
+from testbed.experiments.commands.terminal import FORMATS, plain_table, show
+from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.whole_files import write_text
-
-if TYPE_CHECKING:
-    import pandas as pd
+from testbed.experiments.validation import batches, transfers
+from testbed.experiments.validation.left_out import held_back, imported, tested
 
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 COLUMNS = ["model", "tensor_parallel", "batch_size", "input_len", "output_len"]
@@ -20,34 +25,13 @@ DEFAULTS = {"tensor_parallel": 1, "beam_width": 1, "device": ""}
 LAYER_S = {2: 55.3e-6, 4: 83.7e-6, 8: 85.3e-6}
 HELD_BACK = ("kind", "section", "rows", "outside", "median", "p90")
 HEAD = ("way", "predicted from", "GPUs", "profiles", "decodes", "prefills", "TTFT", "TPOT", "latency")
-RESULTS = Path("kernels/results/engine")
-PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
 RUNS = Path("kernels/results/engine/swaps")
 POINTS = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
 MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 
 
-def parser() -> Parser:
-    this = Parser("validate-batches", "Latencies of static batches against measured kernels.")
-    this.add_argument("latencies", type=Path, metavar="LATENCY.csv", help="a row per batch: " + ", ".join(COLUMNS)
-                      + ", latency_ms or latency_s; also beam_width, device (as its driver names it)")  # fmt: skip
-    this.add_argument("values", nargs="*", metavar="COLUMN=VALUE", help="of a column that the file does not have")
-    this.add_argument("--kernels", type=Path, metavar="FOLDER", help="AIConfigurator's folder of the GPU, such as "
-                      "systems/data/a100_sxm (default: FasterTransformer's costs in the figures)")  # fmt: skip
-    this.add_argument("--models", type=Path, metavar="FILE", help="shapes: model, " + ", ".join(SHAPE)
-                      + " (default: models.csv in the latencies' folder, if it exists)")  # fmt: skip
-    this.add_argument("--device", metavar="TEXT", help="only batches of cards whose name has it")
-    this.add_argument("--csv", type=Path, metavar="OUT", help="write predictions of all rows, also without latency")
-    return this
-
-
-def validate_batches(argv: list[str]) -> None:
+def validate_batches(options: Namespace) -> None:
     """Predict every row; print errors of decode steps and of whole batches, and the unmeasured parts."""
-    options = parser().parse_args(argv)
-    import pandas as pd
-
-    from testbed.experiments.validation import batches
-
     table = latencies(options.latencies, options.values, options.device)
     shapes = options.models or options.latencies.with_name("models.csv")
     if options.kernels:
@@ -60,18 +44,14 @@ def validate_batches(argv: list[str]) -> None:
     else:
         costs = batches.figures
     table = batches.with_predictions(table.reset_index(drop=True), costs)
-    console = wide_console()
-    for line in batches.report(table):
-        console.print(line)
+    show(*batches.report(table))
     if options.csv:
         kept = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[table.columns.get_loc("predicted_ms") :]]
         write_text(options.csv, table[kept].drop(columns="is_decoding").round(4).to_csv(index=False))
 
 
-def latencies(path: Path, values: Sequence[str], device: str | None) -> "pd.DataFrame":
+def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
     """A row for each batch, with its milliseconds; of one that was timed several times, the mean."""
-    import pandas as pd
-
     table = read(path, [])
     for word in values:
         name, equals, value = word.partition("=")
@@ -95,10 +75,8 @@ def latencies(path: Path, values: Sequence[str], device: str | None) -> "pd.Data
     return table.groupby(fields, sort=False, as_index=False, dropna=False)["latency_ms"].mean()
 
 
-def read(path: Path, columns: Sequence[str]) -> "pd.DataFrame":
+def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """A CSV with these columns; raises InputError where one is missing."""
-    import pandas as pd
-
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a CSV with {', '.join(columns or COLUMNS)}")
     table = pd.read_csv(path)
@@ -106,31 +84,17 @@ def read(path: Path, columns: Sequence[str]) -> "pd.DataFrame":
     return table
 
 
-def check(path: Path, table: "pd.DataFrame", columns: Sequence[str]) -> None:
+def check(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
     """Each of these columns is there."""
     missing = [name for name in columns if name not in table]
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(table.columns)}")
 
 
-def validate_costs(argv: list[str]) -> None:
+def validate_costs(options: Namespace) -> None:
     """Print the errors by way, and write every row."""
-    this = Parser("validate-costs", "Leave each profile out in turn and predict it from the others, by every way: the "
-                  "errors that a run's first line quotes.")  # fmt: skip
-    this.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="others' measurements, as import-profile "
-                      "reads them: AIConfigurator's systems/data/GPU, LLMServingSim's tpN")  # fmt: skip
-    this.add_argument("--held-back", type=at_least_one, metavar="N", help="in place of that: hold every N-th row of "
-                      "AIConfigurator's tables of attention, experts and states back, and predict it from the others, "
-                      "in the shapes of the models that ship; 5 is every fifth")  # fmt: skip
-    this.add_argument("--out", type=Path, metavar="FILE", help="write a row for each profile and way")
-    options = this.parse_args(argv)
     if options.held_back:
         return _held_back(options.folders, options.held_back)
-    import pandas as pd
-
-    from testbed.cost.auto import profiles_at_hand
-    from testbed.experiments.importers.known_shapes import gpu_named
-    from testbed.experiments.validation.left_out import imported, tested
 
     shipped = list(profiles_at_hand(None, [gpu_named(ANY_SERVER)]))
     shards = [(one.loads.model.name, one.loads.num_gpus) for one in shipped]
@@ -138,44 +102,33 @@ def validate_costs(argv: list[str]) -> None:
     table = pd.DataFrame(tested(known, known)).fillna("")
     if options.out:
         write_text(options.out, table.to_csv(index=False))
-    console = wide_console()
-    console.print("each profile left out and predicted from the others: median error in percent (largest)")
-    console.print(plain_table(HEAD, by_way(table)))
+    head = "each profile left out and predicted from the others: median error in percent (largest)"
+    show(head, plain_table(HEAD, by_way(table)))
 
 
 def _held_back(folders: list[Path], every: int) -> None:
-    import pandas as pd
-
-    from testbed.experiments.validation.left_out import held_back
-
     if len(folders) != 1 or every < 2:
         raise InputError("--held-back: takes one folder of AIConfigurator's, and at least 2; 5 is every fifth row")
     cells = []
-    for names, rows in pd.DataFrame(held_back(folders[0], every)).groupby(["kind", "section"]):
-        off = 100 * rows["error"].dropna().abs()
+    for names, group in pd.DataFrame(held_back(folders[0], every)).groupby(["kind", "section"]):
+        off = 100 * group["error"].dropna().abs()
         percents = (f"{off.median():.1f}%", f"{off.quantile(0.9):.1f}%")
-        cells.append([*map(str, names), f"{len(off):,}", f"{len(rows) - len(off):,}", *percents])
-    wide_console().print(plain_table(HELD_BACK, cells))
+        cells.append([*map(str, names), f"{len(off):,}", f"{len(group) - len(off):,}", *percents])
+    show(plain_table(HELD_BACK, cells))
 
 
-def by_way(table: "pd.DataFrame") -> Iterator[list[str]]:
+def by_way(table: pd.DataFrame) -> Iterator[list[str]]:
     """A line for each way, for the makers of the profiles that it starts from, and for one GPU and several."""
     makers = table["source_by"].replace({"measured": "ours", "": "a data sheet"})
     several = table["num_gpus"].gt(1).map({False: "one", True: "several"})
-    for names, rows in table.groupby([table["way"], makers, several]):
-        errors = rows[[name for name in rows if name.endswith("_percent") and "p90" not in name]].abs()
+    for names, group in table.groupby([table["way"], makers, several]):
+        errors = group[[name for name in group if name.endswith("_percent") and "p90" not in name]].abs()
         cells = [f"{errors[name].median():.1f} ({errors[name].max():.1f})" for name in errors]
-        yield [*map(str, names), f"{len(rows)}", *cells]
+        yield [*map(str, names), f"{len(group)}", *cells]
 
 
-def validate_pairs(argv: list[str]) -> None:
+def validate_pairs(options: Namespace) -> None:
     """Simulate every pair, and print the tables in Markdown."""
-    this = Parser("validate-pairs", "Compares runs on a GPU with their simulations, as tables.")
-    this.add_argument("--runs", type=Path, default=RESULTS / "pairs", help="folder of testbed pairs")
-    this.add_argument("--profile", type=Path, default=PROFILE, help="the engine's profile")
-    this.add_argument("--out", type=Path, help="folder for the simulated runs; default: none")
-    this.add_argument("--figure", type=Path, metavar="FILE", help=f"a figure ({', '.join(FORMATS)})")
-    options = this.parse_args(argv)
     if options.figure and options.figure.suffix not in FORMATS:
         raise InputError(f"--figure {options.figure}: must end in {', '.join(FORMATS)}")
     from testbed.experiments.validation.pairs import draw, section, simulated
@@ -187,25 +140,14 @@ def validate_pairs(argv: list[str]) -> None:
         draw(pairs, options.figure)
 
 
-def validate_transfers(argv: list[str]) -> None:
+def validate_transfers(options: Namespace) -> None:
     """Print both tables."""
-    this = Parser("validate-transfers", "Predicts every fifth measured transfer from the others, and compares the "
-                  "swaps, stores and loads of runs on a GPU with the table and with their simulation.")  # fmt: skip
-    this.add_argument("--gpu", default="h200", help="a GPU whose spec names measured transfers (default: h200)")
-    this.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=f"run folders (default: those in {RUNS})")
-    this.add_argument("--figure", type=Path, metavar="FILE", help="draw GB/s by the bytes of an extent")
-    options = this.parse_args(argv)
-    from testbed.cost.link_times import SECTION, read_transfers
-    from testbed.cost.sections import rows
-    from testbed.experiments.importers.known_shapes import gpu_named
-    from testbed.experiments.validation.transfers import by_method, draw, engine_transfers
-
-    gpu, console = gpu_named(options.gpu), wide_console()
+    gpu = gpu_named(options.gpu)
     if gpu.transfers is None:
         raise InputError(f"--gpu {gpu.name}: names no measured transfers (testbed measure transfers)")
     points = rows(read_transfers(gpu), SECTION)
-    console.print(plain_table(POINTS, by_method(points)))
+    show(plain_table(POINTS, transfers.by_method(points)))
     if options.figure:
-        draw(points, options.figure)
+        transfers.draw(points, options.figure)
     runs = options.runs or sorted(path.parent for path in RUNS.glob("*/swaps.csv"))
-    console.print(plain_table(MOVED, [line for folder in runs for line in engine_transfers(folder)]))
+    show(plain_table(MOVED, [line for folder in runs for line in transfers.engine_transfers(folder)]))

@@ -1,6 +1,6 @@
 """Runs compared: differences of their configs, their numbers with the change from a reference run, and remarks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,36 +8,11 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
-from testbed.experiments.runs.summary_table import QUANTITIES, Quantity
+from testbed.experiments.runs.summary_table import Quantity, quantities
 from testbed.metrics import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]
 ABSENT = "-"
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One number of every run, and for each run but the first the run that it is compared with, by index."""
-
-    quantity: Quantity
-    values: tuple[float | None, ...]
-    references: tuple[int, ...]
-
-    @property
-    def changes(self) -> tuple[float | None, ...]:
-        """Of all runs but the first: in points for shares, else in percent. None: no number to compare; against a count
-        of 0, only 0 has one (0)."""
-        return tuple(self._change(*pair) for pair in zip(self.values[1:], self.references, strict=True))
-
-    def _change(self, value: float | None, reference: int) -> float | None:
-        first = self.values[reference]
-        if value is None or first is None:
-            return None
-        if self.quantity.is_share:
-            return value - first
-        if first == 0:
-            return 0.0 if value == 0 else None
-        return 100 * (value / first - 1)
 
 
 @dataclass(frozen=True)
@@ -46,13 +21,26 @@ class Comparison:
 
     runs: Sequence[FinishedRun]
     differences: pd.DataFrame
-    numbers: Sequence[Compared]
+    numbers: Mapping[Quantity, Sequence[float | None]]
     remarks: Sequence[str]
+
+    @property
+    def references(self) -> list[int]:
+        """With which run each but the first is compared, by index: the first of its kind, simulated or on a GPU, else
+        the first. So the error of the model (a simulation against a GPU) and an effect (between simulations) are
+        apart."""
+        first_of = {run.on_gpu: i for i, run in reversed(list(enumerate(self.runs)))}
+        return [first_of[run.on_gpu] if first_of[run.on_gpu] < i else 0 for i, run in enumerate(self.runs) if i]
+
+    def changes(self, one: Quantity) -> list[float | None]:
+        """Of all runs but the first."""
+        values = self.numbers[one]
+        return [one.change(value, values[i]) for value, i in zip(values[1:], self.references, strict=True)]
 
     @property
     def words(self) -> list[str]:
         """Of all runs but the first: "error" of a simulation against a GPU, else "change", and the reference."""
-        runs, found = self.runs, references(self.runs)
+        runs, found = self.runs, self.references
         kinds = ["error" if runs[i].on_gpu != run.on_gpu else "change" for i, run in zip(found, runs[1:], strict=True)]
         several = len(set(found)) > 1
         return [f"{kind} from {runs[i].name}" if several else kind for kind, i in zip(kinds, found, strict=True)]
@@ -62,16 +50,9 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
     """Compare at least two runs."""
     if len(runs) < 2:
         raise InputError(f"{runs[0].folder}: a single run cannot be compared (give a second folder after it)")
-    rows = [(one, tuple(one.value(run.summary) for run in runs)) for one in QUANTITIES]
-    numbers = [Compared(one, values, references(runs)) for one, values in rows if set(values) != {None}]
+    values = {one: [one.value(run.summary) for run in runs] for one in quantities()}
+    numbers = {one: found for one, found in values.items() if set(found) != {None}}
     return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
-
-
-def references(runs: Sequence[FinishedRun]) -> tuple[int, ...]:
-    """With which run each but the first is compared: the first of its kind, simulated or on a GPU, else the first. So
-    the error of the model (a simulation against a GPU) and an effect (between simulations) are apart."""
-    first_of = {run.on_gpu: i for i, run in reversed(list(enumerate(runs)))}
-    return tuple(first_of[run.on_gpu] if first_of[run.on_gpu] < i else 0 for i, run in enumerate(runs) if i)
 
 
 def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
@@ -86,12 +67,11 @@ def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 def tidy(comparison: Comparison) -> pd.DataFrame:
     """One row per number and run: group, quantity, unit, run, value, change, change_unit, reference."""
     names, rows = [run.name for run in comparison.runs], []
-    for one in comparison.numbers:
-        group, quantity, unit, *_ = one.quantity
-        points = "points" if one.quantity.is_share else "%"
-        changed = zip(one.changes, [points] * len(names), (names[i] for i in one.references), strict=False)
-        pairs = zip(names, one.values, [(None, None, None), *changed], strict=True)
-        rows += [(group, quantity, unit, name, value, *change) for name, value, change in pairs]
+    for one, values in comparison.numbers.items():
+        unit, by = "points" if one.is_share else "%", comparison.references
+        changed = [(change, unit, names[i]) for change, i in zip(comparison.changes(one), by, strict=True)]
+        cells = zip(names, values, [(None, None, None), *changed], strict=True)
+        rows += [(one.group, one.name, one.unit, name, value, *change) for name, value, change in cells]
     columns = ["group", "quantity", "unit", "run", "value", "change", "change_unit", "reference"]
     return pd.DataFrame(rows, columns=columns)
 

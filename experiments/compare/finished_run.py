@@ -23,7 +23,7 @@ from testbed.metrics import overload
 from testbed.parts import Part, locate
 from testbed.schema import read
 
-TIMES = ("arrival_s", "first_token_s", "finish_s", "prompt_len", "output_len")
+TIMES = ("arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
 WHOLE = "run it again with outputs=full for curves"
 SOFTWARE = "software"

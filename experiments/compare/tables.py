@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import rich.table
 
-from testbed.experiments.compare.comparison import Compared, Comparison
+from testbed.experiments.compare.comparison import Comparison
 from testbed.experiments.compare.finished_run import FinishedRun, Term
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render
 from testbed.experiments.runs.plots import cdf_chart, over_time
-from testbed.experiments.runs.summary_table import MAIN, latencies, number
+from testbed.experiments.runs.summary_table import Quantity, main, number
 
 OVER_TIME = {
     "Batched requests": (("running",), 1.0),
@@ -49,12 +49,17 @@ def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
         yield cdf_chart(label, {name: latencies(table)[key] * scale for name, table in served})
 
 
+def latencies(requests: pd.DataFrame) -> pd.DataFrame:
+    """The table of requests with the normalized latency, which it does not have."""
+    return requests.assign(normalized_latency_s_per_token=requests["e2e_s"] / requests["output_len"])
+
+
 def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """The mean TTFT (s) of the requests that arrived in each of at most INTERVALS equal intervals (s)."""
-    arrival, ttft = requests["arrival_s"], requests["first_token_s"] - requests["arrival_s"]
+    arrival = requests["arrival_s"]
     interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
-    found = pd.DataFrame({"arrival": arrival, "ttft": ttft}).groupby(interval).mean()
-    return found["arrival"], found["ttft"]
+    found = requests[["arrival_s", "ttft_s"]].groupby(interval).mean()
+    return found["arrival_s"], found["ttft_s"]
 
 
 def compare_page(comparison: Comparison, blamed: Blamed) -> str:
@@ -87,37 +92,36 @@ def text_table(table: Table) -> rich.table.Table:
 
 def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
-    found = {one.quantity: one for one in comparison.numbers}
-    main = {title: found[one] for title, one in MAIN.items() if one in found}
     return {
         "runs": [f"{run.name}: {run.what_it_was}" for run in comparison.runs],
         "remarks": comparison.remarks,
-        "main": _numbers(comparison, "Main numbers", main, "large"),
+        "main": _numbers(comparison, "Main numbers", {one.title: one for one in main(comparison.numbers)}, "large"),
         "differences": None if comparison.differences.empty else _differences(comparison),
-        "numbers": _numbers(comparison, "All numbers", {one.label: row for one, row in found.items()}),
+        "numbers": _numbers(comparison, "All numbers", {one.label: one for one in comparison.numbers}),
         "terms": [_terms(*names, terms) for names, terms in blamed.items()],
     }
 
 
-def _numbers(comparison: Comparison, caption: str, numbers: Mapping[str, Compared], look: str = "") -> Table:
+def _numbers(comparison: Comparison, caption: str, numbers: Mapping[str, Quantity], look: str = "") -> Table:
     """A row for each number: the first run's, and each other's with its change or error."""
     first, *others = (run.name for run in comparison.runs)
     head = ["quantity", first, *(text for pair in zip(others, comparison.words, strict=True) for text in pair)]
-    groups = ["" if look else one.quantity.group for one in numbers.values()]
+    groups = ["" if look else one.group for one in numbers.values()]
     starts = ["" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)]
     rows = []
     for label, one in numbers.items():
-        pairs = zip(one.values[1:], one.changes, strict=True)
+        reference, *values = comparison.numbers[one]
+        pairs = zip(values, comparison.changes(one), strict=True)
         cells = (text for value, by in pairs for text in (number(value), change(one, by)))
-        rows.append([label, number(one.values[0]), *cells])
+        rows.append([label, number(reference), *cells])
     return Table(caption, head, rows, ["", *[NUMBER] * (len(head) - 1)], starts, look)
 
 
-def change(one: Compared, value: float | None) -> str:
+def change(one: Quantity, value: float | None) -> str:
     """A change with its sign, in percent, in points, or as a factor."""
     if value is None:
         return "-"
-    if one.quantity.is_share:
+    if one.is_share:
         return f"{value:+.2f} pt"
     return f"{value:+.1f}%" if value < MANY_TIMES else f"x {number(1 + value / 100)}"
 

@@ -41,7 +41,9 @@ class Capacity(NamedTuple):
 
 
 def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
-    """A table in Markdown, one shape a row, and whether any is different; each on the fewest H200s that it fits."""
+    """A table in Markdown, one shape a row, and whether any is different; each on the fewest H200s that it fits.
+    Raises InputError where vLLM is not installed."""
+    vllm.installed_release()
     lines, different = [HEADER, "|---" * HEADER.count(" |") + "|"], False
     for name in model_names():
         config = fitting(name, overrides)

@@ -6,6 +6,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.search import shortest
 from testbed.experiments.lockstep import vllm_installation as vllm
 
@@ -26,16 +27,6 @@ class Call:
     shared: int = 0
 
 
-class Broken(Exception):
-    """A clause is broken."""
-
-
-def must(holds: bool, clause: int, text: str) -> None:
-    """Raise Broken unless it holds."""
-    if not holds:
-        raise Broken(f"clause {clause}: {text}")
-
-
 class History:
     """A manager, the requests that hold blocks, and what every block is known to store."""
 
@@ -49,7 +40,7 @@ class History:
         self.serial = 0
 
     def run(self, calls: list[Call]) -> list[tuple[Any, ...]]:
-        """Carry the calls out and check after each; what they answered. Raises Broken."""
+        """Carry the calls out and check after each; what they answered. Raises ClauseBroken."""
         answers = []
         for call in calls:
             answers.append(self._carry_out(call))
@@ -57,9 +48,8 @@ class History:
         for request in self.requests:
             self.manager.free(request)
         self.requests.clear()
-        must(
-            self.pool.get_num_free_blocks() == self.pool.num_gpu_blocks - 1, 4, "blocks are missing after all is freed"
-        )
+        num_free = self.pool.get_num_free_blocks()
+        require(4, num_free == self.pool.num_gpu_blocks - 1, "blocks are missing after all is freed")
         return answers
 
     def _carry_out(self, call: Call) -> tuple[Any, ...]:
@@ -84,12 +74,12 @@ class History:
     def _admit(self, request: Any, chunk: int) -> tuple[Any, ...]:
         found, num_found = self.manager.get_computed_blocks(request)[:2]
         sound = 0 <= num_found < request.num_tokens and num_found % BLOCK == 0
-        must(sound, 8, f"{num_found} of {request.num_tokens} tokens are said to be cached")
+        require(8, sound, f"{num_found} of {request.num_tokens} tokens are said to be cached")
         for group, blocks in enumerate(found.get_block_ids()):
             for i, block in enumerate(blocks):
                 tokens = tuple(request.all_token_ids[: (i + 1) * BLOCK])
                 stores = self.pool.blocks[block].is_null or self.contents.get((group, block)) == tokens
-                must(stores, 8, f"block {block} is found and does not store the tokens asked for")
+                require(8, stores, f"block {block} is found and does not store the tokens asked for")
         new = min(max(chunk, 1), request.num_tokens - num_found)
         return self._allocate(request, new, num_found, found)
 
@@ -105,9 +95,9 @@ class History:
         before = self._seen()
         granted = self.manager.allocate_slots(request, new, num_found, found)
         if granted is None:
-            must(self.windows != (None,) or self._seen() == before, 1, "a refusal has changed something")
+            require(1, self.windows != (None,) or self._seen() == before, "a refusal has changed something")
             again = self.manager.allocate_slots(request, new, num_found, found)
-            must(again is None, 2, "a refusal was not given again")
+            require(2, again is None, "a refusal was not given again")
             return (None,)
         if request not in self.requests:
             self.requests.append(request)
@@ -119,11 +109,11 @@ class History:
     def _write(self, request: Any, start: int, stop: int) -> None:
         tokens = request.all_token_ids
         for group, table in enumerate(self._tables(request)):
-            must(len(table) * BLOCK >= stop, 4, f"{len(table)} blocks for {stop} tokens")
+            require(4, len(table) * BLOCK >= stop, f"{len(table)} blocks for {stop} tokens")
             for i in range(start // BLOCK, -(-stop // BLOCK)):
                 block = self.pool.blocks[table[i]]
-                must(not block.is_null, 5, f"token {i * BLOCK} is written to the null block")
-                must(block.ref_cnt == 1, 5, f"block {table[i]} is written while {block.ref_cnt} hold it")
+                require(5, not block.is_null, f"token {i * BLOCK} is written to the null block")
+                require(5, block.ref_cnt == 1, f"block {table[i]} is written while {block.ref_cnt} hold it")
                 self.contents[group, table[i]] = tuple(tokens[: min(stop, (i + 1) * BLOCK)])
 
     def _check(self) -> None:
@@ -132,10 +122,10 @@ class History:
         held = Counter(block for table in tables for block in table if block != null)
         free = [block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()]
         every = sorted([*free, *held, null]) == list(range(self.pool.num_gpu_blocks))
-        must(every and len(free) == self.pool.get_num_free_blocks(), 4, "blocks were lost, or are free and held")
+        require(4, every and len(free) == self.pool.get_num_free_blocks(), "blocks were lost, or are free and held")
         for block, count in held.items():
             counted = self.pool.blocks[block].ref_cnt
-            must(counted == count, 4, f"block {block} is counted {counted} times")
+            require(4, counted == count, f"block {block} is counted {counted} times")
 
     def _tables(self, request: Any) -> tuple[list[int], ...]:
         tables: tuple[list[int], ...] = self.manager.get_block_ids(request.request_id)
@@ -169,29 +159,31 @@ def draw(random: Random) -> tuple[int, tuple[int | None, ...], list[Call]]:
     return random.choice([8, 20, 60]) * len(windows), windows, calls
 
 
-def broken_by(num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> str | None:
+def broken_by(num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> ClauseBroken | None:
     """What the calls break; they are carried out twice, for clause 9."""
     try:
         if History(num_blocks, windows).run(calls) != History(num_blocks, windows).run(calls):
-            return "clause 9: the same calls gave different answers"
-    except Broken as broken:
-        return str(broken)
+            return ClauseBroken(9, "the same calls gave different answers")
+    except ClauseBroken as broken:
+        return broken
     except (AssertionError, ValueError, KeyError, IndexError) as error:
-        return f"clause 10: {type(error).__name__}: {error}"
+        return ClauseBroken(10, f"{type(error).__name__}: {error}")
     return None
 
 
 def check_histories(count: int, seed: int) -> list[str]:
     """Lines: how many histories there were, and for the first that breaks a clause the shortest calls that do."""
+    release = vllm.installed_release()
     for number in range(count):
         num_blocks, windows, calls = draw(Random(f"{seed}/{number}"))
         broken = broken_by(num_blocks, windows, calls)
         if broken is not None:
-            calls = shortest(calls, partial(_breaks, broken[:9], num_blocks, windows))
+            calls = shortest(calls, partial(_breaks, broken.clause, num_blocks, windows))
             head = f"history {number + 1:,}: {broken_by(num_blocks, windows, calls)}"
             return [f"{head}; {num_blocks} blocks, groups {windows}", *(f"    {call}" for call in calls)]
-    return [f"vllm {vllm.installed_release()}: {count:,} histories of its KV cache manager break no clause"]
+    return [f"vllm {release}: {count:,} histories of its KV cache manager break no clause"]
 
 
-def _breaks(clause: str, num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> bool:
-    return (broken_by(num_blocks, windows, calls) or "").startswith(clause)
+def _breaks(clause: int, num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> bool:
+    broken = broken_by(num_blocks, windows, calls)
+    return broken is not None and broken.clause == clause

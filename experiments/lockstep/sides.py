@@ -1,6 +1,6 @@
 """Our scheduler and vLLM's on a clock of constant iterations, each driven as its engine drives it."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -16,6 +16,8 @@ from testbed.result import front_end
 from testbed.sched.plan import Plan
 from testbed.sim.arrivals import SessionWorkload
 from testbed.sim.outputs import Outputs
+
+STOP = 1  # the token that ends an output
 
 
 class Ours:
@@ -63,12 +65,11 @@ class Ours:
 
     def _tokens(self, plan: Plan, stale: list[SequenceGroup]) -> dict[int, int]:
         """Tokens by request; those of `stale` may have taken one step more and have left the batch since."""
-        tokens = {seq.request_id: 1 for seq in self.scheduler.state.batch} if plan.decode_seqs else {}
+        tokens = Counter({seq.request_id: 1 for seq in self.scheduler.state.batch} if plan.decode_seqs else {})
         if plan.decode_seqs > len(tokens):
             tokens |= {group.request.request_id: 1 for group in stale if group not in plan.ended_early}
         for chunk in plan.chunks:
-            request_id = chunk.group.request.request_id
-            tokens[request_id] = tokens.get(request_id, 0) + chunk.new
+            tokens[chunk.group.request.request_id] += chunk.new
         return tokens
 
     def _free_blocks(self) -> int:
@@ -97,7 +98,8 @@ class Theirs:
         self.options = options
         self.scheduler = vllm.make_scheduler(options)
         self._hasher = vllm.block_hasher(options.block_size) if options.caches else None
-        self._tokens = Tokens()
+        self._new = count(STOP + 1)  # tokens that no other request has
+        self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
         self._requests: dict[str, Request] = {}
         self._num_generated: dict[str, int] = {}
         self._preempted: list[int] = []
@@ -144,11 +146,18 @@ class Theirs:
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
 
     def _add(self, request: Request) -> None:
-        tokens = self._tokens.of_prompt(request) if self.options.caches else [0] * request.prompt_len
+        tokens = self._prompt(request) if self.options.caches else [0] * request.prompt_len
         most = request.output_len if self.options.ignore_eos else self.options.max_model_len
-        stop = None if self.options.ignore_eos else Tokens.STOP
+        stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
         self.scheduler.add_request(vllm.make_request(request.request_id, tokens, most, stop, self._hasher))
+
+    def _prompt(self, request: Request) -> list[int]:
+        """Equal tokens for equal contents, new ones for contents that no other request has."""
+        if request.prompt_ids is None:
+            return [next(self._new) for _ in range(request.prompt_len)]
+        places = [(one, k) for one in request.prompt_ids for k in range(request.tokens_per_id)]
+        return [self._known[place] for place in places[: request.prompt_len]]
 
     def _update(self, output: Any, sampling: set[str]) -> None:
         from vllm.v1.outputs import ModelRunnerOutput
@@ -163,28 +172,7 @@ class Theirs:
         """The next output token of a request: the last one stops it, unless its number does."""
         number = self._num_generated[name] = self._num_generated.get(name, 0) + 1
         stops = not self.options.ignore_eos and number == self._requests[name].output_len
-        return Tokens.STOP if stops else self._tokens.new()
-
-
-class Tokens:
-    """Token ids: equal for equal contents, new for contents that no other request has."""
-
-    STOP = 1
-
-    def __init__(self) -> None:
-        self._next = count(2)
-        self._known = defaultdict[tuple[int, int], int](self.new)
-
-    def of_prompt(self, request: Request) -> list[int]:
-        """The tokens of a prompt, by its content ids."""
-        if request.prompt_ids is None:
-            return [next(self._next) for _ in range(request.prompt_len)]
-        places = [(one, k) for one in request.prompt_ids for k in range(request.tokens_per_id)]
-        return [self._known[place] for place in places[: request.prompt_len]]
-
-    def new(self) -> int:
-        """A token that no other request has at this place."""
-        return next(self._next)
+        return STOP if stops else next(self._new)
 
 
 def sides_of(overrides: Sequence[str], requests: list[Request] | None) -> tuple[Callable[[], Sides], Setup]:

@@ -26,22 +26,6 @@ from testbed.sim.memory_trace import Frame, MemoryTrace, thinned, trace_memory
 
 MAX_CHARACTERS = 3_000_000
 KINDS = NonSequenceSlots._fields
-# Hues a golden angle apart in OKLCH, three lightnesses: neighbours in order of arrival never look alike.
-PALETTE = (
-    "#4687d8", "#ea846f", "#008663", "#9d6dc7", "#ca9d33", "#007da5", "#c85e83", "#7bb764", "#5a66b9",
-    "#c66a26", "#00beb7", "#965095", "#938a00", "#51adef", "#ad4a4e", "#189f64", "#ab93ed", "#9b5f00",
-)  # fmt: skip
-KINDS_OF_SLOTS = (  # name, colour where it is not the request's, share of white, colour of its lines; see blocks.js
-    ("free", "#ffffff", 0, None),
-    ("external fragmentation (rounding)", "#d9dce1", 0, "#8b929c"),
-    ("cached (unreferenced, findable)", "#b4c3d6", 0, None),
-    ("in transit (a transfer reads or writes it)", "#3f4c5e", 0, None),
-    ("registered prefix", "#7d8896", 0, None),
-    ("internal fragmentation (never used)", None, 0.9, "#d1495b"),
-    ("reserved, will be used", None, 0.7, None),
-    ("token states, colour by request", None, 0, None),
-)
-SCRIPTS = ("replay", "blocks", "draw", "grid", "mapping", "details", "keys", "page")
 
 
 def encode(trace: MemoryTrace) -> str:
@@ -74,10 +58,6 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "requests": {key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()},
         "owners": {seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()},
         "frames": [changes(old, new, unit) for old, new in zip([empty, *frames], frames, strict=False)],
-        "palette": PALETTE,
-        "several": "#46505f",
-        "shared_name": "shared (several sequences)",
-        **dict(zip(("names", "plain", "tints", "lines"), zip(*KINDS_OF_SLOTS, strict=True), strict=True)),
     }
 
 
@@ -146,4 +126,4 @@ def title_of(trace: MemoryTrace, config: RunConfig) -> str:
 
 def page(trace: MemoryTrace, title: str) -> str:
     """memory_map.html: one file with its data, style and script, which needs no network."""
-    return render("memory_map/page/page.html", title=title, data=encode(trace), scripts=SCRIPTS)
+    return render("memory_map/page/page.html", title=title, data=encode(trace))

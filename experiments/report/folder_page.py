@@ -22,7 +22,7 @@ from testbed.experiments.pages.page import NUMBER, VERDICT, Chart, Picture, Tabl
 from testbed.experiments.paper.scorecard import ON, counted, short, what_of
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.plots import run_charts
-from testbed.experiments.runs.summary_table import MAIN, QUANTITIES, costs_of, main_numbers, number
+from testbed.experiments.runs.summary_table import costs_of, main_numbers, number, quantities
 from testbed.experiments.runs.sweeps import legible, sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.metrics import in_words
@@ -33,7 +33,7 @@ CARD = "scorecard.csv"
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
     """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with its charts open."""
-    numbers = [(one.label, one.value(run.summary)) for one in QUANTITIES]
+    numbers = [(one.label, one.value(run.summary)) for one in quantities()]
     rows = [[label, number(value)] for label, value in numbers if value is not None]
     return render(
         "report/run.html",
@@ -43,7 +43,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         anchor=anchor(title),
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
-        main={name: number(value) for name, value in main_numbers(run.summary).items()},
+        main={title: text for title, (text,) in main_numbers([run.summary]).items()},
         numbers=Table(f"All numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
 
@@ -72,13 +72,12 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
     names = [", ".join(map(legible, different, one)) or run.name for run, one in zip(runs, values, strict=True)]
     named = list(zip(runs, names, strict=True))
     whole = [replace(run, name=name) for run, name in named if run.requests is not None and run.spans is not None]
-    found = [main_numbers(run.summary) for run in runs]
-    known = [name for name in MAIN if any(name in row for row in found)]
+    found = main_numbers([run.summary for run in runs])
     rows = [
-        [*("-" if value == "null" else value for value in one), *(number(row.get(name)) for name in known), run.name]
-        for run, row, one in zip(runs, found, values, strict=True)
+        [*("-" if value == "null" else value for value in one), *numbers, run.name]
+        for run, one, *numbers in zip(runs, values, *found.values(), strict=True)
     ]
-    head = [*map(str, different.columns), *known, "run"]
+    head = [*map(str, different.columns), *found, "run"]
     return render(
         "report/runs.html",
         folder=folder,
@@ -87,7 +86,7 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         first=runs[0],
         sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
         charts=list(compared_charts(whole)) if 1 < len(whole) <= MOST_CURVES else [],
-        table=Table("All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(known)]),
+        table=Table("All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(found)]),
         cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
     )
 

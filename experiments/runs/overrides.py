@@ -7,7 +7,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.config_store import ConfigStore
@@ -32,30 +34,7 @@ PLAIN = re.compile(r"[\w.-]+")
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 QUOTES = ("'", '"')
 FLAG = "--from-vllm"
-SHORT = {"-tp": "--tensor-parallel-size", "-n": "--nnodes", "-pp": "--pipeline-parallel-size"}
-SWITCHES = {  # of vLLM 0.19: a flag, and the options that it stands for
-    "--no-enable-prefix-caching": ("policy=paged", "policy.watermark=0"),
-    "--enable-prefix-caching": (),
-    "--no-async-scheduling": ("scheduler=vllm_v1",),
-    "--async-scheduling": (),
-    "--no-enable-chunked-prefill": ("scheduler.enable_chunked_prefill=false",),
-    "--enable-chunked-prefill": (),
-}
-VALUES = {
-    "--tensor-parallel-size": ("server.num_gpus",),
-    "--gpu-memory-utilization": ("server.memory_utilization",),
-    "--num-gpu-blocks-override": ("server.num_blocks",),
-    "--max-model-len": ("model.max_len", "workload.max_len"),
-    "--max-num-batched-tokens": ("scheduler.max_num_batched_tokens",),
-    "--max-num-seqs": ("scheduler.max_num_seqs",),
-    "--long-prefill-token-threshold": ("scheduler.long_prefill_token_threshold",),
-    "--block-size": ("policy.block_size",),
-}
-KV_TYPES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}  # bytes
-CHANGES_RESULT = {"--pipeline-parallel-size", "--data-parallel-size", "--quantization", "--speculative-config"}
-LARGE_BYTES = 70 * GIB  # from here on `vllm serve` takes larger defaults, on an A100 excepted
-LARGE, SMALL = (8192, 1024), (2048, 256)  # max_num_batched_tokens and max_num_seqs of `vllm serve`
-UTILIZATION = "0.9"  # of vLLM 0.19
+LARGE_BYTES = 70 * GIB
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
@@ -146,14 +125,21 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
         ConfigStore.instance().store(name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}")
 
 
-def expand(command: str, others: Sequence[str]) -> list[str]:
-    """The options that a command stands for, before the other arguments, which win; prints them and what was ignored.
-    Raises InputError for a command without a GPU, a shape, or a counterpart that changes results."""
+def chosen(words: Sequence[str]) -> dict[str, str]:
+    """Overrides by key."""
+    return {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+
+
+def expand(command: str | None, others: Sequence[str]) -> list[str]:
+    """The options that a command, if there is one, stands for, before the other arguments, which win; prints them and
+    what was ignored. Raises InputError for a command without a GPU, a shape, or a counterpart that changes results."""
+    if command is None:
+        return [*others]
     options, ignored = translated(command, others)
     print(f"testbed: note: {FLAG}: {' '.join(options)}", file=sys.stderr)
     if ignored:
         print(f"testbed: note: {FLAG}: ignored: {', '.join(ignored)}", file=sys.stderr)
-    given = {word.partition("=")[0].lstrip("+") for word in others}
+    given = chosen(others)
     return [*(word for word in options if word.partition("=")[0].lstrip("+") not in given), *others]
 
 
@@ -165,46 +151,51 @@ def translated(command: str, others: Sequence[str]) -> tuple[list[str], list[str
         raise InputError(f"{FLAG}: cannot be read: {error}") from None
     if words[:2] != ["vllm", "serve"]:
         raise InputError(f"{FLAG} {command!r}: is not a command of vLLM's server (vllm serve MODEL ...)")
-    flags = dict(_flags(words[2:]))
-    chosen = {key: value for key, _, value in (word.partition("=") for word in others)}
+    flags, given = dict(_flags(words[2:])), chosen(others)
     name = flags.pop("", None) or flags.pop("--model", None)
-    model = [] if "model" in chosen else [f"model={_model(name, others)}"]
-    batched_tokens, seqs = _batch_limits(chosen, others)
-    options = {
-        "+system": "vllm-v1", "server.memory_utilization": UTILIZATION, "server.kv_memory_gib": "{}",
-        "scheduler.max_num_batched_tokens": str(batched_tokens), "scheduler.max_num_seqs": str(seqs),
-    }  # fmt: skip
-    ignored = []
+    model = {} if "model" in given else {"model": _model(name, others)}
+    options: dict[str, Any] = {**model, **_serve()["always"], **_serve()[_size(given, others)]}
+    known, ignored = _serve()["flags"], list[str]()
     for flag, value in flags.items():
-        if flag in CHANGES_RESULT:
-            raise InputError(f"{FLAG}: {flag} {value}: has no counterpart, and changes the result (leave it out)")
-        if flag == "--kv-cache-dtype":
-            if value not in KV_TYPES:
-                raise InputError(f"{FLAG}: {flag} {value}: is unknown (choose from {', '.join(KV_TYPES)})")
-            options |= {"++model.kv_dtype_bytes": str(KV_TYPES[value])} if KV_TYPES[value] else {}
-        elif flag in SWITCHES:
-            options |= dict(word.split("=") for word in SWITCHES[flag])
-        elif flag in VALUES:
-            options |= dict.fromkeys(VALUES[flag], _value(flag, value))
+        if flag in known:
+            options |= dict(word.split("=") for word in _meaning(flag, value, known[flag]).split())
         else:
             ignored.append(f"{flag} {value}".strip())
-    return [*model, *(f"{key}={value}" for key, value in options.items())], ignored
+    return [f"{key}={value}" for key, value in options.items()], ignored
+
+
+@cache
+def _serve() -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("vllm_serve.yaml").read_text(encoding="utf-8"))
+    return values
+
+
+def _meaning(flag: str, value: str, meaning: Any) -> str:
+    """Our options for a flag with this value, with blanks between them."""
+    if meaning is None:
+        raise InputError(f"{FLAG}: {flag} {value}: has no counterpart, and changes the result (leave it out)")
+    if isinstance(meaning, dict):
+        if value not in meaning:
+            raise InputError(f"{FLAG}: {flag} {value}: is unknown (choose from {', '.join(meaning)})")
+        return str(meaning[value])
+    return str(meaning).replace("{}", _number(flag, value)) if "{}" in meaning else meaning
 
 
 def _flags(words: Sequence[str]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    found, short, known = list[tuple[str, str]](), _serve()["short"], _serve()["flags"]
+    alone = {flag for flag, meaning in known.items() if isinstance(meaning, str) and "{}" not in meaning}
     for word in words:
         flag, _, value = word.partition("=")
         if word.startswith("-"):
-            found.append((SHORT.get(flag, flag.replace("_", "-")), value))
-        elif found and found[-1][0] and not found[-1][1] and found[-1][0] not in SWITCHES:
+            found.append((short.get(flag, flag.replace("_", "-")), value))
+        elif found and found[-1][0] and not found[-1][1] and found[-1][0] not in alone:
             found[-1] = (found[-1][0], word)
         else:
             found.append(("", word))
     return found
 
 
-def _value(flag: str, value: str) -> str:
+def _number(flag: str, value: str) -> str:
     """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
     scaled = re.fullmatch(r"(\d+)([kK])", value)
     text = str(int(scaled[1]) * (1000 if scaled[2] == "k" else 1024)) if scaled else value
@@ -225,10 +216,10 @@ def _model(name: str | None, others: Sequence[str]) -> str:
     return short
 
 
-def _batch_limits(chosen: Mapping[str, str], others: Sequence[str]) -> tuple[int, int]:
-    gpu, files = chosen.get("gpu", chosen.get("server", "").partition("-x")[0]), files_of("gpu", user_folders(others))
+def _size(given: Mapping[str, str], others: Sequence[str]) -> str:
+    """That of the GPU, by which the limits of a batch differ."""
+    gpu, files = given.get("gpu", given.get("server", "").partition("-x")[0]), files_of("gpu", user_folders(others))
     if gpu not in files:
         raise InputError(f"{FLAG}: the command does not say on which GPU (add gpu=NAME of {', '.join(sorted(files))})")
     sheet = yaml.safe_load(files[gpu].read_text(encoding="utf-8"))
-    is_large = sheet["memory_bytes"] >= LARGE_BYTES and "a100" not in gpu
-    return LARGE if is_large else SMALL
+    return "large" if sheet["memory_bytes"] >= LARGE_BYTES and "a100" not in gpu else "small"

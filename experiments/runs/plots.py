@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -26,23 +27,7 @@ KIND_LABELS = {
     "internal": "Internal frag.",
     "external": "External frag. & others",
 }
-RC: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "axes.titlesize": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "lines.linewidth": 1.2,
-    "legend.frameon": False,
-    "figure.dpi": 200,
-    "pdf.fonttype": 42,
-    "hatch.linewidth": 0.5,
-    "svg.hashsalt": "testbed",
-}
+STYLE = Path(__file__).with_name("figures.mplstyle")
 SYSTEMS = {
     "fastertransformer": ("FasterTransformer", "#8a8f98", "s"),
     "orca-max": ("Orca (Max)", "#8c3b00", "v"),
@@ -64,14 +49,14 @@ class Shown(Figure):
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
-        with mpl.rc_context(RC):
+        with style.context(STYLE):
             self.savefig(content, format="png", dpi=150)
         return content.getvalue()
 
 
 def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
     """An empty figure of one column's width, without any global state."""
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         figure = Shown(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
     return figure
@@ -80,7 +65,7 @@ def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format of the suffix. Equal figures give equal bytes."""
     metadata = {{".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix, "Software"): None}
-    with mpl.rc_context(RC), whole(path) as temporary:
+    with style.context(STYLE), whole(path) as temporary:
         figure.savefig(temporary, metadata=metadata, dpi=200)
 
 
@@ -89,9 +74,13 @@ def log_x(axes: Axes, low: float, high: float) -> None:
     if not 0 < 10 * low <= high:
         return
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    _label(axes.xaxis, LogLocator(10, (1,) if high > 100 * low else (1, 3), numticks=4))
+
+
+def _label(axis: Axis, locator: LogLocator) -> None:
+    axis.set_major_locator(locator)
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
@@ -106,17 +95,12 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
     shares = [Series(name, grid["time_s"], values) for name, values in layers]
     names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
     states = [Series(name, grid["time_s"], grid[name]) for name in names]
+    normalized = np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"])
     return [
         Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", shares, stacked=True, top=100),
         Chart("Requests by state", "Time (s)", "Requests", states),
-        latency_chart(requests),
+        cdf_chart("Normalized latency (s/token)", {"requests": normalized}),
     ]
-
-
-def latency_chart(requests: Table) -> Chart:
-    """Share of requests answered within a normalized latency."""
-    arrival, finish, output_len = (np.asarray(requests[name]) for name in ("arrival_s", "finish_s", "output_len"))
-    return cdf_chart("Normalized latency (s/token)", {"requests": (finish - arrival) / output_len})
 
 
 def over_time(spans: Table) -> Grid:
@@ -149,7 +133,7 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
 
 def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
     """Charts in rows of so many; a legend for each, or one for all where all have the same series."""
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         rows = -(-len(charts) // columns)
         figure = new_figure(3.3 * columns, 2.2 * rows)
         panels = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -194,9 +178,7 @@ def plot(axes: Axes, chart: Chart) -> None:
         axes.axhline(chart.limit, color="#333333", linestyle=":", linewidth=1)
     if chart.log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=6))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _label(axes.yaxis, LogLocator(10, (1, 2, 5), numticks=6))
     else:
         axes.set_ylim(0, chart.top)
     if chart.log_x:

@@ -12,7 +12,7 @@ from rich.text import Text
 from testbed.description import flat, merge_axes
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
-from testbed.experiments.runs.summary_table import MAIN, costs_of, main_numbers, number
+from testbed.experiments.runs.summary_table import costs_of, main_numbers
 from testbed.experiments.runs.whole_files import write_cells
 
 FEWEST = 3  # values of an axis that is drawn
@@ -40,11 +40,6 @@ class Point(NamedTuple):
     folder: str
 
 
-def chosen(overrides: Sequence[str]) -> dict[str, str]:
-    """Overrides by key."""
-    return {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in overrides)}
-
-
 def axes(points: Sequence[Point]) -> list[str]:
     """The keys whose values differ between points, in the order of the command line."""
     keys = dict.fromkeys(key for point in points for key in point.chosen)
@@ -66,12 +61,9 @@ def shown(points: Sequence[Point], width: int) -> Group:
     names = axes(points)
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
-    found = [main_numbers(point.summary) for point in points]
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     left = width - 1
-    known = [title for title in MAIN if any(title in row for row in found)]
-    numbers = {title: [number(row.get(title)) for row in found] for title in known}
-    for name, cells in [*columns.items(), *numbers.items()]:
+    for name, cells in [*columns.items(), *main_numbers([point.summary for point in points]).items()]:
         left -= max(map(len, [name, *cells])) + 3
         if left >= 0:
             columns[name] = cells

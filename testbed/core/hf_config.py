@@ -25,6 +25,11 @@ def types() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name("hf_types.toml").read_text(encoding="utf-8"))
 
 
+def supported() -> list[str]:
+    """The model types that can be read."""
+    return list(types()["supported"])
+
+
 class Fields:
     """The values of a config.json, which know what was read; `path` is for messages."""
 
@@ -156,8 +161,8 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     kind, text = config.get("model_type"), types()["text"]
     if kind in text and isinstance(config.get("text_config"), dict):
         config = {**text[kind], **config["text_config"], "model_type": text[kind]["model_type"]}
-    if config.get("model_type") not in types()["supported"]:
-        known = ", ".join((*types()["supported"], *text))
+    if config.get("model_type") not in supported():
+        known = ", ".join((*supported(), *text))
         raise InputError(f"{path}: model_type {kind!r} is none of the supported model types ({known}); write the "
                          "ModelSpec by hand")  # fmt: skip
     return shape_of(named, config, path)

@@ -79,13 +79,6 @@ def test_difference_of_fast_and_slow_simulations_is_reported(check):
     assert "counters()" in output
 
 
-def test_pool_sizes_are_set_by_options(check):
-    sizes = ("--slots", "130", "--max-len", "60", "--host-slots", "33", "--examples", "3")
-    code, output, _ = check("faulty:Silent", *sizes)
-    assert code == 1
-    assert "num_slots=130, max_len=60" in output
-
-
 def test_policies_of_several_groups_are_checked_by_name(check):
     small = ("--examples", "1", "--slots", "200", "--max-len", "64")
     assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *small)[0] == 0

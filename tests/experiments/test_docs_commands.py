@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed.experiments.commands.cli import COMMANDS
 from testbed.experiments.commands.reproduce import chosen
-from testbed.experiments.commands.reproduce import parser as reproduce_parser
+from testbed.experiments.commands.terminal import commands, parser
 from testbed.experiments.runs.compose import configured
 from testbed.memory.paged.paged import Paged
 
@@ -92,7 +91,7 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
             continue
         assert words[0] == "testbed", line
         if words[1] == "reproduce":  # takes minutes; tests/experiments/test_reproduce_command.py runs it
-            chosen(reproduce_parser().parse_args(words[2:]).figures)
+            chosen(parser("reproduce").parse_args(words[2:]).figures)
             continue
         if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
             continue  # an earlier page has it too
@@ -105,13 +104,13 @@ def test_documented_commands_with_needs_are_valid(testbed, page, line):
     """Their options exist, and a `run` without files of the reader's composes."""
     words = shlex.split(line, comments=True)
     assert words[0] == "testbed", line
-    assert words[1] in COMMANDS, line
+    assert words[1] in commands(), line
     known = testbed.done(words[1], "--help")
     for word in words[2:]:
         if word.startswith("--"):
             assert word.partition("=")[0] in known, f"{line}: {word}"
     if words[1] == "reproduce":
-        chosen(reproduce_parser().parse_args(words[2:]).figures)
+        chosen(parser("reproduce").parse_args(words[2:]).figures)
     if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 

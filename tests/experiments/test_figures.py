@@ -2,22 +2,23 @@
 
 from itertools import combinations
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from drawings import check_drawing, overlapping_labels
+from matplotlib import style
 from matplotlib.colors import to_rgb
 from refusals import refuses
 
-from testbed.experiments.commands.reproduce import available, plot
+from testbed.experiments.commands.cli import call
+from testbed.experiments.commands.reproduce import available
 from testbed.experiments.paper.figures import bars, beyond, curves
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import sizes
 from testbed.experiments.paper.studies.prefix_cache import REPLAYS
 from testbed.experiments.runs import plots
-from testbed.experiments.runs.plots import KIND_COLORS, RC, log_x, new_figure
+from testbed.experiments.runs.plots import KIND_COLORS, STYLE, log_x, new_figure
 from testbed.experiments.runs.plots import SYSTEMS as LOOKS
 from testbed.experiments.runs.run_store import RunStore
 
@@ -39,7 +40,7 @@ def texts(figure):
 
 @pytest.mark.parametrize(("low", "high"), [(0.02, 0.03), (0.02, 0.15), (0.02, 0.5), (0.001, 5), (1e-6, 1e9), (0, 3)])
 def test_latency_axis_labels_never_overlap(low, high):
-    with mpl.rc_context(RC):
+    with style.context(STYLE):
         figure = new_figure()
         panels = figure.subplots(1, 2)
         for axes in panels:
@@ -51,10 +52,9 @@ def test_latency_axis_labels_never_overlap(low, high):
 
 @pytest.mark.parametrize("factor", [1.5, 40, 3000])
 def test_latency_plot_labels_never_overlap(factor):
-    finish = 10 * np.geomspace(0.02, 0.02 * factor, 50)
-    requests = pd.DataFrame({"arrival_s": 0.0, "finish_s": finish, "e2e_s": finish, "output_len": 10})
-    with mpl.rc_context(RC):
-        assert not overlapping_labels(plots.figure_of([plots.latency_chart(requests)], 1))
+    chart = plots.cdf_chart("Normalized latency (s/token)", {"requests": np.geomspace(0.02, 0.02 * factor, 50)})
+    with style.context(STYLE):
+        assert not overlapping_labels(plots.figure_of([chart], 1))
 
 
 def test_figure_2_shows_published_and_simulated_shares(drawn, request):
@@ -131,7 +131,7 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
     pd.DataFrame(rows).to_csv(tmp_path / "table1.csv", index=False)
     drawn = [tmp_path / f"{name}.{suffix}" for name in ("one", "two")]
     for path in drawn:
-        plot(["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
+        call("plot", ["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
     assert drawn[0].read_bytes() == drawn[1].read_bytes()
     assert str(drawn[1]) in capsys.readouterr().out
 
@@ -147,7 +147,7 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
     ],
 )
 def test_what_cannot_be_drawn_is_refused(words, reported):
-    refuses(reported, plot, words)
+    refuses(reported, call, "plot", words)
 
 
 def test_means_over_time_are_those_of_the_intervals_drawn_at_their_middle():

@@ -6,7 +6,7 @@ from drawings import check_text
 from joblib import parallel_config
 from refusals import refuses
 
-from testbed.experiments.commands.fit import fit_constants
+from testbed.experiments.commands.cli import call
 from testbed.experiments.paper.fits import (
     PLAIN_S,
     Fit,
@@ -79,7 +79,7 @@ def test_the_figures_use_what_the_kept_rows_say(capsys, request):
     assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(PLAIN_S)
     assert cost["overhead_per_sequence_s"] == pytest.approx(found.sequence_s, rel=0.005)
     assert cost["sequences_per_fork"] == pytest.approx(found.sequences_per_fork, rel=0.01)
-    fit_constants(["sampler"])
+    call("fit-constants", ["sampler"])
     check_text(capsys.readouterr().out, request)
 
 

@@ -63,16 +63,6 @@ def test_help_and_lists_import_no_slow_package(tmp_path, body, slow):
     assert done.returncode == 0, done.stderr
 
 
-def test_list_shows_every_group(testbed):
-    assert testbed("--version")[1].startswith("testbed ")
-    output = testbed("list")[1]
-    assert all(f"│ {group}" in output for group in GROUPS)
-    assert "cost_aware" in output
-    assert "rtx-4090" in output
-    assert "OPT-13B (Zhang et al. 2022)" in output
-    assert "limits" not in output, "what schedulers share is no choice"
-
-
 def keys(node, prefix=""):
     for key, value in node.items():
         yield f"{prefix}{key}"

@@ -12,7 +12,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices, dump
-from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers import older_llmservingsim
 from testbed.experiments.importers.aiconfigurator_tables import Gemms, checked_rows, decode_points, typed_rows
 from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device
@@ -49,7 +49,7 @@ MODELS = {
 @pytest.mark.parametrize("words", MODELS)
 def test_tables_become_the_profile_of_a_shard(folder, tmp_path, words, request, capsys):
     out, words = tmp_path / "p.json", words.replace("nccl nccl", f"nccl {folder}").split()
-    import_profile([str(folder), "--out", str(out), "--model", *words])
+    call("import-profile", [str(folder), "--out", str(out), "--model", *words])
     check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
 
 
@@ -78,13 +78,16 @@ def test_what_the_tables_lack_is_named(folder, tmp_path, words, gone, message):
     for path in folder.parents[1].rglob("*") if gone else ():
         if path.is_file() and gone in str(path.relative_to(tmp_path)):
             path.unlink()
-    refuses(message, import_profile, [str(folder), "--out", str(tmp_path / "p.json"), *words.split()])
+    refuses(message, call, "import-profile", [str(folder), "--out", str(tmp_path / "p.json"), *words.split()])
     assert not (tmp_path / "p.json").exists()
 
 
 def test_nccl_stands_in_for_a_table_of_vllm_s_own(folder, tmp_path, capsys):
     next(folder.rglob("custom*")).unlink()
-    import_profile([str(folder), "--out", str(tmp_path / "p.json"), "--model", "opt-13b", "--tensor-parallel", "2"])
+    call(
+        "import-profile",
+        [str(folder), "--out", str(tmp_path / "p.json"), "--model", "opt-13b", "--tensor-parallel", "2"],
+    )
     points = read_profile(tmp_path / "p.json")["sections"]["all_reduce"]["points"]
     assert points == [[2, 128, 5.002], [2, 2_000_000, 30.0]]  # (2 + elements / 1e5) / 400 ms
     assert "all-reduces: NCCL's, as there is no table of vLLM's own" in capsys.readouterr().out
@@ -129,7 +132,7 @@ def imported(folder, *arguments, degree=2):
         write_llmservingsim(folder, degree)
     out, model, gpu = folder / "p.json", str(write_model(folder)), str(write_gpu(folder))
     source = str(folder / f"tp{degree}")
-    import_profile([source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
+    call("import-profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
     return read_profile(out)
 
 
@@ -190,16 +193,20 @@ def test_the_older_profiler_is_read(tmp_path, request):
     rows = [[name, n, past, 1, (1000 + past) * n] for name in layers for n in (1, 64) for past in (0, 7)]
     write_csv(here / "layers.csv", "layer_name,input,kv_cache,tp_size,latency(ns)", rows)
     model, gpu = ["--model", str(write_model(tmp_path))], ["--gpu", str(write_gpu(tmp_path))]
-    refuses("no attention.csv; its predictions are another model's", import_profile, [str(here), "--out", str(out)])
+    refuses(
+        "no attention.csv; its predictions are another model's", call, "import-profile", [str(here), "--out", str(out)]
+    )
     medians = "time_stats.attn_prefill.median,time_stats.attn_decode.median"
     header = f"{medians},batch_size,prefill_chunk_size,kv_cache_size,is_prefill"
     table = [[0.004, "", 1, 32, 32, True], [0.006, "", 1, 32, 64, True], ["", 0.05, 4, 0, 1026, False]]
     write_csv(here / "attention.csv", header, table[:2])
-    refuses("has no decodes; profile both", import_profile, [str(here), "--out", str(out), *model, *gpu])
+    refuses("has no decodes; profile both", call, "import-profile", [str(here), "--out", str(out), *model, *gpu])
     write_csv(here / "attention.csv", header, table)
     for words in ([], model, gpu):
-        refuses("name a folder tpN, and --model and --gpu", import_profile, [str(here), "--out", str(out), *words])
-    import_profile([str(here), "--out", str(out), *model, *gpu])
+        refuses(
+            "name a folder tpN, and --model and --gpu", call, "import-profile", [str(here), "--out", str(out), *words]
+        )
+    call("import-profile", [str(here), "--out", str(out), *model, *gpu])
     profile = json.loads(out.read_text())
     sections = profile["sections"]
     assert sections["linear"]["points"] == [[1, 11.0], [64, 704.0]]  # attention apart

@@ -14,7 +14,7 @@ from refusals import refuses
 
 from testbed.core.hf_config import model_of
 from testbed.core.specs import ModelSpec
-from testbed.experiments.commands.imports import import_lengths, import_model
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.known_shapes import model_named
 from testbed.traces.csv_lengths import CsvLengths
 
@@ -98,7 +98,7 @@ def test_gated_model_shapes_are_read(tmp_path, kind, more, head_size, kv_heads, 
 
 def test_written_model_file_is_read_back(tmp_path, capsys):
     out = tmp_path / "mine.json"
-    import_model([str(config(tmp_path, LLAMA)), "--name", "mine", "--out", str(out)])
+    call("import-model", [str(config(tmp_path, LLAMA)), "--name", "mine", "--out", str(out)])
     assert "mine: 8.03 billion weights, 128 KiB of KV cache a token, up to 8,192 tokens" in capsys.readouterr().out
     assert model_named(str(out)) == ModelSpec(**json.loads(out.read_text()))
 
@@ -164,7 +164,7 @@ class Harmful:
 
 def test_imported_artifact_pairs_keep_their_order(tmp_path, capsys):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([(7, 9), [3, 2], ([11, 12, 13, 14, 15], [16])]))  # lengths, token ids
-    import_lengths([str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    call("import-lengths", [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
     rows = CsvLengths(str(tmp_path / "a.csv")).read()
     reported = capsys.readouterr().out
     assert "3 requests, means of 5.00 and 4.00 tokens" in reported
@@ -186,10 +186,10 @@ def test_imported_artifact_pairs_keep_their_order(tmp_path, capsys):
 )
 def test_pickle_of_another_form_is_refused(tmp_path, content):
     (tmp_path / "a.pkl").write_bytes(content)
-    refuses(r"a\.pkl", import_lengths, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    refuses(r"a\.pkl", call, "import-lengths", [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
 
 
 def test_import_executes_no_code_of_a_pickle(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([Harmful(str(tmp_path / "harm"))]))
-    refuses("mkdir", import_lengths, [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    refuses("mkdir", call, "import-lengths", [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
     assert not (tmp_path / "harm").exists()

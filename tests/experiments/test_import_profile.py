@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import PROFILES, ProfileCost, read_profile
-from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers import llmservingsim
 from testbed.experiments.importers.imported import source
 
@@ -38,7 +38,7 @@ def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
     assert f"up to {llmservingsim.GRAPHS[-1]} (" in source(llmservingsim.NAME)["notes"][1]
     model, gpu = str(write_model(tmp_path)), str(write_gpu(tmp_path))
     out = tmp_path / "p.json"
-    import_profile([str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu])
+    call("import-profile", [str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu])
     check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
 
 
@@ -68,7 +68,7 @@ def test_iteration_time_is_the_sum_of_its_sections(imported):
 def test_import_reports_missing_sections_and_extrapolation(tmp_path, capsys):
     here = write_llmservingsim(tmp_path)
     (here / "skew_fit.csv").unlink()
-    import_profile([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
+    call("import-profile", [str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
     reported = capsys.readouterr().out
     assert "outside the grid: contexts up to the model's 512, 2.0 x as far" in reported
     assert "missing: skew_fit.csv" in reported
@@ -81,19 +81,19 @@ def test_tensor_parallel_degree_selects_the_shard(tmp_path):
     for degree in (1, 2):
         write_llmservingsim(tmp_path, degree)
     arguments = [str(tmp_path), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))]
-    refuses(r"has the degrees 1, 2 \(choose one with --tensor-parallel\)", import_profile, arguments)
-    import_profile([*arguments, "--tensor-parallel", "2"])
+    refuses(r"has the degrees 1, 2 \(choose one with --tensor-parallel\)", call, "import-profile", arguments)
+    call("import-profile", [*arguments, "--tensor-parallel", "2"])
     assert read_profile(tmp_path / "p.json")["num_gpus"] == 2
 
 
 def test_folder_without_a_profile_is_refused(tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
-    refuses("no such folder", import_profile, [str(tmp_path / "nowhere"), *out])
-    refuses(r"not a profile of .*LLMServingSim, AIConfigurator", import_profile, [str(tmp_path), *out])
+    refuses("no such folder", call, "import-profile", [str(tmp_path / "nowhere"), *out])
+    refuses(r"not a profile of .*LLMServingSim, AIConfigurator", call, "import-profile", [str(tmp_path), *out])
     here = write_llmservingsim(tmp_path)
-    refuses(r"no meta\.yaml says which model this is; say it by --model", import_profile, [str(here), *out])
+    refuses(r"no meta\.yaml says which model this is; say it by --model", call, "import-profile", [str(here), *out])
     write_csv(here / "dense.csv", "layer,tokens,time_us", [["qkv_proj", 1, 2.0]])
-    refuses("no times of layernorm", import_profile, [str(here), *out, "--model", str(write_model(tmp_path))])
+    refuses("no times of layernorm", call, "import-profile", [str(here), *out, "--model", str(write_model(tmp_path))])
 
 
 def point(*row):
@@ -130,7 +130,7 @@ def test_a_bad_profile_is_refused_by_name(imported, change, message):
 
 def test_a_profile_of_this_project_is_not_imported_under_another_name(tmp_path):
     shipped = str(PROFILES / "h200-qwen2.5-0.5b-tp1.json")
-    refuses("needs no import", import_profile, [shipped, "--out", str(tmp_path / "p.json"), "--model=opt-13b"])
+    refuses("needs no import", call, "import-profile", [shipped, "--out", str(tmp_path / "p.json"), "--model=opt-13b"])
     assert not (tmp_path / "p.json").exists()
 
 
@@ -139,9 +139,11 @@ def test_a_folder_keeps_the_model_and_the_device_that_it_names(tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
     (tmp_path / "meta.yaml").write_text("gpu: NVIDIA H200\nmodel: meta-llama/Llama-3.1-8B\n")
     with pytest.raises(InputError, match=r"is of llama-3\.1-8b, whose shape is not that of --model toy"):
-        import_profile([str(here), *out, "--model", str(write_model(tmp_path))])
-    refuses("was measured on NVIDIA H200, which is not --gpu l4", import_profile, [str(here), *out, "--gpu", "l4"])
-    import_profile([str(here), *out, "--gpu", "h200"])
+        call("import-profile", [str(here), *out, "--model", str(write_model(tmp_path))])
+    refuses(
+        "was measured on NVIDIA H200, which is not --gpu l4", call, "import-profile", [str(here), *out, "--gpu", "l4"]
+    )
+    call("import-profile", [str(here), *out, "--gpu", "h200"])
     assert read_profile(tmp_path / "p.json")["model"]["name"] == "llama-3.1-8b"
 
 
@@ -167,5 +169,5 @@ def test_a_bad_table_is_refused_by_name(tmp_path, name, old, new, message):
         assert old in text
         path.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=message):
-        import_profile([str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
+        call("import-profile", [str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
     assert not (tmp_path / "p.json").exists()

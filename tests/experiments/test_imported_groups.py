@@ -15,7 +15,7 @@ from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import rows
 from testbed.description import origin
-from testbed.experiments.commands.validations import validate_costs
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.aiconfigurator import from_tables, read, tables_of
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation import left_out
@@ -66,9 +66,9 @@ def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, reque
     monkeypatch.setattr(left_out, "model_names", lambda: models)
     held = list(left_out.held_back(write_every_table(tmp_path), 3))
     monkeypatch.setattr(left_out, "held_back", lambda folder, every: held)
-    validate_costs([str(tmp_path), "--held-back", "3"])
+    call("validate-costs", [str(tmp_path), "--held-back", "3"])
     check_text("\n".join([capsys.readouterr().out, *(numbers(one) for one in held)]), request)
-    refuses("takes one folder of AIConfigurator's, and at least 2", validate_costs, ["--held-back", "3"])
+    refuses("takes one folder of AIConfigurator's, and at least 2", call, "validate-costs", ["--held-back", "3"])
 
 
 @of_an_h200

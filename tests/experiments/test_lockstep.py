@@ -12,7 +12,7 @@ from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
-from testbed.experiments.commands.check import lockstep
+from testbed.experiments.commands.cli import call
 from testbed.experiments.lockstep import capacities
 from testbed.experiments.lockstep.comparison import ITERATION_PS, compare, draw, report, shortest, workload
 from testbed.experiments.lockstep.sides import Ours, served, sides_of
@@ -115,7 +115,7 @@ def test_requests_that_never_fit_are_left_out():
 @pytest.mark.skipif(bool(RELEASE), reason="vllm is installed")
 def test_without_vllm_the_command_says_what_to_install():
     with pytest.raises(InputError, match="vllm: is not installed"):
-        lockstep(["vllm", *SERVER, "server.num_blocks=400", "arrivals.duration_s=9"])
+        call("lockstep", ["vllm", *SERVER, "server.num_blocks=400", "arrivals.duration_s=9"])
 
 
 @needs_vllm
@@ -151,7 +151,7 @@ def test_histories_of_vllms_manager_break_no_clause_and_a_broken_manager_does(mo
 @needs_vllm
 @pytest.mark.slow
 def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(capsys):
-    assert lockstep(["vllm", *BASE, "--random", "40", "--requests", "450"]) == 0
+    assert call("lockstep", ["vllm", *BASE, "--random", "40", "--requests", "450"]) == 0
     counts = [
         int(line.partition(": ")[2].split(" of ")[0].replace(",", ""))
         for line in capsys.readouterr().out.splitlines()
@@ -164,17 +164,17 @@ def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(
 @needs_vllm
 @pytest.mark.slow
 def test_ten_thousand_histories_of_vllms_manager():
-    assert lockstep(["vllm", "--histories", "10000"]) == 0
+    assert call("lockstep", ["vllm", "--histories", "10000"]) == 0
 
 
 @needs_vllm
 def test_pages_and_blocks_of_hybrid_models_are_those_of_vllm(monkeypatch, capsys):
     names = ["gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v3", "nemotron-h-8b"]
     monkeypatch.setattr(capacities, "model_names", lambda: names)
-    assert lockstep(["vllm", "server.num_gpus=8", "--capacity"]) == 0
+    assert call("lockstep", ["vllm", "server.num_gpus=8", "--capacity"]) == 0
     assert capsys.readouterr().out.count("\n") == 2 + len(names)
     monkeypatch.setattr(capacities, "ours", lambda config, size: capacities.Capacity(size, 1, 1))
-    assert lockstep(["vllm", "server.num_gpus=8", "--capacity"]) == 1
+    assert call("lockstep", ["vllm", "server.num_gpus=8", "--capacity"]) == 1
 
 
 @needs_vllm

@@ -134,38 +134,6 @@ def test_columns_page_lists_every_summary_key(tiny):
         assert re.search(rf"\b{name}\b", part), name
 
 
-def test_printed_table_shows_server_pool_and_free_memory(run):
-    for policy, word in (("paged", "free"), ("contiguous_oracle", "external")):
-        output = run(f"policy={policy} arrivals.duration_s=30", policy).output
-        lines = [line for line in output.splitlines() if line.startswith("│")]
-        assert "opt-13b on 1 x a100-40gb" in lines[0]
-        assert re.search(r"15,728 slots, 983 blocks of 16 tokens, 12 GiB", lines[1])
-        memory = next(line for line in lines if "memory per iteration" in line)
-        assert word in memory
-        assert ("external" in output) == (policy == "contiguous_oracle")
-
-
-def test_objectives_and_an_early_stop_are_printed(run):
-    output = run("arrivals.duration_s=60 arrivals.rate=20 stop_at_latency=0.03 slo.ttft_s=0.2 slo.tpot_s=0.1").output
-    assert "stopped early" in output
-    reported = r"inside the objectives .* [\d.]+% of the requests, [\d.]+ req/s \(TTFT 0.2 s, TPOT 0.1 s\)"
-    assert re.search(reported, output)
-
-
-def test_printed_table_shows_prefix_cache_hits(run):
-    output = run("policy=prefix_caching trace=chat_histories model=llama-3-8b arrivals.duration_s=30").output
-    reported = r"([\d.]+)% of all prompt blocks found; .* ([\d,]+) blocks, .* 0 evictions"
-    found, blocks = re.search(reported, " ".join(output.split())).groups()
-    assert 0 < float(found) < 100
-    assert int(blocks.replace(",", "")) > 100
-
-
-def test_a_window_stops_the_run_at_its_end(run):
-    found = run("arrivals.duration_s=60 window_s=[20,40]").summary
-    assert 40 <= found["simulated_s"] < 41
-    assert found["requests"]["finished"] < found["requests"]["arrived"]
-
-
 def test_oversized_requests_are_rejected_with_a_reason(run, tmp_path):
     (tmp_path / "long.csv").write_text("input_tokens,output_tokens\n10,5\n2000,100\n")
     folder = run("trace=csv trace.path=long.csv arrivals.duration_s=60 outputs=full").folder

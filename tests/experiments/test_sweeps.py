@@ -11,7 +11,6 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 
@@ -48,13 +47,6 @@ def wait_until(reached, work):
         time.sleep(0.02)
 
 
-def test_a_failed_point_is_one_line_and_the_others_are_kept(testbed, tmp_path):
-    code, output, error = testbed("run", "-m", "arrivals.rate=0,1", *SHORT)
-    assert (code, error) == (2, "testbed run: error: arrivals.rate is 0; it must be above 0\n")
-    assert "Sweep: 1 points" in output
-    assert len(summaries(tmp_path)) == 1
-
-
 def test_killed_sweep_keeps_finished_points(testbed, command, tmp_path):
     points = "run", "-m", "outputs=summary", "arrivals.duration_s=30,31"
     endless = [*command, *points[:-1], f"{points[-1]},2000000"]
@@ -69,20 +61,6 @@ def test_killed_sweep_keeps_finished_points(testbed, command, tmp_path):
     after = summaries(tmp_path)
     assert len(after) == 3
     assert finished.items() <= after.items()
-
-
-def test_sweep_writes_a_table_of_its_axes(testbed, tmp_path):
-    words = ("policy=contiguous_max,paged", "arrivals.rate=1,2", "arrivals.duration_s=10", "outputs=summary")
-    output = testbed.done("run", "-m", *words)
-    table = pd.read_csv(tmp_path / "runs" / "sweep.csv")
-    assert list(table.columns[:4]) == ["policy", "arrivals.rate", "folder", "model"]
-    assert table[["policy", "arrivals.rate"]].values.tolist() == [
-        ["contiguous_max", 1], ["contiguous_max", 2], ["paged", 1], ["paged", 2],
-    ]  # fmt: skip
-    one = json.loads((tmp_path / "runs" / table.loc[3, "folder"] / "summary.json").read_text())
-    assert table.loc[3, "ttft_s_p95"] == one["ttft_s"]["p95"]
-    assert "Sweep: 4 points" in output
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_capacity_finds_the_rate_and_keeps_its_runs(testbed, tmp_path):

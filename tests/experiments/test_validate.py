@@ -13,7 +13,7 @@ from refusals import refuses
 
 import testbed.kernels
 from testbed.cost.auto import Known, profiles_at_hand
-from testbed.experiments.commands.validations import validate_costs, validate_transfers
+from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation import left_out
 from testbed.experiments.validation.deviations import Compared, metrics
@@ -127,10 +127,10 @@ def test_simulated_transfers_take_what_the_engine_s_took(run, monkeypatch):
 def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, capsys, request):
     drawn = saved_figures(monkeypatch)
     monkeypatch.chdir(RESULTS.parents[1])
-    validate_transfers([str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")])
+    call("validate-transfers", [str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")])
     check_text(capsys.readouterr().out, request)
     check_drawing(*drawn, (), request)
-    refuses("--gpu l4: names no measured transfers", validate_transfers, ["--gpu", "l4"])
+    refuses("--gpu l4: names no measured transfers", call, "validate-transfers", ["--gpu", "l4"])
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +143,11 @@ def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, mon
     two = [shipped["llama-3-8b"], shipped["llama-13b"]]
     monkeypatch.setattr("testbed.cost.auto.profiles_at_hand", lambda path, gpus: iter(two))
     out, folder = tmp_path / "out.csv", write_every_table(tmp_path)
-    validate_costs([str(folder), "--out", str(out)])
+    call("validate-costs", [str(folder), "--out", str(out)])
     check_text(capsys.readouterr().out + out.read_text(), request)
     toy = write_llmservingsim(tmp_path)
     (tmp_path / "meta.yaml").write_text("model: llama-3-8b\ngpu: Toy GPU\n")
-    refuses("no data sheet of Toy GPU; nothing can be derived for it", validate_costs, [str(toy)])
+    refuses("no data sheet of Toy GPU; nothing can be derived for it", call, "validate-costs", [str(toy)])
 
 
 def test_the_same_times_on_a_gpu_of_the_same_data_sheet_have_no_error(shipped):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from testbed.experiments.commands.imports import import_profile
+from testbed.experiments.commands.cli import call
 
 TABLES = Path(__file__).parents[1] / "golden" / "aiconfigurator"
 MODEL = {
@@ -85,7 +85,7 @@ def write_profile(folder, *arguments):
     """The profile of such a folder, imported for the toy model."""
     out = folder / "profile.json"
     model = str(write_model(folder))
-    import_profile([str(write_llmservingsim(folder)), "--out", str(out), "--model", model, *arguments])
+    call("import-profile", [str(write_llmservingsim(folder)), "--out", str(out), "--model", model, *arguments])
     return out
 
 

@@ -1,5 +1,10 @@
 // What every slot is at one time, and who holds a block. A slot of several kinds is the last of them.
 
+const KINDS = [
+  "free", "external fragmentation (rounding)", "cached (unreferenced, findable)",
+  "in transit (a transfer reads or writes it)", "registered prefix", "internal fragmentation (never used)",
+  "reserved, will be used", "token states, colour by request", "shared (several sequences)",
+];
 const FREE = 0, ROUNDING = 1, CACHED = 2, IN_TRANSIT = 3, PINNED = 4, INTERNAL = 5, RESERVED = 6, LIVE = 7, SHARED = 8;
 const OTHERS = [[ROUNDING, "rounding"], [CACHED, "cached"], [IN_TRANSIT, "in_transit"], [PINNED, "pinned"]];
 const NO_OWNER = -1, SEVERAL = -2;

@@ -23,7 +23,7 @@ function blockDetails(app) {
   const count = referenceCount(replay, slots, block);
   const kinds = [...slots.kind.slice(block * size, (block + 1) * size)];
   const filled = kinds.filter(kind => kind === LIVE).length;
-  const state = count ? `${filled} of ${kinds.length} slots filled` : replay.data.names[Math.max(...kinds)];
+  const state = count ? `${filled} of ${kinds.length} slots filled` : KINDS[Math.max(...kinds)];
   const owners = ownersOf(replay, block).map(owner => element("li", {},
     chip(app, "owner", owner.seq.request, replay.names.get(owner.seq.id)),
     ` logical block ${owner.logical}, ${owner.filled} filled`));

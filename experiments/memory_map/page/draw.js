@@ -1,5 +1,12 @@
 // Painting: the colours and textures of slots, the grid of blocks, the strip of the whole time.
 
+// Hues a golden angle apart in OKLCH, three lightnesses: neighbours in order of arrival never look alike.
+const PALETTE = [
+  "#4687d8", "#ea846f", "#008663", "#9d6dc7", "#ca9d33", "#007da5", "#c85e83", "#7bb764", "#5a66b9",
+  "#c66a26", "#00beb7", "#965095", "#938a00", "#51adef", "#ad4a4e", "#189f64", "#ab93ed", "#9b5f00",
+], OF_SEVERAL = "#46505f";
+const PLAIN = {[CACHED]: "#b4c3d6", [IN_TRANSIT]: "#3f4c5e", [PINNED]: "#7d8896"};
+const WHITE = {[INTERNAL]: 0.9, [RESERVED]: 0.7, [LIVE]: 0}; // shares of it in a request's colour
 let INK, FAINT, LINE, PAGE, RAISED;
 
 function readColors() {
@@ -13,20 +20,19 @@ class Painter {
     this.seen = new Set([FREE]); // kinds of slots at any time, which the legend keeps
     readColors();
     this.textures = {
-      [INTERNAL]: texture(7, data.lines[INTERNAL], 0.9, "M-1 8L8-1M-1 1L1-1M6 8L8 6"),
-      [ROUNDING]: texture(7, data.lines[ROUNDING], 0.9, "M-1-1L8 8M-1 6L1 8M6-1L8 1"),
+      [INTERNAL]: texture(7, "#d1495b", 0.9, "M-1 8L8-1M-1 1L1-1M6 8L8 6"),
+      [ROUNDING]: texture(7, "#8b929c", 0.9, "M-1-1L8 8M-1 6L1 8M6-1L8 1"),
       [CACHED]: texture(6, "#ffffff", 2.3, "M2 2h0.01"),
     };
   }
 
   base(owner) {
-    if (owner === SEVERAL) return this.data.several;
-    return this.data.palette[owner % this.data.palette.length];
+    return owner === SEVERAL ? OF_SEVERAL : PALETTE[owner % PALETTE.length];
   }
 
   color(kind, owner) {
     if (kind === FREE || kind === ROUNDING) return kind === FREE ? RAISED : LINE;
-    return this.data.plain[kind] || `color-mix(in srgb, ${PAGE} ${100 * this.data.tints[kind]}%, ${this.base(owner)})`;
+    return PLAIN[kind] || `color-mix(in srgb, ${PAGE} ${100 * WHITE[kind]}%, ${this.base(owner)})`;
   }
 
   fill(pen, x, y, width, height, kind, owner, shared) {

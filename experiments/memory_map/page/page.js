@@ -94,9 +94,8 @@ class App {
       this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), owner, kind === SHARED);
       return element("span", {className: "kind"}, swatch, text, element("b", {}, percent));
     };
-    const names = [...this.data.names, this.data.shared_name];
     return [
-      ...kinds.filter(kind => this.painter.seen.has(kind)).map(kind => entry(kind, 0, names[kind], counts[kind])),
+      ...kinds.filter(kind => this.painter.seen.has(kind)).map(kind => entry(kind, 0, KINDS[kind], counts[kind])),
       ...(this.order === "group" ? groups.map((count, i) => entry(LIVE, i, `group ${this.data.parts[i][0]}`, count)) : []),
     ];
   }

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra.utils
-import matplotlib as mpl
 import pandas as pd
+from matplotlib import style
 from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.plots import RC
+from testbed.experiments.runs.plots import STYLE
 from testbed.experiments.runs.run_store import RunStore
 
 Row = dict[str, Any]
@@ -83,7 +83,7 @@ class Study(ABC):
 
     def draw(self, table: Path) -> Figure:
         """The figure, from nothing but the CSV file of its table."""
-        with mpl.rc_context(RC):
+        with style.context(STYLE):
             figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table), **self.looks)
         return figure
 

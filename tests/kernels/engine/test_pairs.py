@@ -15,7 +15,6 @@ import tiny_models  # noqa: E402, F401  (one thread)
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
-from testbed.experiments.commands.validations import PROFILE, RESULTS  # noqa: E402
 from testbed.experiments.validation import pairs as validation  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
 from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
@@ -23,6 +22,8 @@ from testbed.kernels.engine.records import StepClock, write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "kernels" / "results" / "engine"
+PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
 TINY = ModelSpec("tiny-llama", 1, 16, 2, 1, 8, 16, 3, 61, 8192)
 ENGINE = {"device": "cpu", "dtype": "float32", "graphs": 0}
 COST = plan.part("cost.analytic.AnalyticCost", efficiencies=plan.part("cost.analytic.Efficiencies"))
