@@ -98,9 +98,18 @@ class Layout(ABC):
 
     block_size: int
     num_columns = 1  # tables of a sequence
+    targets_of_token: tuple[int, ...] = ()
 
     def __init__(self, num_kv_heads: int) -> None:
         self.num_kv_heads = num_kv_heads
+
+    def caches(self, pools: Pools) -> Tensor:
+        """K and V of all layers as the kernels take them."""
+        return pools.blocks(self.block_size)
+
+    def table_width(self, longest: int) -> int:
+        """The entries of a sequence's table for this many tokens."""
+        return -(-longest // self.block_size)
 
     def table(self, place: Place, column: int) -> Ints:
         """The ids of one column."""
@@ -130,6 +139,13 @@ class Layout(ABC):
     def rows(self, place: Place, slots: Ints) -> Ints:
         """The rows of these slots of a place, [num_slots, num_kv_heads]."""
 
+    @abstractmethod
+    def targets(self, tables: NDArray[np.int32], owners: Ints, positions: Ints) -> Ints:
+        """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens, num_kv_heads].
+
+        owners: rows of `tables`.
+        """
+
 
 class Blocks(Layout):
     """Blocks of block_size slots; an extent may consist of several adjacent blocks."""
@@ -157,11 +173,25 @@ class Blocks(Layout):
         heads = np.arange(self.num_kv_heads)
         return (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
 
+    def targets(self, tables: NDArray[np.int32], owners: Ints, positions: Ints) -> Ints:
+        blocks, offsets = np.divmod(positions, self.block_size)
+        return np.asarray(tables[owners, blocks].astype(np.int64) * self.block_size + offsets)
+
 
 class Extents(Layout):
     """One extent per sequence, as in FasterTransformer."""
 
     block_size = 1
+
+    def __init__(self, num_kv_heads: int) -> None:
+        super().__init__(num_kv_heads)
+        self.targets_of_token = (num_kv_heads,)
+
+    def caches(self, pools: Pools) -> Tensor:
+        return pools.blocks(1).squeeze(3)
+
+    def table_width(self, longest: int) -> int:
+        return 2
 
     def place(self, table: list[Extent], owner: object) -> Place:
         if len(table) != 1:
@@ -175,6 +205,11 @@ class Extents(Layout):
         first, length = place.ids
         heads = first * self.num_kv_heads + np.arange(self.num_kv_heads) * length
         return np.asarray(heads + (slots - first)[:, None], np.int64)
+
+    def targets(self, tables: NDArray[np.int32], owners: Ints, positions: Ints) -> Ints:
+        first, length = tables[owners].astype(np.int64).T
+        heads = np.arange(self.num_kv_heads) * length[:, None]
+        return np.asarray((first * self.num_kv_heads + positions)[:, None] + heads)
 
 
 class Pages(Blocks):

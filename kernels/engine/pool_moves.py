@@ -12,7 +12,7 @@ from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops, Transfer
 from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
 from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch import cache_ops
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks, copies_of_runs, issue
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, copies_of_runs, issue
 
 Pairs = list[tuple[int, int]]
 Ends = tuple[torch.cuda.Event, torch.cuda.Event]  # of work on the device's blocks, and of the whole move
@@ -156,11 +156,10 @@ class CudaMoves(Moves):
         super().__init__(pools, layout, live)
         self._needed: torch.cuda.Event | None = None
         self._swaps, self._loads, self._stores = (torch.cuda.Stream() for _ in range(3))
-        if not isinstance(layout, Extents):  # load the kernels now: the block is written as it is
+        if not isinstance(layout, Extents):  # load the kernel now: the block is written as it is
             pool = pools.blocks(layout.block_size)
             staging = pool[:, :1].transpose(0, 1).contiguous()
-            cache_ops.scatter_blocks(pool, staging, _ids([0], pool))
-            cache_ops.gather_blocks(staging, pool, _ids([0], pool))
+            cache_ops.stage_blocks(pool, staging, _ids([0], pool), False)
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
@@ -214,7 +213,7 @@ class CudaMoves(Moves):
         staging = torch.empty((len(pairs), *below.shape[1:]), dtype=below.dtype, device=pool.device)
         ids, there = _ids([on_device for on_device, _ in pairs], pool), [block for _, block in pairs]
         copies = copies_of_runs(staging, below, there, leaves)
-        move = bind_gather_blocks(staging, pool, ids) if leaves else bind_scatter_blocks(pool, staging, ids)
+        move = bind_stage_blocks(pool, staging, ids, leaves)
         stream = torch.cuda.current_stream()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

@@ -13,8 +13,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
-from testbed.kernels.engine.cuda_attention import CudaAttention, PagedAttention
-from testbed.kernels.engine.extent_attention import ExtentAttention
+from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.graphs import DecodeGraphs
 from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
@@ -112,12 +111,12 @@ def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None
 
 
 def by_kernels(pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> CudaAttention:
-    """Attention by the kernels that read this layout."""
+    """Attention by kernels."""
     if pools.scales is not None and pools.spec.head_size not in FP8_SIZES:
         raise InputError(
             f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {pools.spec.head_size}"
         )
-    return (ExtentAttention if isinstance(layout, Extents) else PagedAttention)(pools, layout, windows)
+    return CudaAttention(pools, layout, windows)
 
 
 def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict[str, Any]:

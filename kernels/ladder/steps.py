@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.launch.attention import Shapes, check_attention, paged_decode
+from testbed.kernels.launch.attention import Shapes, check_attention, decode
 from testbed.kernels.launch.compile import load
 from testbed.kernels.launch.launch import Launch, stream_pointer
-from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.launch.prefill_attention import prefill
 
 
 class Wave(NamedTuple):
@@ -132,14 +132,14 @@ def production(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: 
     end = sum(batch.news[:n])
     if n:
         places = tables[:n], batch.query_starts[: n + 1], lens[:n]
-        paged_prefill(out[:end], q[:end], *caches, *places, max_query_len=max(batch.news[:n]))
+        prefill(out[:end], q[:end], *caches, *places, max_query_len=max(batch.news[:n]))
     if n < len(batch.news):
-        paged_decode(out[end:], q[end:], *caches, tables[n:], lens[n:], max_context_len=max(batch.contexts[n:]))
+        decode(out[end:], q[end:], *caches, tables[n:], lens[n:], max_context_len=max(batch.contexts[n:]))
 
 
 def launch(source: str, name: str, s: Shapes, grid: tuple[int, ...], *arguments: Any) -> None:
     """Launch kernel `name` of a source in this folder; tensors pass by address, numbers as 32 bits."""
-    kernel = load(f"../ladder/{source}", name, **s.defines, BLOCK_SIZE=s.block_size)
+    kernel = load(f"../ladder/{source}", name, **s.defines)
     kinds: dict[type, Callable[[Any], Any]] = {float: np.float32, int: np.int32}
     raw = [kinds[type(a)](a) if type(a) in kinds else a.data_ptr() for a in arguments]
     Launch(kernel, grid, (THREADS,), raw)(stream_pointer(arguments[0]))

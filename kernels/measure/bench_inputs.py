@@ -15,8 +15,8 @@ from torch import Tensor
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode, paper_decode
-from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.launch.attention import decode, decode_workspace, paper_decode
+from testbed.kernels.launch.prefill_attention import prefill
 from testbed.kernels.measure.timing import num_rotations
 from testbed.kernels.verify.reference import Form, Shape
 
@@ -97,16 +97,16 @@ class DecodeInputs(Inputs):
     def paged(self, form: Form = PLAIN) -> Calls:
         """Calls of our paged kernel, one per layer."""
         layers, options = formed(self.k_cache, self.v_cache, form)
-        return self._decodes(partial(paged_decode, **options), layers, self.tables)
+        return self._decodes(layers, self.tables, **options)
 
     def contiguous(self) -> Calls:
         """Calls of the contiguous kernel on the same memory."""
         size = (self.layers, -1, self.shape.num_kv_heads, self.shape.head_size)
         layers = zip(self.k_cache.view(size), self.v_cache.view(size), strict=True)
-        return self._decodes(contiguous_decode, layers, self.extents)
+        return self._decodes(layers, self.extents)
 
-    def _decodes(self, decode: Callable[..., None], layers: LayerCaches, places: torch.Tensor) -> Calls:
-        options = {"max_context_len": self.longest, "workspace": self.workspace}
+    def _decodes(self, layers: LayerCaches, places: torch.Tensor, **options: Any) -> Calls:
+        options |= {"max_context_len": self.longest, "workspace": self.workspace}
         rows = zip(self.out, self.q, layers, strict=True)
         return [partial(decode, out, q, *kv, places, self.context_lens, **options) for out, q, kv in rows]
 
@@ -139,8 +139,10 @@ class PrefillInputs(Inputs):
     def paged(self, form: Form = PLAIN) -> Calls:
         """Calls of the prefill kernel, one per layer."""
         layers, options = formed(self.k_cache, self.v_cache, form)
-        prefill, arrays = partial(paged_prefill, self.out, self.q), (self.tables, self.starts, self.context_lens)
-        return [partial(prefill, *kv, *arrays, max_query_len=self.max_new, **options) for kv in layers]
+        arrays = self.tables, self.starts, self.context_lens
+        return [
+            partial(prefill, self.out, self.q, *kv, *arrays, max_query_len=self.max_new, **options) for kv in layers
+        ]
 
     def sdpa(self) -> Calls:
         """torch's causal attention on contiguous memory; equal lengths without a past only."""

@@ -17,7 +17,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.sections import read_profile
-from testbed.kernels.launch.attention import paged_decode
+from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
 from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import plan_decode
@@ -167,7 +167,7 @@ def measure_iteration(layers: Layers, pools: Pools, num_gpus: int, lens: list[in
         q, k, v = layers.project(x, layers.layers[i])
         write_cache(*caches[i], k, v, slots)
         places = inputs.tables, inputs.context_lens
-        paged_decode(inputs.out[0], q, *caches[i], *places, max_context_len=max(lens), workspace=inputs.workspace)
+        decode(inputs.out[0], q, *caches[i], *places, max_context_len=max(lens), workspace=inputs.workspace)
         layers.feed_forward(x, inputs.out[0], layers.layers[i])
 
     layer_us = time_graph([partial(run, i) for i in range(len(caches))], 5, 1000.0).median_us

@@ -23,7 +23,7 @@ from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, SECTION
 from testbed.cost.sections import dump
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks, issue
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, issue
 from testbed.kernels.launch.launch import Launch
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
 from testbed.kernels.measure.sweeps import Point, point
@@ -106,9 +106,8 @@ class Transfer:
         shape = (1, self.block // 256, 128)
         pool, staged = self.memory.near.view(1, -1, *shape), self.memory.staging.view(-1, 1, *shape)
         for first in range(0, len(self.ids), MAX_GRID):
-            staging, ids = staged[first:], self.ids[first : first + MAX_GRID]
-            is_in = self.case.way == "in"
-            yield bind_scatter_blocks(pool, staging, ids) if is_in else bind_gather_blocks(staging, pool, ids)
+            ids = self.ids[first : first + MAX_GRID]
+            yield bind_stage_blocks(pool, staged[first:], ids, self.case.way != "in")
 
     def is_right(self) -> bool:
         """Whether some of the extents have arrived, after `call` has ended."""

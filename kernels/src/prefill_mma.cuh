@@ -43,6 +43,27 @@ DEVICE void mask(float (&s)[M_TILES][K_ROWS / 8][4], int position, int key, int 
       }
 }
 
+// Online softmax of two rows a lane, of which lanes in fours hold K_ROWS scores: these become weights; the factors by
+// which the output must shrink are returned.
+DEVICE void soften(float (&s)[K_ROWS / 2], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    float high = top[r];
+#pragma unroll
+    for (int n = 0; n < K_ROWS / 8; n++) high = fmaxf(high, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
+    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
+    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
+    shrink[r] = fast_exp2((top[r] - high) * scale_log2);
+    top[r] = high;
+    float total = 0, offset = high * scale_log2;
+#pragma unroll
+    for (int n = 0; n < K_ROWS / 8; n++)
+#pragma unroll
+      for (int i = 4 * n + 2 * r; i < 4 * n + 2 * r + 2; i++) total += s[i] = fast_exp2(s[i] * scale_log2 - offset);
+    sum[r] = sum[r] * shrink[r] + total;
+  }
+}
+
 struct State {
   float top[M_TILES][2], sum[M_TILES][2], o[M_TILES][HEAD_SIZE / 8][4];
 };

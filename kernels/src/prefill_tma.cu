@@ -10,6 +10,7 @@
 // Pingpong: the warpgroups take turns at starting products, so that one computes its softmax while the other multiplies.
 // Lazy: a row's maximum is followed only where it grew by more than 2^8; weights stay below 2^8, the result is the same.
 // The tail of the last block has no tokens, perhaps NaN: its scores are masked, its rows of V arrive as zeros.
+// PAGED or not as decode.cu: a box is a block or 128 rows of one, of an extent BOX_ROWS rows.
 //
 // A warpgroup whose rows are all past the sequence's end only keeps the barriers going.
 // Halves: a warpgroup computes only half of the last tile where its rows see no more of it.
@@ -24,7 +25,7 @@
 // 32/8 heads, PACK off and on: 87 / 91 at 4x1024, 39 / 32 at 16x161; so short prompts only.
 // A wait for O in each branch after the softmax is slower by 5 to 6%: the assembler moves a common one before it.
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PACK, WINDOWED.
+// Compile-time: HEAD_SIZE (64, 128), GROUP, PAGED, BLOCK_SIZE (1 to 256, powers of two), BOX_ROWS, BF16, PACK, WINDOWED.
 #if PACK
 #define HEADS GROUP  // of an item: its rows are tokens, and of each token its heads
 #else
@@ -34,8 +35,8 @@
 #include "wgmma.cuh"
 
 #define NUM_THREADS 384
-#define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
-#define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
+#define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile
+#define BOXES_OF_LANE ((BOXES + 31) / 32)
 #define Q_TOKENS (Q_ROWS / HEADS)
 
 // Shared memory: Q, K twice, V twice, output on its way out, barriers.
@@ -191,21 +192,22 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
         const word16* q,          // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
-        const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+        const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
         const word16* v_cache,    // as k_cache
-        const int* block_tables,  // [num_seqs, max_blocks]
+        const int* places,        // block table [num_seqs, places_width], or [num_seqs, 2]: first slot, capacity
         const int* query_starts,  // [num_seqs + 1] first new token of each sequence
         const int* context_lens,  // [num_seqs] cached tokens, the new ones included
         const TensorMap* rows,    // memory from `origin` on: [rows, HEAD_SIZE] by boxes of [BOX_ROWS, 64]
         address_t origin,         // at or below both caches, whole rows away
         int* counter,             // [2], zero before and after, or none
         float scale_log2,         // softmax scale * log2(e)
-        int q_stride, int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group,
+        int q_stride, int num_kv_heads, int places_width, int num_seqs, int num_tiles, int group,
         int window) {             // WINDOWED
   extern __shared__ __align__(1024) char shared[];
-  Batch b = {q, v_cache, rows, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2)),
-             (int)(((address_t)v_cache - origin) / (HEAD_SIZE * 2)), q_stride, block_tables, query_starts, context_lens,
-             num_kv_heads, max_blocks, num_seqs, num_tiles, group, window};
+  Cache keys = {k_cache, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2))};
+  Cache values = {v_cache, (int)(((address_t)v_cache - origin) / (HEAD_SIZE * 2))};
+  Batch b = {q, keys, values, rows, q_stride, places, query_starts, context_lens, num_kv_heads, places_width, num_seqs,
+             num_tiles, group, window};
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   if (threadIdx.x == 0) {
     init_barrier(barriers + Q_FULL, 1);

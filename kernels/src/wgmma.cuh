@@ -1,4 +1,4 @@
-// Of prefill_wgmma.cu and prefill_tma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a),
+// Of prefill_tma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a),
 // barriers in shared memory, named barriers, tensor copies; and a warpgroup's mask, last values and output.
 #pragma once
 

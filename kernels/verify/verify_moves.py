@@ -20,7 +20,7 @@ def _size(rng: np.random.Generator) -> tuple[int, int, int]:
 
 
 def check_write(rng: np.random.Generator) -> bool:
-    """Fused reshape and write of strided K and V, some tokens skipped, in both layouts."""
+    """Fused reshape and write of strided K and V, some tokens skipped, to blocks in both layouts and to rows."""
     heads, block_size, head_size = _size(rng)
     num_blocks, num_tokens = 40, int(rng.integers(1, 41))
     dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16
@@ -34,12 +34,24 @@ def check_write(rng: np.random.Generator) -> bool:
     reference.write_cache(want_v, qkv[:, 2], slots.tolist())
     write_cache(got_k, got_v, qkv[:, 1], qkv[:, 2], mapping)
     same = _same(got_k, want_k) and _same(got_v, want_v)
+    same &= _written_by_rows(qkv[:, 1], qkv[:, 2], mapping, num_blocks * block_size, rng)
     if head_size != 80:
         same &= _quantized_equally(qkv[:, 1], qkv[:, 2], slots, size, rng)
     want = reference.interleave_keys(want_k), reference.transpose_values(want_v)
     got = torch.full_like(want[0], float("nan")), torch.full_like(want[1], float("nan"))
     write_cache(*got, qkv[:, 1], qkv[:, 2], mapping, paper_layout=True)
     return same and _same(got[0], want[0]) and _same(got[1], want[1])
+
+
+def _written_by_rows(k: Tensor, v: Tensor, mapping: Tensor, num_slots: int, rng: np.random.Generator) -> bool:
+    _, heads, size = k.shape
+    rows = torch.from_numpy(rng.permutation(num_slots * heads)[: len(k) * heads].reshape(-1, heads)).cuda()
+    rows[mapping < 0] = -1
+    want, got = (torch.full((2, num_slots, heads, size), float("nan"), dtype=k.dtype, device="cuda") for _ in range(2))
+    for pool, new in zip(want, (k, v), strict=True):
+        pool.view(-1, size)[rows[mapping >= 0]] = new[mapping >= 0]
+    write_cache(*got, k, v, rows)
+    return _same(got, want)
 
 
 def _quantized_equally(

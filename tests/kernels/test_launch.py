@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.kernels.launch import launch as module
 from testbed.kernels.launch import prefill_attention
-from testbed.kernels.launch.attention import Shapes, cache_defines
+from testbed.kernels.launch.attention import ENDLESS, Shapes
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, plan_decode
 from testbed.kernels.launch.launch import Launch, packed
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES, constants, evenly, fastest, origin_of, takes
@@ -107,19 +107,19 @@ BASE = 0x7F12 << 32  # an address such as allocators give
 
 
 def shapes(head_size: int = 128, block_size: int = 16, scales: int = 0, window: int = 0) -> Shapes:
-    return Shapes(100, 8, 2, head_size, 1000, block_size, 8 * head_size, False, scales, window)
+    return Shapes(100, 8, 2, head_size, 32000, block_size, 8 * head_size, False, scales, window)
 
 
 @pytest.mark.parametrize(
-    ("head_size", "block_size", "bf16", "pack", "windowed"),
-    [(128, 16, 0, True, False), (64, 8, 1, True, True), (128, 256, 1, False, False)],
+    ("head_size", "block_size", "pack", "window"),
+    [(128, 16, True, 0), (64, 8, True, 9), (128, ENDLESS, False, 0), (64, 1, False, 0)],
 )
-def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_size, bf16, pack, windowed) -> None:
+def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_size, pack, window) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from ptxas import resources
 
-    defines = {"HEAD_SIZE": head_size, "GROUP": 4, "BF16": bf16, **cache_defines(False, windowed)}
-    (found,) = resources("prefill_tma.cu", {**defines, **constants(4, block_size, pack)}, "sm_90a")
+    defines = shapes(head_size, block_size, window=window).defines | constants(4, block_size, pack)
+    (found,) = resources("prefill_tma.cu", defines, "sm_90a")
     assert (found.spill_bytes, found.notes) == (0, "")
 
 
@@ -151,10 +151,9 @@ def test_caches_must_fit_one_tensor_map() -> None:
 def test_fastest_usable_kernel_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     caches = [BASE, BASE + (1 << 30)]
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
-    assert {fastest(shapes(block_size=size), caches, 4096) for size in BLOCK_SIZES} == {"tma"}
-    assert {fastest(shapes(block_size=size), caches, 4096) for size in (1, 2, 3, 4, 24)} == {"wgmma"}
-    assert fastest(shapes(block_size=1), caches, 100) == fastest(shapes(block_size=1, window=64), caches, 4096) == "mma"
-    assert fastest(shapes(window=64), caches, 4096) == "tma"
-    assert fastest(shapes(scales=BASE), caches, 4096) == fastest(shapes(80), caches, 4096) == "mma"
+    assert {fastest(shapes(block_size=size), caches) for size in (*BLOCK_SIZES, ENDLESS)} == {"tma"}
+    assert {fastest(shapes(block_size=size), caches) for size in (3, 24)} == {"mma"}
+    assert fastest(shapes(window=64), caches) == "tma"
+    assert fastest(shapes(scales=BASE), caches) == fastest(shapes(80), caches) == "mma"
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: False)
-    assert fastest(shapes(), caches, 4096) == "mma"
+    assert fastest(shapes(), caches) == "mma"

@@ -10,18 +10,17 @@ import pytest
 from refusals import refuses
 
 from testbed.kernels.launch import compile
-from testbed.kernels.launch.attention import contiguous_decode, paged_decode, paper_decode
+from testbed.kernels.launch.attention import decode, paper_decode
 from testbed.kernels.launch.cache_ops import (
     copies_of_runs,
     copy_blocks,
-    gather_blocks,
     runs,
-    scatter_blocks,
+    stage_blocks,
     swap_fused,
     write_cache,
 )
 from testbed.kernels.launch.compile import KernelsUnavailable
-from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.launch.prefill_attention import prefill
 
 
 @dataclass
@@ -48,13 +47,13 @@ class FakeArray:
 
 
 def decode_arguments(**changed: Any) -> dict[str, Any]:
-    """Valid arguments of paged_decode: 2 sequences, 8 heads over 2 kv heads of 64, 5 blocks of 16."""
+    """Valid arguments of decode: 2 sequences, 8 heads over 2 kv heads of 64, 5 blocks of 16."""
     arguments = {
         "out": FakeArray((2, 8, 64)),
         "q": FakeArray((2, 8, 64)),
         "k_cache": FakeArray((5, 2, 16, 64)),
         "v_cache": FakeArray((5, 2, 16, 64)),
-        "block_tables": FakeArray((2, 3), "int32"),
+        "places": FakeArray((2, 3), "int32"),
         "context_lens": FakeArray((2,), "int32"),
         "max_context_len": 40,
     }
@@ -77,9 +76,9 @@ WRONG_DECODE = [
     ("k_cache", FakeArray((5, 2, 16, 64), "float32"), "expected float16"),
     ("v_cache", FakeArray((4, 2, 16, 64)), "expected shape"),
     ("v_cache", FakeArray((5, 2, 16, 64), element_strides=(4096, 2048, 64, 2)), "stride"),
-    ("block_tables", FakeArray((2, 3), "int64"), "expected int32"),
-    ("block_tables", FakeArray((3, 3), "int32"), "expected shape"),
-    ("block_tables", FakeArray((2, 2), "int32"), "too few for 40 tokens"),
+    ("places", FakeArray((2, 3), "int64"), "expected int32"),
+    ("places", FakeArray((3, 3), "int32"), "expected shape"),
+    ("places", FakeArray((2, 2), "int32"), "too few for 40 tokens"),
     ("context_lens", FakeArray((2, 1), "int32"), "expected shape"),
     ("context_lens", FakeArray((2,), "int64"), "expected int32"),
     ("q", [1, 2], "expected a torch or CuPy array"),
@@ -89,7 +88,7 @@ WRONG_DECODE = [
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG_DECODE)
 def test_decode_refuses_wrong_arguments_by_name(name: str, value: Any, message: str) -> None:
-    reported = refuses(message, paged_decode, **decode_arguments(**{name: value}), error=(ValueError, TypeError))
+    reported = refuses(message, decode, **decode_arguments(**{name: value}), error=(ValueError, TypeError))
     expected = {"q" if "heads" in message else name, "out", "v_cache"}
     assert reported.split(":")[0].split("[")[0] in expected
 
@@ -103,14 +102,12 @@ def scales(*shape: int) -> FakeArray:
 
 
 def contiguous(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
-    """Arguments of contiguous_decode with these extents."""
-    arguments = decode_arguments(**caches(80, 2, 64), extents=FakeArray(shape, dtype))
-    del arguments["block_tables"]
-    return arguments
+    """Arguments of decode with these extents."""
+    return {**caches(80, 2, 64), "places": FakeArray(shape, dtype)}
 
 
-def prefill(num_starts: int, **changed: Any) -> dict[str, Any]:
-    """Arguments of paged_prefill for 9 tokens."""
+def prefill_arguments(num_starts: int, **changed: Any) -> dict[str, Any]:
+    """Arguments of prefill for 9 tokens."""
     arguments = decode_arguments(q=FakeArray((9, 8, 64)), out=FakeArray((9, 8, 64)), **changed)
     del arguments["max_context_len"]
     return {**arguments, "query_starts": FakeArray((num_starts,), "int32")}
@@ -120,18 +117,17 @@ E4M3 = caches(5, 2, 16, 64, dtype="uint8")
 NARROW = caches(5, 2, 16, 80, dtype="uint8") | {name: FakeArray((2, 8, 80)) for name in ("q", "out")}
 PAPER_24 = {"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 64, 24))}
 CALLS = [
-    (paged_decode, caches(5, 2, 512, 64), ValueError, "k_cache: block size: expected 1 to 256, got 512"),
-    (paged_decode, caches(1 << 26, 2, 16, 64), ValueError, "k_cache: 2147483648 rows"),
-    (paged_decode, E4M3, TypeError, "k_cache: expected float16, got uint8"),
-    (paged_decode, {"kv_scales": scales(2, 2)}, TypeError, "k_cache: expected float8_e4m3fn or uint8, got float16"),
-    (paged_decode, {**E4M3, "kv_scales": scales(2, 8)}, ValueError, r"kv_scales: expected shape \[2, 2\]"),
-    (paged_decode, {**NARROW, "kv_scales": scales(2, 2)}, ValueError, "no kernel of e4m3 for head size 80"),
-    (paged_decode, {"window": 0}, ValueError, "window: expected 1 to"),
-    (contiguous_decode, contiguous((2, 3), "int32"), ValueError, r"extents: expected shape \[2, 2\]"),
-    (contiguous_decode, contiguous((2, 2), "int64"), TypeError, "extents: expected int32"),
-    (paged_prefill, prefill(2, max_query_len=5), ValueError, r"query_starts: expected shape \[3\]"),
-    (paged_prefill, prefill(3, max_query_len=10), ValueError, "max_query_len: expected 1 to 9, got 10"),
-    (paged_prefill, prefill(3, max_query_len=2, kind="wgmma", window=8), ValueError, "kind=wgmma: knows no window"),
+    (decode, caches(5, 2, 512, 64), ValueError, "k_cache: block size: expected 1 to 256, got 512"),
+    (decode, caches(1 << 26, 2, 16, 64), ValueError, "k_cache: 2147483648 rows"),
+    (decode, E4M3, TypeError, "k_cache: expected float16, got uint8"),
+    (decode, {"kv_scales": scales(2, 2)}, TypeError, "k_cache: expected float8_e4m3fn or uint8, got float16"),
+    (decode, {**E4M3, "kv_scales": scales(2, 8)}, ValueError, r"kv_scales: expected shape \[2, 2\]"),
+    (decode, {**NARROW, "kv_scales": scales(2, 2)}, ValueError, "no kernel of e4m3 for head size 80"),
+    (decode, {"window": 0}, ValueError, "window: expected 1 to"),
+    (decode, contiguous((2, 3), "int32"), ValueError, r"places: expected shape \[2, 2\]"),
+    (decode, contiguous((2, 2), "int64"), TypeError, "places: expected int32"),
+    (prefill, prefill_arguments(2, max_query_len=5), ValueError, r"query_starts: expected shape \[3\]"),
+    (prefill, prefill_arguments(3, max_query_len=10), ValueError, "max_query_len: expected 1 to 9, got 10"),
     (paper_decode, {}, ValueError, "v_cache: expected shape"),
     (paper_decode, {"v_cache": FakeArray((5, 2, 64, 16))}, ValueError, "k_cache: expected shape"),
     (paper_decode, {**PAPER, "max_context_len": 100_000}, ValueError, "max_context_len"),
@@ -141,7 +137,7 @@ CALLS = [
 
 @pytest.mark.parametrize(("kernel", "arguments", "error", "message"), CALLS)
 def test_attention_refuses_what_it_does_not_support(kernel: Any, arguments: Any, error: Any, message: str) -> None:
-    given = arguments if kernel in (contiguous_decode, paged_prefill) else decode_arguments(**arguments)
+    given = arguments if kernel is prefill else decode_arguments(**arguments)
     refuses(message, kernel, **given, error=error)
 
 
@@ -164,15 +160,15 @@ def test_block_copies_refuse_wrong_arguments_by_name() -> None:
     pool, ids = FakeArray((4, 9, 2, 16, 64)), FakeArray((3,), "int32")
     refuses("pairs: expected shape", copy_blocks, pool, ids, error=ValueError)
     refuses("pool: expected shape", copy_blocks, FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"), error=ValueError)
-    refuses("staging: has 2 blocks", gather_blocks, FakeArray((2, 4, 2, 16, 64)), pool, ids, error=ValueError)
+    refuses("staging: has 2 blocks", stage_blocks, pool, FakeArray((2, 4, 2, 16, 64)), ids, True, error=ValueError)
     staging, host = FakeArray((3, 4, 2, 16, 64)), FakeArray((9, 4, 2, 16, 64))
-    refuses("ids: expected int32", scatter_blocks, pool, staging, FakeArray((3,), "int64"), error=TypeError)
+    refuses("ids: expected int32", stage_blocks, pool, staging, FakeArray((3,), "int64"), False, error=TypeError)
     refuses("host_pool", swap_fused, pool, host, ids, [(0, 0)], staging, True, error=ValueError)
 
 
 def test_missing_cupy_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    refuses("CuPy is missing", paged_decode, **decode_arguments(), error=KernelsUnavailable)
+    refuses("CuPy is missing", decode, **decode_arguments(), error=KernelsUnavailable)
 
 
 def test_missing_gpu_is_reported_in_one_line() -> None:
