@@ -4,26 +4,29 @@ A profile is measured on one GPU with the shapes of one shard. It contains every
 computes costs from it. The fit is then tested on random ragged decode iterations outside the sweep.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.sections import read_profile
+from testbed.kernels.engine.network import Network
 from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
 from testbed.kernels.launch.compile import architecture, precompile
 from testbed.kernels.launch.decode_plan import plan_decode
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.all_reduce import all_reduce
-from testbed.kernels.measure.bench_inputs import DecodeInputs, Layers, Pools, shard_shape
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, shard_shape
+from testbed.kernels.measure.network_sections import all_layers, head_points, layer_points, shard_network
 from testbed.kernels.measure.timing import file_name, fingerprint, time_graph, warm_up
 from testbed.kernels.verify.verify_attention import variants
 
@@ -117,7 +120,7 @@ def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | Non
     plans = {plan_decode(rows, 1, model.head_size, 256, 132) for rows in (1, 500, 10_000)}
     swept = [variant for shape in shapes for plan in plans for variant in variants(shape, plan)]
     precompile(swept, architecture("{}{}".format(*torch.cuda.get_device_capability())))
-    layers = Layers(model, num_gpus)
+    network = shard_network(model, num_gpus)
     warm_up()
     note = "matrix products, norms, residual adds, activation; no position embedding, no sampling"
     profile: dict[str, Any] = {
@@ -126,13 +129,12 @@ def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | Non
         "model": asdict(model),
         "num_gpus": num_gpus,
         "sections": {
-            "linear": section(PER_LAYER, ("num_tokens",), sweeps.linear(layers), note),
-            "output_head": section(
-                "once per iteration", ("num_rows",), sweeps.output_head(layers), "final norm and output projection"
-            ),
+            "linear": section(PER_LAYER, ("num_tokens",), layer_points(network, sweeps.LINEAR_TOKENS), note),
+            "output_head": section("once per iteration", ("num_rows",), head_points(network, sweeps.HEAD_ROWS),
+                                   "final norm and output projection"),
             "overhead": section("as named", ("what",), sweeps.overheads()),
         },
-    }
+    }  # fmt: skip
     if points := all_reduce(num_gpus):
         reduced = section("one all-reduce", ("num_gpus", "bytes"), points, "NCCL, fp16, NVLink multicast off")
     if num_gpus > 1 and reduced:
@@ -141,7 +143,7 @@ def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | Non
     torch.cuda.empty_cache()
     profile["sections"] |= move_sections(model, num_gpus)
     torch.cuda.empty_cache()
-    profile["fit"] = evaluate_fit(profile, layers, Pools(POOL_BYTES), NUM_HOLDOUT)
+    profile["fit"] = evaluate_fit(profile, network, Pools(POOL_BYTES), NUM_HOLDOUT)
     return profile
 
 
@@ -154,28 +156,29 @@ def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[
     return [int(x) for x in np.clip(np.round(lens), 1, longest)]
 
 
-def measure_iteration(layers: Layers, pools: Pools, num_gpus: int, lens: list[int], seed: int) -> float:
+def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -> float:
     """Microseconds of a decode iteration: measured layers scaled to all layers, plus the output head."""
-    shape, model = shard_shape(layers.model, num_gpus), layers.model
-    inputs, last = DecodeInputs(pools, shape, lens, seed), np.array(lens) - 1
+    lens, shape, last = inputs.lens, inputs.shape, np.array(inputs.lens) - 1
     ids = inputs.tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
     slots = torch.from_numpy(ids * shape.block_size + last % shape.block_size).cuda()
-    x = torch.randn(len(lens), model.hidden_size, dtype=torch.float16, device="cuda")
-    caches = list(zip(inputs.k_cache, inputs.v_cache, strict=True))[: len(layers.layers)]
+    x = torch.randn(len(lens), network.arch.spec.hidden_size, dtype=torch.float16, device="cuda")
+    caches = list(zip(inputs.k_cache, inputs.v_cache, strict=True))
+    places = inputs.tables, inputs.context_lens
 
-    def run(i: int) -> None:
-        q, k, v = layers.project(x, layers.layers[i])
-        write_cache(*caches[i], k, v, slots)
-        places = inputs.tables, inputs.context_lens
-        decode(inputs.out[0], q, *caches[i], *places, max_context_len=max(lens), workspace=inputs.workspace)
-        layers.feed_forward(x, inputs.out[0], layers.layers[i])
+    def bind(q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
+        def attend(i: int) -> None:
+            layer = caches[i % len(caches)]
+            write_cache(*layer, k, v, slots)
+            decode(out, q, *layer, *places, max_context_len=inputs.longest, workspace=inputs.workspace)
 
-    layer_us = time_graph([partial(run, i) for i in range(len(caches))], 5, 1000.0).median_us
-    head_us = time_graph([partial(layers.project_out, x, layers.head)], 5, 300.0).median_us
-    return layer_us * model.num_layers + head_us
+        return attend
+
+    layers = time_graph([partial(all_layers, network, x, inputs.context_lens, bind)], 5, 1000.0)
+    head = time_graph([partial(network.project_out, x, None, network.weights.head)], 5, 300.0)
+    return layers.median_us / len(network.layers) * num_layers + head.median_us
 
 
-def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batches: int) -> dict[str, Any]:
+def evaluate_fit(profile: dict[str, Any], network: Network, pools: Pools, num_batches: int) -> dict[str, Any]:
     """Relative errors of the profile's costs on `num_batches` random iterations, and the batches."""
     model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
     cost = ProfileCost(model, None, profile, Choices(overhead_s=0.0))
@@ -183,7 +186,7 @@ def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batc
     num_slots = pools.blocks(shape) * shape.block_size // 2
     for seed in range(num_batches):
         lens = random_lens(rng, min(model.max_len, 16_384), num_slots)
-        measured = measure_iteration(layers, pools, num_gpus, lens, seed)
+        measured = measure_iteration(network, model.num_layers, DecodeInputs(pools, shape, lens, seed))
         predicted = cost.iteration(Work(len(lens), sum(lens), max(lens))) / 1e6
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
     errors = np.array([abs(predicted / measured - 1) for *_, measured, predicted in rows])

@@ -17,6 +17,7 @@ from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.kernels.engine.serve import Options  # noqa: E402
+from testbed.kernels.measure.network_sections import all_layers, without_attention  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousOracle  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 
@@ -26,10 +27,11 @@ def test_layers_run_without_attention(family):
     arch = tiny.architecture(family)
     network = Network(arch, tiny.weights(arch), PlainMaths())
     x, reported = torch.randn(5, arch.spec.hidden_size), torch.randn(5, 4, 8)
-    once = calibrate.all_layers(network, x, torch.arange(5), reported)
+    once = all_layers(network, x, torch.arange(5), without_attention(reported))
     assert torch.isfinite(once).all()
     assert not torch.equal(once, x)
-    assert torch.equal(once, calibrate.all_layers(network, x, torch.arange(5), reported))  # x is as it was
+    again = all_layers(network, x, torch.arange(5), without_attention(reported))
+    assert torch.equal(once, again)  # x is as it was
 
 
 def costs_with(graphs=None, **sections):
