@@ -56,7 +56,7 @@ class CudaAttention(Attention):
             "decode_contexts": contexts[n:],
         }
         for column in range(self.layout.num_columns):
-            ids = [self.layout.table(place, column) for place in batch.places]
+            ids = [place.ids[column] for place in batch.places]
             arrays[f"prompt_tables{column}"], arrays[f"decode_tables{column}"] = padded(ids[:n]), padded(ids[n:])
             slots = arrays[f"slots{column}"] = self.layout.targets(padded(ids), owners, batch.positions)
             slots[stored] = SKIP
@@ -73,9 +73,10 @@ class CudaAttention(Attention):
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
         """The arrays that layers of decodes read, for batches up to this size and context."""
         shapes: Shapes = {"decode_contexts": ((num_seqs,), np.int32)}
+        tables, owners = np.zeros((num_seqs, self.layout.table_width(longest)), np.int32), np.arange(num_seqs)
         for column in range(self.layout.num_columns):
-            shapes[f"slots{column}"] = (num_seqs, *self.layout.targets_of_token), np.int64
-            shapes[f"decode_tables{column}"] = (num_seqs, self.layout.table_width(longest)), np.int32
+            shapes[f"slots{column}"] = self.layout.targets(tables, owners, owners * 0).shape, np.int64
+            shapes[f"decode_tables{column}"] = tables.shape, np.int32
         return shapes
 
     def clear(self, host: dict[str, Any]) -> None:
@@ -95,7 +96,7 @@ class CudaAttention(Attention):
             tables = host[f"decode_tables{column}"]
             for i, place in enumerate(batch.places):
                 if i >= len(before) or before[i] is not place:
-                    ids = self.layout.table(place, column)[: tables.shape[1]]
+                    ids = place.ids[column][: tables.shape[1]]
                     tables[i, : len(ids)] = ids
             host[f"slots{column}"][:num] = self.layout.targets(tables, np.arange(num), batch.positions)
 

@@ -7,6 +7,7 @@ A row is one head's values of one slot. A block has the layout [num_kv_heads, bl
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,12 +44,7 @@ class Pools:
         """What fills a slot so that it reads as NaN."""
         return float("nan") if self.scales is None else NAN_E4M3
 
-    def rows(self, layer: int) -> tuple[Tensor, Tensor]:
-        """A layer's K and V as rows of one head's values."""
-        size = self.spec.head_size
-        return self.device[2 * layer].view(-1, size), self.device[2 * layer + 1].view(-1, size)
-
-    def all_rows(self) -> Tensor:
+    def rows(self) -> Tensor:
         """All planes as rows, [num_planes, num_rows, head_size]."""
         return self.device.view(self.device.shape[0], -1, self.spec.head_size)
 
@@ -84,10 +80,7 @@ def make_pools(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A sequence's table for a kernel: `ids` are block ids, or the first slot and the length of an extent.
-
-    In pages of several layers, ids has a row for each column of the policy.
-    """
+    """A sequence's tables for a kernel: block ids, a row for each column; or the first slot and length of an extent."""
 
     ids: Ints
     num_slots: int
@@ -98,7 +91,6 @@ class Layout(ABC):
 
     block_size: int
     num_columns = 1  # tables of a sequence
-    targets_of_token: tuple[int, ...] = ()
 
     def __init__(self, num_kv_heads: int) -> None:
         self.num_kv_heads = num_kv_heads
@@ -111,17 +103,13 @@ class Layout(ABC):
         """The entries of a sequence's table for this many tokens."""
         return -(-longest // self.block_size)
 
-    def table(self, place: Place, column: int) -> Ints:
-        """The ids of one column."""
-        return place.ids
-
     def column_of(self, layer: int) -> int:
         """The column whose table a layer reads."""
         return 0
 
-    def rows_of(self, pools: Pools, layer: int) -> tuple[Tensor, Tensor]:
+    def rows_of(self, pools: Pools, layer: int) -> Tensor:
         """A layer's K and V as rows, from the one on that its tables count from."""
-        return pools.rows(layer)
+        return pools.rows()[2 * layer : 2 * layer + 2]
 
     def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
         """A sequence's place."""
@@ -140,7 +128,7 @@ class Layout(ABC):
         """The rows of these slots of a place, [num_slots, num_kv_heads]."""
 
     @abstractmethod
-    def targets(self, tables: NDArray[np.int32], owners: Ints, positions: Ints) -> Ints:
+    def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
         """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens, num_kv_heads].
 
         owners: rows of `tables`.
@@ -162,18 +150,17 @@ class Blocks(Layout):
             )
         runs = [range(start // size, (start + length) // size) for start, length in table]
         ids = np.array([block for run in runs for block in run], np.int64)
-        return Place(ids, len(ids) * size)
+        return Place(np.tile(ids, (self.num_columns, 1)), len(ids) * size)
 
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
-        blocks, offsets = np.divmod(positions, self.block_size)
-        return np.asarray(self.table(place, column)[blocks] * self.block_size + offsets, np.int64)
+        return self.targets(place.ids, column, positions)
 
     def rows(self, place: Place, slots: Ints) -> Ints:
         blocks, offsets = np.divmod(slots, self.block_size)
         heads = np.arange(self.num_kv_heads)
         return (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
 
-    def targets(self, tables: NDArray[np.int32], owners: Ints, positions: Ints) -> Ints:
+    def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
         blocks, offsets = np.divmod(positions, self.block_size)
         return np.asarray(tables[owners, blocks].astype(np.int64) * self.block_size + offsets)
 
@@ -182,10 +169,6 @@ class Extents(Layout):
     """One extent per sequence, as in FasterTransformer."""
 
     block_size = 1
-
-    def __init__(self, num_kv_heads: int) -> None:
-        super().__init__(num_kv_heads)
-        self.targets_of_token = (num_kv_heads,)
 
     def caches(self, pools: Pools) -> Tensor:
         return pools.blocks(1).squeeze(3)
@@ -196,17 +179,15 @@ class Extents(Layout):
     def place(self, table: list[Extent], owner: object) -> Place:
         if len(table) != 1:
             raise PlugInError(f"the table of {owner}: is {table} (the contiguous kernels read one extent per sequence)")
-        return Place(np.array(table[0], np.int64), table[0].length)
+        return Place(np.array(table, np.int64), table[0].length)
 
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
-        return np.asarray(place.ids[0] + positions, np.int64)
+        return np.asarray(place.ids[0, 0] + positions)
 
     def rows(self, place: Place, slots: Ints) -> Ints:
-        first, length = place.ids
-        heads = first * self.num_kv_heads + np.arange(self.num_kv_heads) * length
-        return np.asarray(heads + (slots - first)[:, None], np.int64)
+        return self.targets(place.ids, np.zeros_like(slots), slots - place.ids[0, 0])
 
-    def targets(self, tables: NDArray[np.int32], owners: Ints, positions: Ints) -> Ints:
+    def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
         first, length = tables[owners].astype(np.int64).T
         heads = np.arange(self.num_kv_heads) * length[:, None]
         return np.asarray((first * self.num_kv_heads + positions)[:, None] + heads)
@@ -227,21 +208,11 @@ class Pages(Blocks):
             for i in range(one.width):
                 self._places[groups[one.group].pop(0)] = column, i
 
-    def table(self, place: Place, column: int) -> Ints:
-        return np.asarray(place.ids[column])
-
     def column_of(self, layer: int) -> int:
         return self._places[layer][0]
 
-    def rows_of(self, pools: Pools, layer: int) -> tuple[Tensor, Tensor]:
-        keys, values = pools.rows(0)
-        before = self._places[layer][1] * self.block_size * self.num_kv_heads
-        return keys[before:], values[before:]
-
-    def place(self, table: list[Extent], owner: object) -> Place:
-        """Every column with the same blocks."""
-        place = super().place(table, owner)
-        return Place(np.tile(place.ids, (self.num_columns, 1)), place.num_slots)
+    def rows_of(self, pools: Pools, layer: int) -> Tensor:
+        return pools.rows()[:2, self._places[layer][1] * self.block_size * self.num_kv_heads :]
 
     def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
         """See Layout; an id of a block that was given back is 0, and is never read."""
@@ -253,32 +224,23 @@ class Pages(Blocks):
         return Place(ids, num_blocks * size)
 
 
-class Tables:
-    """Cached tables: between copies, moves and forks a table only grows; after these, or past its end, it is reread."""
+class Tables(dict[int, Place]):
+    """Cached places by sequence id: a table only grows between copies, moves and forks; past its end it is reread.
+
+    A registered prefix, which is no sequence of the policy, has a place here too.
+    """
 
     def __init__(self, policy: MemoryPolicy, layout: Layout) -> None:
+        super().__init__()
         self.policy = policy
         self.layout = layout
-        self._places: dict[int, Place] = {}
 
     def place(self, seq: Sequence, num_tokens: int) -> Place:
         """The place of at least the first num_tokens tokens of `seq`."""
-        place = self._places.get(seq.seq_id)
+        place = self.get(seq.seq_id)
         if place is None or place.num_slots < num_tokens:
-            place = self._places[seq.seq_id] = self.layout.place_of(self.policy, seq)
+            place = self[seq.seq_id] = self.layout.place_of(self.policy, seq)
             if place.num_slots < num_tokens:
                 name = type(self.policy).__name__
                 raise PlugInError(f"{name}: has {place.num_slots} slots for {seq}, which needs {num_tokens}")
         return place
-
-    def pin(self, seq: Sequence, place: Place) -> None:
-        """Set the place of a sequence that the policy does not know: a registered prefix."""
-        self._places[seq.seq_id] = place
-
-    def forget(self, seq_id: int) -> None:
-        """Drop the cached table of one sequence."""
-        self._places.pop(seq_id, None)
-
-    def forget_all(self) -> None:
-        """Drop all cached tables."""
-        self._places.clear()

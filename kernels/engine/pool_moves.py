@@ -62,7 +62,7 @@ class Moves:
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy slots on the device, in order where one copy depends on another."""
-        rows = self.pools.all_rows()
+        rows = self.pools.rows()
         for group in independent(copies):
             source, target = (torch.from_numpy(r).to(rows.device) for r in self.copied_rows(group))
             rows[:, target] = rows[:, source]

@@ -90,17 +90,17 @@ class Runner:
         for request_id, pairs in results.parents.items():
             if alive := self.state.running.get(request_id):
                 for _, child in pairs:
-                    self.tables.forget(alive.sequences[child].seq_id)
+                    self.tables.pop(alive.sequences[child].seq_id, None)
         for group in outcome.finished:
             for seq in group.sequences:
-                self.tables.forget(seq.seq_id)
+                self.tables.pop(seq.seq_id, None)
         self.slot_checker.released()
 
     def prepare(self, plan: Plan) -> None:
         """Perform the plan's moves in order."""
         for group in plan.preempted:
             for seq in group.sequences:
-                self.tables.forget(seq.seq_id)
+                self.tables.pop(seq.seq_id, None)
         self.slot_checker.planned(plan)
         for ops in plan.ops:
             if ops.copies or ops.moves:
@@ -108,7 +108,7 @@ class Runner:
             self.moves.perform(ops)
             self.slot_checker.moved(ops)
         if plan.ops:
-            self.tables.forget_all()
+            self.tables.clear()
             self.moves.wait()
             self.moves.begin([transfer for ops in plan.ops for transfer in ops.background])
 
@@ -131,7 +131,7 @@ class Runner:
         place = self.tables.layout.place(list(self.state.policy.non_sequence_slots().pinned), "the registered prefix")
         seq = Sequence(-1, Incoming(-1, 0, num_tokens))
         self.token_buffers.tokens[-1] = self.token_buffers.registered_prefix(num_tokens)
-        self.tables.pin(seq, place)
+        self.tables[seq.seq_id] = place
         batch = ragged([Part(seq, num_tokens, 0, 0, True)], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
         self.slot_checker.after(batch, self._forward(batch))
@@ -150,12 +150,12 @@ class Runner:
             seq = Sequence(-2 - i, Incoming(-2 - i, 0, length))
             slots = ceil_div(length, layout.block_size) * layout.block_size
             self.token_buffers.tokens[seq.seq_id] = [0] * length
-            self.tables.pin(seq, layout.place([Extent(0, slots)], "an idle batch"))
+            self.tables[seq.seq_id] = layout.place([Extent(0, slots)], "an idle batch")
             parts.append(Part(seq, length, 0, length, True))
         batch = ragged(parts, [], self.token_buffers, self.tables)
         for part in parts:
             del self.token_buffers.tokens[part.seq.seq_id]
-            self.tables.forget(part.seq.seq_id)
+            self.tables.pop(part.seq.seq_id, None)
         return batch
 
     def _forward(self, batch: Ragged) -> Tensor:
