@@ -25,6 +25,7 @@
 #define K_ROWS 64
 #define PITCH (HEAD_SIZE + 8)  // values per row in shared memory
 #define VECTORS (HEAD_SIZE / 8)
+#define HEADS 1  // a row is a token
 #define STAGE (K_ROWS * PITCH)  // values of one K or V tile
 #define CTAS_PER_SM (HEAD_SIZE > 128 ? 1 : 2)
 #if FP8
@@ -40,6 +41,9 @@ typedef word16 cached;
 #define COPY_BYTES (PITCH * 2)
 #define COPY_STAGE (STAGE * 2)
 #endif
+
+// Byte offset of 16-byte vector `vector` of row `row` in shared memory.
+DEVICE unsigned place(int row, int vector) { return row * (PITCH * 2) + vector * 16; }
 
 // Row of token lane % 16 of this warp's 16 rows of a tile; tokens past the context repeat the last one, and those before
 // `start` that one.
@@ -77,6 +81,7 @@ DEVICE void widen_tile(word16* kv, const char* bytes) {
 }
 #endif
 
+#include "prefill_rows.cuh"
 #include "prefill_mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
@@ -146,12 +151,14 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     if (WINDOWED && key + K_ROWS <= position + 1 - window) continue;  // or before the window of every row
     float s[M_TILES][K_ROWS / 8][4];
     score(s, q_warp, k, lane);
-    if (key + K_ROWS - 1 > position || (WINDOWED && key <= position + M_TILES * 16 - 1 - window))
-      mask(s, position, key, window, lane);
+    bool hides = key + K_ROWS - 1 > position || (WINDOWED && key <= position + M_TILES * 16 - 1 - window);
 #pragma unroll
     for (int m = 0; m < M_TILES; m++) {
+      float(&scores)[K_ROWS / 2] = (float(&)[K_ROWS / 2])s[m];
+      int own = position + m * 16 + lane / 4, positions[2] = {own, own + 8};
       float shrink[2];
-      soften((float(&)[K_ROWS / 2])s[m], state.top[m], state.sum[m], shrink, scale_log2);
+      if (hides) mask<K_ROWS>(scores, positions, key, window, lane);
+      if (!soften<K_ROWS>(scores, state.top[m], state.sum[m], shrink, scale_log2)) continue;
 #pragma unroll
       for (int r = 0; r < 2; r++)
 #pragma unroll
@@ -160,6 +167,8 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     weigh(state, s, k + STAGE * 2, lane);
   }
   long long out_stride = (long long)num_heads * HEAD_SIZE;
-  store(state, shared + warp_row * PITCH, out + (start + first + warp_row) * out_stride + head * HEAD_SIZE, out_stride,
-        num_new - first - warp_row, v_scale, lane);
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+    store((float(&)[HEAD_SIZE / 2])state.o[m], state.sum[m], (char*)shared,
+          out + (start + first) * out_stride + head * HEAD_SIZE, out_stride, warp_row + m * 16, num_new - first, v_scale);
 }
