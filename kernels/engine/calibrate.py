@@ -31,8 +31,8 @@ from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights, random_weights
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
-from testbed.kernels.measure.profile_sections import PER_LAYER, section, shipped
-from testbed.kernels.measure.sweeps import point, ragged_lens
+from testbed.kernels.measure.profile_sections import described, shipped
+from testbed.kernels.measure.sweeps import Point, point, ragged_lens
 from testbed.kernels.measure.timing import Timing, fingerprint, warm_up
 from testbed.memory.contiguous.contiguous import Contiguous, ContiguousOracle
 from testbed.memory.paged.paged import Paged
@@ -148,24 +148,20 @@ def with_engine_sections(name: str) -> dict[str, Any]:
     network = Network(arch, random_weights(arch, 0, "cuda", torch.float16), FusedMaths())
     warm_up()
     clocks: list[int] = []  # after each point
-    linear = layer_points(network, TOKENS, lambda: clocks.append(int(torch.cuda.clock_rate())))
-    note = f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} MHz, largest first"
-    profile["sections"] |= {
-        "linear": section(PER_LAYER, ("num_tokens",), linear, note),
-        "output_head": section(
-            "once per iteration", ("num_rows",), head_points(network, ROWS, sampled=True), "norm, product, argmax"
-        ),
-        "once_per_iteration": section(
-            "once per iteration", ("num_tokens",), embedding_points(network, EMBEDDED), "embedding"
-        ),
+    points = {
+        "linear": layer_points(network, TOKENS, lambda: clocks.append(int(torch.cuda.clock_rate()))),
+        "output_head": head_points(network, ROWS, sampled=True),
+        "once_per_iteration": embedding_points(network, EMBEDDED),
     }
+    note = f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} MHz, largest first"
+    profile["sections"] |= described(points, linear=note, output_head="norm, product, argmax")
     profile.pop("fit", None)  # of the replaced sections
     profile |= {"fingerprint": fingerprint(), "cuda_graph_sizes": GRAPHS}
-    profile["sections"] |= launched_sections(profile, network)
+    profile["sections"] |= described(launched_points(profile, network))
     return profile
 
 
-def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, Any]:
+def launched_points(profile: dict[str, Any], network: Network) -> dict[str, list[Point]]:
     """Time of whole iterations beyond the profile's other sections, with a prompt and of decodes alone."""
     bench = Bench(network.arch, network.weights, OPTIONS)
 
@@ -181,8 +177,4 @@ def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, An
         cost = kernels(kernel, "ragged")
         for batch in BATCHES:
             graph.append(point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), cost)))
-    note = "whole iterations as served, beyond the kernels of the other sections"
-    return {
-        "launched_eager": section("an iteration with a prompt and decodes", ("num_tokens",), eager, note),
-        "launched_graph": section("an iteration of decodes alone", ("kernel", "num_seqs"), graph, note),
-    }
+    return {"launched_eager": eager, "launched_graph": graph}

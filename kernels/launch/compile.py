@@ -99,15 +99,15 @@ def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
     return path
 
 
-def architecture(capability: str) -> str:
-    """NVRTC's name of a compute capability such as "90"; Hopper-only instructions need its "a" target."""
-    return f"sm_{capability}" + ("a" if capability == "90" else "")
+def architecture(capability: int) -> str:
+    """NVRTC's name of a compute capability such as 90; Hopper-only instructions need its "a" target."""
+    return f"sm_{capability}" + ("a" if capability == 90 else "")
 
 
 @cache
 def _load(source: str, name: str, defines: tuple[tuple[str, int], ...], device: int) -> Any:
     cupy = require_gpu()
-    arch = architecture(cupy.cuda.Device(device).compute_capability)
+    arch = architecture(int(cupy.cuda.Device(device).compute_capability))
     kernel = cupy.RawModule(path=str(cubin_path(source, dict(defines), arch))).get_function(name)
     kernel.num_regs  # noqa: B018  (loads the module now, so that a launch under graph capture does not)
     return kernel
@@ -118,9 +118,10 @@ def load(source: str, name: str, **defines: int) -> Any:
     return _load(source, name, tuple(sorted(defines.items())), require_gpu().cuda.runtime.getDevice())
 
 
-def precompile(variants: Sequence[tuple[str, Mapping[str, int]]], arch: str, processes: int | None = None) -> None:
-    """Compile many variants in parallel, each once, in processes that never use a GPU."""
+def precompile(variants: Sequence[tuple[str, Mapping[str, int]]]) -> None:
+    """Compile many variants for the current device in parallel, each once, in processes that never use a GPU."""
+    arch = architecture(compute_capability())
     distinct = {(source, tuple(sorted(defines.items()))) for source, defines in variants}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for task in [pool.submit(cubin_path, source, dict(defines), arch) for source, defines in sorted(distinct)]:
             task.result()

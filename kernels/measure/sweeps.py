@@ -30,7 +30,6 @@ REPLAYS = 7
 MIXED_NEW, MIXED_PAST = (16, 64, 256, 512, 1024, 2048), (0, 512, 2048)
 MIXED_SEQS, MIXED_CONTEXTS = (1, 8, 32, 64, 128, 256), (64, 512, 2048)
 MIXED_TOKENS = 1 << 18  # context tokens summed over all decodes
-MIXED_AXES = ("prefill_tokens", "past_tokens", "num_seqs", "mean_context")
 
 
 def point(*key: float | int | str, timing: Timing) -> Point:

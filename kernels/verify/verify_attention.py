@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from testbed.kernels.launch.attention import ENDLESS, FP8_SIZES, cache_defines, decode, paper_decode
-from testbed.kernels.launch.compile import architecture, precompile
+from testbed.kernels.launch.compile import precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_attention import constants, has_wgmma, prefill
@@ -180,10 +180,9 @@ def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> d
 
 def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
     """Run all checks, report the worst error of each kernel and type; returns whether all are within tolerance."""
-    arch = architecture("{}{}".format(*torch.cuda.get_device_capability()))
     all_cases = list(cases(rounds))
     forms = [(case, form) for case in all_cases for form in case.forms]
-    precompile([variant for case, form in forms for variant in variants(case.shape, case.plan, form)], arch)
+    precompile([variant for case, form in forms for variant in variants(case.shape, case.plan, form)])
     found = defaultdict[tuple[str, torch.dtype], list[float]](list)
     for case in all_cases:
         for name, error in check_forms(case).items():
