@@ -24,9 +24,9 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_every_timing_has_a_row_and_prose_once(tmp_path) -> None:
     report = Report()
-    times = {"kernel": "paged", "median_us": 5.712}, {"kernel": "torch", "median_us": 9.2, "batch": 8}
-    report.add("decode", "8x64", "5.7 us", "10", True, *times)
-    report.add("right", "copy_blocks", "bit for bit", "", None)
+    times = {"paged": Timing(5.712, 5.0, 6.0), "torch": Timing(9.2, 9.0, 9.3)}
+    report.add("decode", "8x64", "5.7 us", "10", True, batch=(Shape(4, 4, 64), 8, 64), **times)
+    report.add("right", "copy_blocks", "bit for bit")
     report.write(tmp_path, {"device": "a GPU", "date": "today"})
     first, second, third = table(tmp_path / "h200.csv")
     assert tuple(first) == (*PROSE, *COLUMNS)
