@@ -100,8 +100,8 @@ class Engine:
         for group in outcome.finished:
             request = self.outputs.removed(group.request.request_id)
             outputs = [token_buffers.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences]
-            self.records.served(request, group, now_s, outputs, self.runner.sampler.end(group))
-            token_buffers.end(group)
+            self.records.served(request, group, now_s, outputs)
+            self.runner.sampler.end(group)
 
     def _submit_arrived(self, arrivals: Iterator[Request], upcoming: Request | None) -> Request | None:
         """Queue every request that has arrived; returns the first that has not."""

@@ -53,20 +53,17 @@ class TokenBuffers:
     def prompt(self, request: Incoming) -> list[int]:
         """The tokens of a request's prompt."""
         if request.prompt_ids is None:
-            rng = random.Random(f"{self.seed} {request.request_id}")
-            own = [rng.randrange(self.vocab_size) for _ in range(request.prompt_len)]
+            own = self._random(request.request_id, request.prompt_len)
         elif request.tokens_per_id == 1:
             own = [token % self.vocab_size for token in request.prompt_ids]
         else:
             own = [t for i in request.prompt_ids for t in self._content(i, request.tokens_per_id)]
-        return (self.registered_prefix(request.registered_prefix) + own[request.registered_prefix :])[
-            : request.prompt_len
-        ]
+        own[: request.registered_prefix] = self.registered_prefix(request.registered_prefix)
+        return own[: request.prompt_len]
 
     def registered_prefix(self, num_tokens: int) -> list[int]:
         """The tokens of the registered prefix."""
-        rng = random.Random(f"{self.seed} prefix")
-        return [rng.randrange(self.vocab_size) for _ in range(num_tokens)]
+        return self._random("prefix", num_tokens)
 
     def read(self, seq: Sequence, start: int, end: int) -> list[int]:
         """Tokens start to end of a sequence, all of which must exist."""
@@ -82,7 +79,10 @@ class TokenBuffers:
 
     @lru_cache(1 << 14)  # noqa: B019  (one object a run)
     def _content(self, content_id: int, length: int) -> list[int]:
-        rng = random.Random(f"{self.seed} content {content_id}")
+        return self._random(f"content {content_id}", length)
+
+    def _random(self, name: object, length: int) -> list[int]:
+        rng = random.Random(f"{self.seed} {name}")
         return [rng.randrange(self.vocab_size) for _ in range(length)]
 
 

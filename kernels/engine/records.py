@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -139,7 +138,7 @@ class SwapTime(NamedTuple):
 
 @dataclass(slots=True)
 class Records:
-    """All rows of a run; `outputs`: generated tokens of each finished request by sequence; `totals`: a beam's scores.
+    """All rows of a run; `outputs`: generated tokens of each finished request by sequence.
 
     Row i of `iterations` belongs to the recorder's span i, which is always one iteration.
     """
@@ -147,21 +146,8 @@ class Records:
     recorder: Recorder = field(default_factory=Recorder)
     iterations: list[Iteration] = field(default_factory=list)
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
-    totals: dict[int, list[float]] = field(default_factory=dict)
     beams: list[tuple[int, int, int, int]] = field(default_factory=list)
     swaps: list[SwapTime] = field(default_factory=list)
-
-    @property
-    def requests(self) -> list[Any]:
-        """The requests that have ended, in order of ending, with the recorder's columns; times in picoseconds."""
-        columns = self.recorder.requests.columns()
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return [SimpleNamespace(**dict(zip(columns, row, strict=True))) for row in rows]
-
-    @property
-    def rejections(self) -> dict[int, str]:
-        """Reasons of rejections, by request id."""
-        return self.recorder.rejections
 
     def iterated(self, one: Iteration, plan: Plan, queues: tuple[int, int], seen: Seen) -> None:
         """Record an iteration; `queues` are the numbers of waiting and of swapped requests."""
@@ -178,14 +164,12 @@ class Records:
             self.recorder.totals.swaps += swapped
             self.recorder.totals.recomputes += not swapped
 
-    def served(
-        self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]], totals: list[float]
-    ) -> None:
+    def served(self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]]) -> None:
         """Record a finished request."""
         self.recorder.totals.finished += 1
         self.recorder.totals.generated += request.output_len * request.num_seqs
         self.recorder.served(request, group, round(now_s * PS))
-        self.outputs[request.request_id], self.totals[request.request_id] = outputs, totals
+        self.outputs[request.request_id] = outputs
 
 
 def write_run(
@@ -210,8 +194,10 @@ def write_run(
 
 def beam_table(records: Records) -> list[tuple[Any, ...]]:
     """Rows of beams.csv, search by search; a search whose last step replaces no candidate ends with a row for it."""
-    searches = [row for row in records.requests if row.num_seqs > 1 < row.output_len and row.finish_ps != NOT_YET]
-    last = {(row.request_id, row.output_len) for row in searches} - {(line[0], line[1]) for line in records.beams}
+    columns = records.recorder.requests.columns()
+    searched = (columns["num_seqs"] > 1) & (columns["output_len"] > 1) & (columns["finish_ps"] != NOT_YET)
+    ends = zip(*(columns[name][searched].tolist() for name in ("request_id", "output_len")), strict=True)
+    last = set(ends) - {(line[0], line[1]) for line in records.beams}
     return sorted([*records.beams, *((*end, "", "") for end in last)], key=lambda line: line[:2])
 
 

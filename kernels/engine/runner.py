@@ -128,35 +128,30 @@ class Runner:
 
     def register_prefix(self, num_tokens: int) -> None:
         """Compute the registered prefix, which the policy has pinned."""
-        place = self.tables.layout.place(list(self.state.policy.non_sequence_slots().pinned), "the registered prefix")
-        seq = Sequence(-1, Incoming(-1, 0, num_tokens))
-        self.token_buffers.tokens[-1] = self.token_buffers.registered_prefix(num_tokens)
-        self.tables[seq.seq_id] = place
-        batch = ragged([Part(seq, num_tokens, 0, 0, True)], [], self.token_buffers, self.tables)
+        table, tokens = self.state.policy.non_sequence_slots().pinned, self.token_buffers.registered_prefix(num_tokens)
+        part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")
+        batch = ragged([part], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
         self.slot_checker.after(batch, self._forward(batch))
         del self.token_buffers.tokens[-1]
 
     def warm(self, num_tokens: int) -> None:
         """Run a batch of prompts of num_tokens tokens that writes nothing, to load kernels and matrix products."""
-        longest = min(num_tokens, self.longest)
+        longest, size = min(num_tokens, self.longest), self.tables.layout.block_size
         lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(num_tokens % longest)
-        self._forward(self.idle_batch(lengths)).argmax(dim=1).tolist()
-
-    def idle_batch(self, lengths: list[int]) -> Ragged:
-        """Prompts of the given lengths, all stored already: they read the pool and write nothing."""
-        parts, layout = [], self.tables.layout
-        for i, length in enumerate(lengths):
-            seq = Sequence(-2 - i, Incoming(-2 - i, 0, length))
-            slots = ceil_div(length, layout.block_size) * layout.block_size
-            self.token_buffers.tokens[seq.seq_id] = [0] * length
-            self.tables[seq.seq_id] = layout.place([Extent(0, slots)], "an idle batch")
-            parts.append(Part(seq, length, 0, length, True))
-        batch = ragged(parts, [], self.token_buffers, self.tables)
+        parts = [
+            self._prompt(-2 - i, [0] * n, [Extent(0, ceil_div(n, size) * size)], n, "an idle batch")
+            for i, n in enumerate(lengths)
+        ]
+        self._forward(ragged(parts, [], self.token_buffers, self.tables)).argmax(dim=1).tolist()
         for part in parts:
-            del self.token_buffers.tokens[part.seq.seq_id]
-            self.tables.pop(part.seq.seq_id, None)
-        return batch
+            del self.token_buffers.tokens[part.seq.seq_id], self.tables[part.seq.seq_id]
+
+    def _prompt(self, seq_id: int, tokens: list[int], table: list[Extent], written: int, name: str) -> Part:
+        """A prompt of no request, whose first `written` tokens are stored already."""
+        seq = Sequence(seq_id, Incoming(seq_id, 0, len(tokens)))
+        self.token_buffers.tokens[seq_id], self.tables[seq_id] = tokens, self.tables.layout.place(table, name)
+        return Part(seq, len(tokens), 0, written, True)
 
     def _forward(self, batch: Ragged) -> Tensor:
         self.timer.launched()

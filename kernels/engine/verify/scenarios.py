@@ -152,14 +152,14 @@ def _watch(sampler: Any, moves: Any, found: Recording) -> None:
 
 
 def _check(scenario: Scenario, found: Recording, counters: Mapping[str, float]) -> None:
-    requests = found.records.requests
+    totals = found.records.recorder.totals
     counts = {
         "": 1,
-        "swaps": sum(r.num_swaps for r in requests),
-        "recomputes": sum(r.num_recomputes for r in requests),
+        "swaps": totals.swaps,
+        "recomputes": totals.recomputes,
         "hits": counters.get("hit_tokens", 0),
         "loads": counters.get("loaded_blocks", 0),
         "copies": found.num_copies,
     }
-    if len(requests) != scenario.num_requests or found.records.rejections or not counts[scenario.happened]:
-        raise PlugInError(f"{scenario.name}: {len(requests)} requests ended, {counts}")
+    if totals.finished != scenario.num_requests or not counts[scenario.happened]:
+        raise PlugInError(f"{scenario.name}: {totals.finished} requests ended, {counts}")
