@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from testbed.kernels.engine.layout import Ints, Layout, Place, Pools
+from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
 from testbed.kernels.engine.network import Attention
 from testbed.kernels.engine.ragged import Ragged, upload
 from testbed.kernels.launch import attention, cache_ops
@@ -33,7 +33,8 @@ class CudaAttention(Attention):
     def __init__(self, pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> None:
         self.pools = pools
         self.layout = layout
-        keys, values = layout.caches(pools)[:2]
+        blocks = pools.blocks(layout.block_size)
+        keys, values = (blocks.squeeze(3) if isinstance(layout, Extents) else blocks)[:2]
         self.caches = keys, values
         self.scales = None if pools.scales is None else pools.scales[0]
         self.kinds = [(layout.column_of(layer), window) for layer, window in enumerate(windows)]

@@ -128,7 +128,7 @@ class Engine:
             self._without_tokens(plan)
         if plan.rejected or (plan.preempted and state.running):
             return True
-        stuck, pending = bool(state.waiting or state.swapped), moves.num_pending > 0
+        stuck, pending = bool(state.waiting or state.swapped), bool(moves.pending)
         if stuck and not pending and plan.wake_ps == UNBOUNDED:
             group = (state.swapped or state.waiting)[0]
             name = type(self.scheduler.policy).__name__
@@ -136,7 +136,7 @@ class Engine:
         if upcoming is None and not stuck:
             return False
         next_ps = min(plan.wake_ps, UNBOUNDED if upcoming is None else upcoming.arrival_ps)
-        self.clock.sleep_until(min(next_ps / PS, self.stop_s), moves.has_landed if pending else None)
+        self.clock.sleep_until(min(next_ps / PS, self.stop_s), moves.ended if pending else None)
         return True
 
     def _without_tokens(self, plan: Plan) -> None:

@@ -95,10 +95,6 @@ class Layout(ABC):
     def __init__(self, num_kv_heads: int) -> None:
         self.num_kv_heads = num_kv_heads
 
-    def caches(self, pools: Pools) -> Tensor:
-        """K and V of all layers as the kernels take them."""
-        return pools.blocks(self.block_size)
-
     def table_width(self, longest: int) -> int:
         """The entries of a sequence's table for this many tokens."""
         return -(-longest // self.block_size)
@@ -124,8 +120,12 @@ class Layout(ABC):
         """The slots of a sequence's tokens at `positions`."""
 
     @abstractmethod
-    def rows(self, place: Place, slots: Ints) -> Ints:
-        """The rows of these slots of a place, [num_slots, num_kv_heads]."""
+    def rows(self, place: Place, positions: Ints, column: int) -> Ints:
+        """The rows of a sequence's tokens at `positions`, [num_tokens, num_kv_heads]."""
+
+    @abstractmethod
+    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints | None:
+        """The rows of adjacent slots, [num_slots, num_kv_heads]; None where they are in no table of `live` extents."""
 
     @abstractmethod
     def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
@@ -155,7 +155,10 @@ class Blocks(Layout):
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
         return self.targets(place.ids, column, positions)
 
-    def rows(self, place: Place, slots: Ints) -> Ints:
+    def rows(self, place: Place, positions: Ints, column: int) -> Ints:
+        return self.rows_of_slots(self.slots(place, positions, column))
+
+    def rows_of_slots(self, slots: Ints, live: object = None) -> Ints:
         blocks, offsets = np.divmod(slots, self.block_size)
         heads = np.arange(self.num_kv_heads)
         return (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
@@ -170,9 +173,6 @@ class Extents(Layout):
 
     block_size = 1
 
-    def caches(self, pools: Pools) -> Tensor:
-        return pools.blocks(1).squeeze(3)
-
     def table_width(self, longest: int) -> int:
         return 2
 
@@ -184,8 +184,12 @@ class Extents(Layout):
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
         return np.asarray(place.ids[0, 0] + positions)
 
-    def rows(self, place: Place, slots: Ints) -> Ints:
-        return self.targets(place.ids, np.zeros_like(slots), slots - place.ids[0, 0])
+    def rows(self, place: Place, positions: Ints, column: int) -> Ints:
+        return self.targets(place.ids, np.zeros_like(positions), positions)
+
+    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints | None:
+        owner = next((one for (one,) in live if one.start <= slots[0] < one.start + one.length), None)
+        return owner and self.targets(np.array([owner]), np.zeros_like(slots), slots - owner.start)
 
     def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
         first, length = tables[owners].astype(np.int64).T

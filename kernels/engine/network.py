@@ -54,7 +54,7 @@ class PlainAttention(Attention):
         self._read, self._written = [], []
         for column in range(layout.num_columns):
             contexts = [
-                layout.rows(place, layout.slots(place, np.arange(part.context_len), column))
+                layout.rows(place, np.arange(part.context_len), column)
                 for part, place in zip(batch.parts, batch.places, strict=True)
             ]
             written = np.concatenate([found[at] for found, at in zip(contexts, new, strict=True)])

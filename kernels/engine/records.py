@@ -40,7 +40,7 @@ class Clock:
         """Seconds since the run began."""
         return time.perf_counter() - self._start
 
-    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+    def sleep_until(self, when: float, sooner: Callable[[], object] | None = None) -> None:
         """Sleep until a time in s, or until `sooner`, if given, is true; spin for the last half millisecond."""
         while (left := when - self.now()) > 0 and not (sooner and sooner()):
             if left > 1e-3:
@@ -63,7 +63,7 @@ class StepClock(Clock):
     def now(self) -> float:
         return self._now
 
-    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+    def sleep_until(self, when: float, sooner: Callable[[], object] | None = None) -> None:
         if sooner is None:
             self._now = max(self._now, when)
         while sooner and not sooner():

@@ -114,7 +114,8 @@ class Runner:
 
     def land(self) -> None:
         """Tell the policy of the transfers that have ended; what they brought may be found."""
-        for move_id in self.moves.take_landed():
+        for move_id in self.moves.ended():
+            del self.moves.pending[move_id]
             self.slot_checker.landed(move_id)
             self.state.policy.landed(move_id)
             self.state.memory_released()
