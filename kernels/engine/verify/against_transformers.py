@@ -4,6 +4,7 @@ A model with kv_dtype_bytes=1 has a cache of e4m3 in the engine; the reference t
 """
 
 import tempfile
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,28 +19,11 @@ from testbed.kernels.measure.timing import fingerprint, in_short, write_rows
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers
 SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ties
-OPT = {"hidden_size": 256, "ffn_dim": 512, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1000,
-       "word_embed_proj_dim": 256, "max_position_embeddings": 1024}  # fmt: skip
-GATED = {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 8,
-         "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny-opt": ("opt", OPT),
-    "tiny-llama": ("llama", GATED | {"num_attention_heads": 4, "num_key_value_heads": 4}),
-    "tiny-llama-3": ("llama", GATED | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
-    "tiny-qwen2": ("qwen2", GATED | {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}),
-    "tiny-mistral": ("mistral", GATED | {"head_dim": 64, "sliding_window": 48}),
-    "tiny-qwen2-window": (
-        "qwen2",
-        GATED | {"num_attention_heads": 4, "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 48},
-    ),
-    "tiny-llama-3-fp8": ("llama", GATED | {"kv_dtype_bytes": 1}),
-    "tiny-mistral-fp8": (
-        "mistral", GATED | {"num_attention_heads": 4, "head_dim": 128, "sliding_window": 48, "kv_dtype_bytes": 1}),
-    "qwen2.5-0.5b": ("qwen2", {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
-                               "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
-                               "max_position_embeddings": 32768, "tie_word_embeddings": True,
-                               "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
-}  # fmt: skip
+
+
+def known_models() -> dict[str, dict[str, Any]]:
+    """The values of every model's config.json, and the bytes of its cached values where they are not the weights'."""
+    return tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 
 
 def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
@@ -48,11 +32,11 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
     Prints a line for each, and writes them to a table; returns whether all pass.
     """
     rows = []
-    for name in models.split(",") if models else MODELS:
+    for name in models.split(",") if models else known_models():
         with tempfile.TemporaryDirectory() as folder:
             reference = make_model(name, Path(folder))
             arch = of_folder(Path(folder))
-            arch = replace(arch, spec=replace(arch.spec, kv_dtype_bytes=MODELS[name][1].get("kv_dtype_bytes")))
+            arch = replace(arch, spec=replace(arch.spec, kv_dtype_bytes=1 if reference.rounds else None))
             weights = load_weights(arch, Path(folder), "cuda", torch.float16)
             for scenario in SCENARIOS:
                 if scenarios not in scenario.name:
@@ -73,16 +57,16 @@ def make_model(name: str, folder: Path) -> Any:
     """A random model in fp16 saved to `folder`; returned in fp32 with the same values."""
     import transformers
 
-    family, changes = MODELS[name]
-    known = {key: value for key, value in changes.items() if key != "kv_dtype_bytes"}
-    config = transformers.AutoConfig.for_model(family, **known)
+    values = known_models()[name]
+    rounds = values.pop("kv_dtype_bytes", None) == 1
+    config = transformers.AutoConfig.for_model(**values)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.eval()
     randomize(model)
     model = model.half()
     model.save_pretrained(folder)
-    model.rounds = "kv_dtype_bytes" in changes
+    model.rounds = rounds
     return model.float().cuda()
 
 
