@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from testbed.core.errors import InputError
 from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
 from testbed.kernels.engine.network import Attention
 from testbed.kernels.engine.ragged import Ragged, upload
 from testbed.kernels.launch import attention, cache_ops
-from testbed.kernels.launch.attention import Workspace, bind_decode, decode_workspace
+from testbed.kernels.launch.attention import FP8_SIZES, Workspace, bind_decode, decode_workspace
 from testbed.kernels.launch.launch import Launch, stream_pointer
 from testbed.kernels.launch.prefill_attention import bind_prefill
 
@@ -31,6 +32,8 @@ class CudaAttention(Attention):
     """
 
     def __init__(self, pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> None:
+        if pools.scales is not None and (size := pools.spec.head_size) not in FP8_SIZES:
+            raise InputError(f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {size}")
         self.pools = pools
         self.layout = layout
         blocks = pools.blocks(layout.block_size)

@@ -16,7 +16,7 @@ from testbed.kernels.engine.architecture import Architecture, check_served, of_f
 from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.graphs import DecodeGraphs
-from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
+from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import CudaMoves, Moves
@@ -26,7 +26,7 @@ from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
-from testbed.kernels.launch.attention import FP8_SIZES, MAX_BLOCK_SIZE
+from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.kernels.measure.timing import fingerprint
 from testbed.memory.contiguous.contiguous import Contiguous
@@ -73,7 +73,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
     state, on_gpu = scheduler.state, options.device != "cpu"
     network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
-    attention = (by_kernels if on_gpu else PlainAttention)(pools, layout, arch.windows)
+    attention = (CudaAttention if on_gpu else PlainAttention)(pools, layout, arch.windows)
     moves, timer = (CudaMoves if on_gpu else Moves)(pools, layout, partial(live_tables, state)), Timer(on_gpu)
     max_len = min(spec.max_len, pool.max_len)
     longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
@@ -98,25 +98,12 @@ def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None
     """
     if isinstance(policy, Contiguous):
         return Extents(num_kv_heads)
-    if isinstance(policy, Grouped):
-        if policy.pages.block_size > MAX_BLOCK_SIZE:
-            raise InputError(f"policy.block_size={policy.pages.block_size}: the paged kernels support up to 256")
-        return Pages(num_kv_heads, policy, windows)
-    size = getattr(policy, "block_size", 1)
+    size = getattr(policy.pages if isinstance(policy, Grouped) else policy, "block_size", 1)
     while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
-        if size % 2:
+        if isinstance(policy, Grouped) or size % 2:
             raise InputError(f"{type(policy).__name__}: block_size={size}: the paged kernels support up to 256")
         size //= 2
-    return Blocks(num_kv_heads, size)
-
-
-def by_kernels(pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> CudaAttention:
-    """Attention by kernels."""
-    if pools.scales is not None and pools.spec.head_size not in FP8_SIZES:
-        raise InputError(
-            f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {pools.spec.head_size}"
-        )
-    return CudaAttention(pools, layout, windows)
+    return Pages(num_kv_heads, policy, windows) if isinstance(policy, Grouped) else Blocks(num_kv_heads, size)
 
 
 def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict[str, Any]:
@@ -126,7 +113,8 @@ def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict
     """
     engine = engine or make_engine(setup)
     records = engine.serve(list(setup.workload))
-    about = {"kind": "cpu" if device_of(setup) == "cpu" else "gpu", "fingerprint": fingerprint_of(setup)}
+    found = fingerprint_of(setup)
+    about = {"kind": "gpu" if found else "cpu", "fingerprint": found}
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     extra = {"stopped_at_latency": None, "cost_profile": None, "counters": counters, "engine": about}
@@ -168,11 +156,6 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
     return options
 
 
-def device_of(setup: Setup) -> str:
-    """The device of a setup's engine."""
-    return (setup.config.engine or EngineConfig()).device
-
-
 def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:
     """The model's architecture; raises InputError where a folder's shape differs from the config's."""
     if options.weights == "random":
@@ -208,4 +191,4 @@ def _check(setup: Setup) -> None:
 
 def fingerprint_of(setup: Setup) -> dict[str, Any] | None:
     """The GPU and its software; None on a CPU."""
-    return None if device_of(setup) == "cpu" else fingerprint()
+    return None if (setup.config.engine or EngineConfig()).device == "cpu" else fingerprint()

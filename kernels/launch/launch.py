@@ -45,16 +45,12 @@ def is_torch(array: Any) -> bool:
 
 
 def view(name: str, array: Any) -> View:
-    """The view of an array without a copy: torch tensors and CuPy arrays directly, other arrays through DLPack."""
+    """The view of a torch tensor or a CuPy array, without a copy."""
     if is_torch(array):
         dtype = str(array.dtype).removeprefix("torch.")
         return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, array.is_cuda)
     if not hasattr(array, "__cuda_array_interface__"):
-        if not hasattr(array, "__dlpack__"):
-            raise TypeError(f"{name}: expected a torch or CuPy array, got {type(array).__name__}")
-        if array.__dlpack_device__()[0] != 2:  # kDLCUDA
-            return View(0, tuple(array.shape), (), str(array.dtype), False)
-        array = require_gpu().from_dlpack(array)
+        raise TypeError(f"{name}: expected a torch or CuPy array, got {type(array).__name__}")
     strides = tuple(stride // array.dtype.itemsize for stride in array.strides)
     return View(array.data.ptr, tuple(array.shape), strides, str(array.dtype), True)
 

@@ -82,7 +82,7 @@ WRONG_DECODE = [
     ("context_lens", FakeArray((2, 1), "int32"), "expected shape"),
     ("context_lens", FakeArray((2,), "int64"), "expected int32"),
     ("q", [1, 2], "expected a torch or CuPy array"),
-    ("q", np.zeros((2, 8, 64), np.float16), "host memory"),
+    ("q", np.zeros((2, 8, 64), np.float16), "expected a torch or CuPy array, got ndarray"),
 ]
 
 
