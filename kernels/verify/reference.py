@@ -175,10 +175,8 @@ def owned_slots(table: np.ndarray, lens: Sequence[int], block_size: int, total: 
     """Mask [total, block_size] of the slots that some sequence's context covers."""
     mask = np.zeros((total, block_size), bool)
     for row, length in zip(table, lens, strict=True):
-        full, rest = divmod(length, block_size)
-        mask[row[:full]] = True
-        if rest:
-            mask[row[full], :rest] = True
+        blocks, offsets = np.divmod(np.arange(length), block_size)
+        mask[row[blocks], offsets] = True
     return mask
 
 
@@ -202,18 +200,13 @@ def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], nu
 def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The same keys and values in one extent per sequence, with NaN in unused slots: K pool, V pool, extents."""
     shape, capacities = batch.shape, [length + 1 + 5 * (i % 2) for i, length in enumerate(batch.lens)]
-    firsts = np.concatenate([[0], np.cumsum(capacities)])
-    pools = []
+    *firsts, total = np.cumsum([0, *capacities]).tolist()
+    pools, nothing = [], NAN_E4M3 if batch.kv_scales is not None else float("nan")
     for cache in (batch.k_cache, batch.v_cache):
-        size, nothing = (
-            (int(firsts[-1]), shape.num_kv_heads, shape.head_size),
-            NAN_E4M3 if batch.kv_scales is not None else float("nan"),
-        )
-        pool = torch.full(size, nothing, dtype=cache.dtype, device="cuda")
-        for i, length in enumerate(batch.lens):
-            rows = gather(cache, batch.block_tables[i], length) if length else cache[:0, :, 0]
-            extent = pool[firsts[i] : firsts[i + 1]].view(shape.num_kv_heads, capacities[i], shape.head_size)
-            extent[:, :length] = rows.transpose(0, 1)
-        pools.append(pool)
-    extents = torch.tensor(list(zip(firsts[:-1].tolist(), capacities, strict=True)), dtype=torch.int32).cuda()
+        size = (total, shape.num_kv_heads, shape.head_size)
+        pools.append(torch.full(size, nothing, dtype=cache.dtype, device="cuda"))
+        for first, capacity, length, table in zip(firsts, capacities, batch.lens, batch.block_tables, strict=True):
+            extent = pools[-1][first : first + capacity].view(shape.num_kv_heads, capacity, shape.head_size)
+            extent[:, :length] = gather(cache, table, length).transpose(0, 1)
+    extents = torch.tensor(list(zip(firsts, capacities, strict=True)), dtype=torch.int32).cuda()
     return pools[0], pools[1], extents
