@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from testbed.kernels.engine.architecture import of_folder
-from testbed.kernels.engine.verify.scenarios import SCENARIOS, Recording, record
+from testbed.kernels.engine.verify.scenarios import SCENARIOS, Row, record
 from testbed.kernels.engine.weights import load_weights
 from testbed.kernels.measure.timing import fingerprint, in_short, write_rows
 
@@ -83,7 +83,7 @@ def randomize(model: Any) -> None:
             parameter *= SPREAD / spread
 
 
-def judge(reference: Any, found: Recording) -> dict[str, Any]:
+def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
     """Errors of a recording; a choice counts where the reference's best two differ by more than the tolerance."""
     worst, clear, equal = 0.0, 0, 0
     for ours, theirs in pairs_of(reference, found):
@@ -93,13 +93,13 @@ def judge(reference: Any, found: Recording) -> dict[str, Any]:
         sure = best.values[:, 0] - best.values[:, 1] > TOLERANCE * top
         clear += int(sure.sum())
         equal += int((sure & (ours.argmax(dim=1) == best.indices[:, 0])).sum())
-    counts = {"rows": len(found.rows), "error": round(worst, 5), "choices": clear, "choices_equal": equal}
+    counts = {"rows": len(found), "error": round(worst, 5), "choices": clear, "choices_equal": equal}
     return {**counts, "right": worst <= TOLERANCE and clear == equal and clear > 0}
 
 
-def pairs_of(reference: Any, found: Recording, batch_size: int = 8) -> Any:
+def pairs_of(reference: Any, found: list[Row], batch_size: int = 8) -> Any:
     """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a time."""
-    rows = sorted(found.rows, key=lambda row: row[0])
+    rows = sorted(found, key=lambda row: row[0])
     whole = [a for (a, _), (b, _) in zip(rows, [*rows[1:], ((), None)], strict=True) if b[: len(a)] != a]
     at = 0
     for first in range(0, len(whole), batch_size):
@@ -109,7 +109,7 @@ def pairs_of(reference: Any, found: Recording, batch_size: int = 8) -> Any:
             padded[i, : len(text)] = torch.tensor(text)
         logits = forward(reference, padded.cuda())
         for i, text in enumerate(texts):
-            mine: list[tuple[tuple[int, ...], Tensor]] = []
+            mine: list[Row] = []
             while at < len(rows) and text[: len(rows[at][0])] == rows[at][0]:
                 mine.append(rows[at])
                 at += 1
