@@ -6,7 +6,7 @@ This module needs neither Hydra nor pandas, so that it runs on the GPU's machine
 import csv
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,9 +207,11 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     write_csv(path, [*columns], (["" if x != x else x for x in row] for row in zip(*cells, strict=True)))
 
 
-def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table."""
+def write_csv(path: Path, names: Iterable[str], rows: Iterable[Iterable[Any]], about: str = "") -> None:
+    """Write a table; a first line has the device and date of a measurement, if any."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {about}\n" if about else "")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         writer.writerows(rows)

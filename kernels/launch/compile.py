@@ -80,20 +80,16 @@ def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
         nvrtc.destroyProgram(program)
 
 
-def cache_dir() -> Path:
-    """The folder of compiled variants; TESTBED_KERNEL_CACHE overrides it."""
-    return Path(os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed"))
-
-
 def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
-    """The cached machine code of one variant, compiled at first use."""
+    """The machine code of one variant, compiled at first use and cached, in the folder of TESTBED_KERNEL_CACHE if set."""
     from cupy.cuda import nvrtc
 
     identity = repr((source_text(source), sorted(defines.items()), arch, nvrtc.getVersion()))
-    path = cache_dir() / f"{Path(source).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.cubin"
+    folder = Path(os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed"))
+    path = folder / f"{Path(source).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.cubin"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(compile_cubin(source, defines, arch))
         os.replace(file.name, path)
     return path

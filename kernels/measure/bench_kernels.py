@@ -17,9 +17,10 @@ import torch
 
 from testbed.command_line import Parser
 from testbed.core.shapes import read_model
+from testbed.kernels.engine.records import write_csv
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.bench_inputs import PLAIN, DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up, write_rows
+from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up
 from testbed.kernels.verify.reference import Form, Shape
 from testbed.kernels.verify.verify_attention import verify
 
@@ -58,8 +59,8 @@ class Report:
     def write(self, folder: Path, device: dict[str, object]) -> None:
         """Write CSV and Markdown, with device and date in the header."""
         about = in_words(device)
-        table = [{name: row.get(name, "") for name in (*PROSE, *COLUMNS)} for row in self.rows]
-        write_rows(folder / "h200.csv", table, about)
+        names = (*PROSE, *COLUMNS)
+        write_csv(folder / "h200.csv", names, ([row.get(name, "") for name in names] for row in self.rows), about)
         rows = [PROSE, ("---",) * 5, *([row[name] for name in PROSE] for row in self.rows if "verdict" in row)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."

@@ -3,13 +3,11 @@
 And what every `testbed measure NAME` is: columns, a row for each point, and the device that tables and profiles record.
 """
 
-import csv
 import datetime
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,21 +125,6 @@ def fingerprint() -> dict[str, Any]:
 def in_words(about: Mapping[str, object]) -> str:
     """All of a fingerprint in one line."""
     return ", ".join(f"{key} {value}" for key, value in about.items())
-
-
-def in_short(about: Mapping[str, object]) -> str:
-    """Device, torch, CUDA and date of a fingerprint."""
-    return f"{about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}"
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, object]], about: str) -> None:
-    """Write a CSV of rows with the same columns; its first line has the device and date of the measurement."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# {about}\n")
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def file_name(profile: dict[str, Any]) -> str:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from testbed.kernels.engine.architecture import of_folder
+from testbed.kernels.engine.records import write_csv
 from testbed.kernels.engine.verify.scenarios import SCENARIOS, Row, record
 from testbed.kernels.engine.weights import load_weights
-from testbed.kernels.measure.timing import fingerprint, in_short, write_rows
+from testbed.kernels.measure.timing import fingerprint
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers
 SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ties
@@ -49,7 +50,8 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
     wrong = [row for row in rows if not row["right"]]
     print(f"{len(rows) - len(wrong)} of {len(rows)} right")
     if out:
-        write_rows(out / "right.csv", rows, in_short(fingerprint()))
+        device = "{device}, torch {torch}, CUDA {runtime_cuda}, {date}".format(**fingerprint())
+        write_csv(out / "right.csv", rows[0], (row.values() for row in rows), device)
     return not wrong
 
 
