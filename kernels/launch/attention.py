@@ -105,7 +105,7 @@ class Shapes:
     cache_rows: int  # of a cache: slots times kv heads
     block_size: int  # ENDLESS: extents
     q_stride: int
-    bf16: bool
+    bf16: int
     kv_scales: int  # address; 0: the caches have the type of the queries
     window: int  # 0: none
 
@@ -117,7 +117,7 @@ class Shapes:
     @property
     def defines(self) -> dict[str, int]:
         """Compile-time constants that every attention source takes."""
-        base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": int(self.bf16)}
+        base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": self.bf16}
         where = {"PAGED": int(self.paged), "BLOCK_SIZE": self.block_size}
         return base | where | cache_defines(self.kv_scales > 0, self.window > 0)
 
@@ -153,7 +153,7 @@ def check_attention(
         check_range("window", window, 1, (1 << 31) - 1)
     return Shapes(
         num_rows, num_heads, num_kv_heads, head_size, cache_rows, keys.shape[2] if blocks else ENDLESS,
-        queries.strides[0], queries.dtype == "bfloat16", check_scales(kv_scales, num_kv_heads, head_size), window or 0,
+        queries.strides[0], queries.bf16, check_scales(kv_scales, num_kv_heads, head_size), window or 0,
     )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def paper_decode(
     check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
     width = check_places(places, context_lens, num_seqs)
     constants = {"HEAD_SIZE": head_size, "GROUP": num_heads // num_kv_heads, "BLOCK_SIZE": block_size}
-    kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=int(queries.dtype == "bfloat16"))
+    kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=queries.bf16)
     kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens)
     numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, width)))

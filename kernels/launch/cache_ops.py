@@ -55,7 +55,7 @@ def bind_write_cache(
     num_tokens = new_k.shape[0]
     check("slot_mapping", slot_mapping, (num_tokens,) if paged else (num_tokens, num_kv_heads), ("int64",))
     scales = check_scales(kv_scales, num_kv_heads, head_size)
-    fp8 = {"FP8": 1, "BF16": int(new_k.dtype == "bfloat16")} if scales else {}
+    fp8 = {"FP8": 1, "BF16": new_k.bf16} if scales else {}
     where = {"PAGED": int(paged), "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
     kernel = load("cache_ops.cu", "write_cache", HEAD_SIZE=head_size, **where, **fp8)
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))

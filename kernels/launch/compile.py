@@ -81,7 +81,7 @@ def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
 
 
 def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
-    """The machine code of one variant, compiled at first use and cached, in the folder of TESTBED_KERNEL_CACHE if set."""
+    """The machine code of one variant, compiled at first use and cached; TESTBED_KERNEL_CACHE overrides the folder."""
     from cupy.cuda import nvrtc
 
     identity = repr((source_text(source), sorted(defines.items()), arch, nvrtc.getVersion()))

@@ -37,6 +37,11 @@ class View:
         """Bytes of a cached value."""
         return 1 if self.dtype in FP8 else 2
 
+    @property
+    def bf16(self) -> int:
+        """Whether values are bfloat16, as a compile-time constant."""
+        return int(self.dtype == "bfloat16")
+
 
 def is_torch(array: Any) -> bool:
     """Whether this is a torch tensor, found without importing torch."""

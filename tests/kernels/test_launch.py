@@ -107,7 +107,7 @@ BASE = 0x7F12 << 32  # an address such as allocators give
 
 
 def shapes(head_size: int = 128, block_size: int = 16, scales: int = 0, window: int = 0) -> Shapes:
-    return Shapes(100, 8, 2, head_size, 32000, block_size, 8 * head_size, False, scales, window)
+    return Shapes(100, 8, 2, head_size, 32000, block_size, 8 * head_size, 0, scales, window)
 
 
 @pytest.mark.parametrize(
