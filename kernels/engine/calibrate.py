@@ -137,7 +137,7 @@ GRAPHS = [size for size in BUCKETS if size <= 128]
 TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128), *range(2816, 4097, 256))
 ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 PROMPTS, BATCHES = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 2032), (1, 8, 16, 32, 64)
-OPTIONS = Options("cuda", torch.float16, graphs=128, warm=tuple(length + DECODES for length in PROMPTS))
+OPTIONS = Options(graphs=128, warm=tuple(length + DECODES for length in PROMPTS))
 
 
 def with_engine_sections(name: str) -> dict[str, Any]:

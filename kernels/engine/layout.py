@@ -5,7 +5,7 @@ A row is one head's values of one slot. A block has the layout [num_kv_heads, bl
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from testbed.core.slots import Extent
 from testbed.core.specs import ModelSpec
 from testbed.kernels.verify.reference import NAN_E4M3
 from testbed.memory.groups.grouped import Grouped
-from testbed.memory.policy import MemoryPolicy, Tier
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 Ints = NDArray[np.int64]
 
@@ -58,24 +58,21 @@ class Pools:
         return pool.view(len(pool), -1, s.num_kv_heads, block_size, s.head_size)
 
 
-def make_pools(
-    spec: ModelSpec, num_slots: int, tiers: Iterable[Tier], block_size: int, device: str, dtype: torch.dtype,
-    pooled_layers: int,
-) -> Pools:  # fmt: skip
-    """Empty pools of the given numbers of slots, cut to whole blocks.
+def make_pools(spec: ModelSpec, pool: PoolSpec, block_size: int, like: Tensor, pooled_layers: int) -> Pools:
+    """Empty pools of the slots of `pool`, cut to whole blocks; of the type of `like` and on its device, or e4m3.
 
     pooled_layers: layers with a pool each; 1 where all share one. Scales are 1, as in vLLM where a model gives none.
     """
-    planes, width, scales = 2 * pooled_layers, spec.num_kv_heads * spec.head_size, None
+    planes, width, dtype, scales = 2 * pooled_layers, spec.num_kv_heads * spec.head_size, like.dtype, None
     if spec.kv_dtype_bytes == 1:
-        dtype, scales = torch.uint8, torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=device)
-    whole = num_slots // block_size * block_size
+        dtype, scales = torch.uint8, torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=like.device)
     below = {
         tier.name: torch.empty((tier.num_slots // block_size, planes, block_size * width), dtype=dtype,
-                               pin_memory=device != "cpu" and tier.num_slots > 0)
-        for tier in tiers
+                               pin_memory=like.is_cuda and tier.num_slots > 0)
+        for tier in pool.tiers
     }  # fmt: skip
-    return Pools(torch.zeros((planes, whole * width), dtype=dtype, device=device), below, spec, scales)
+    size = planes, pool.num_slots // block_size * block_size * width
+    return Pools(torch.zeros(size, dtype=dtype, device=like.device), below, spec, scales)
 
 
 @dataclass(frozen=True, slots=True)

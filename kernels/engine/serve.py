@@ -39,14 +39,12 @@ from testbed.sim.arrivals import SessionWorkload
 
 @dataclass(frozen=True)
 class Options:
-    """Options of an engine, as in EngineConfig. device: "cpu" runs all operations in torch, "cuda" runs the kernels.
+    """Options of an engine, as in EngineConfig.
 
     debug checks every slot at every step; seed determines prompts without content and random draws; parallel samples
     the sequences of a request with several; registered is the length of the registered prefix.
     """
 
-    device: str = "cpu"
-    dtype: torch.dtype = torch.float32
     debug: bool = False
     seed: int = 0
     parallel: TopP | None = None
@@ -58,7 +56,7 @@ class Options:
 
 
 def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options) -> Engine:
-    """An engine for this scheduler, whose policy manages `pool`."""
+    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are on a GPU."""
     policy, spec = scheduler.policy, arch.spec
     if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
         raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
@@ -66,12 +64,11 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:
         raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
-    pools = make_pools(spec, pool.num_slots, pool.tiers, layout.block_size, options.device, options.dtype,
-                       1 if pooled else spec.num_layers)  # fmt: skip
+    pools = make_pools(spec, pool, layout.block_size, weights.embedding, 1 if pooled else spec.num_layers)
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
     sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
-    state, on_gpu = scheduler.state, options.device != "cpu"
+    state, on_gpu = scheduler.state, weights.embedding.is_cuda
     network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
     attention = (CudaAttention if on_gpu else PlainAttention)(pools, layout, arch.windows)
     moves, timer = (CudaMoves if on_gpu else Moves)(pools, layout, partial(live_tables, state)), Timer(on_gpu)
@@ -127,16 +124,13 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> Engine:
     options = engine_options(config.engine)
     _check(setup)
     arch = architecture(options, setup.model)
-    dtype, device, seed = getattr(torch, options.dtype), options.device, config.seed
+    where = options.device, getattr(torch, options.dtype)
     if weights is None and options.weights == "random":
-        weights = random_weights(arch, seed, device, dtype)
-    weights = weights or load_weights(arch, Path(options.weights), device, dtype)
-    prefix = setup.workload.rows.registered_prefix
-    chosen = Options(
-        device, dtype, options.debug, seed,
-        TopP(options.temperature, options.top_p, config.seed), window_s=config.window_s, graphs=options.graphs,
-        warm=options.warm, registered=prefix if setup.scheduler.policy.shares else 0,
-    )  # fmt: skip
+        weights = random_weights(arch, config.seed, *where)
+    weights = weights or load_weights(arch, Path(options.weights), *where)
+    prefix = setup.workload.rows.registered_prefix if setup.scheduler.policy.shares else 0
+    parallel = TopP(options.temperature, options.top_p, config.seed)
+    chosen = Options(options.debug, config.seed, parallel, None, config.window_s, options.graphs, options.warm, prefix)
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
 
 

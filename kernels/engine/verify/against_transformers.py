@@ -43,7 +43,7 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
                 if scenarios not in scenario.name:
                     continue
                 for mode, graphs in (("debug", 0), ("graphs", 64)):
-                    found = record(scenario, arch, weights, "cuda", torch.float16, graphs)
+                    found = record(scenario, arch, weights, graphs)
                     judged = judge(reference, found)
                     rows.append({"model": name, "scenario": scenario.name, "mode": mode, **judged})
                     print(*rows[-1].values(), sep="  ", flush=True)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from testbed.core.errors import PlugInError
@@ -104,9 +103,7 @@ SCENARIOS = [
 Row = tuple[tuple[int, ...], Tensor]  # tokens so far, and logits of the next
 
 
-def record(
-    scenario: Scenario, arch: Architecture, weights: Weights, device: str, dtype: torch.dtype, graphs: int = 0
-) -> list[Row]:
+def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int = 0) -> list[Row]:
     """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it; returns every choice.
 
     Raises where the scenario did not cause the expected event.
@@ -116,7 +113,7 @@ def record(
     policy = scenario.policy(pool)
     pool = policy.pool if isinstance(policy, Grouped) else pool
     debug = not graphs and not isinstance(policy, Grouped)
-    options = Options(device, dtype, debug=debug, clock=StepClock(0.1), graphs=graphs)
+    options = Options(debug, clock=StepClock(0.1), graphs=graphs)
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options)
     rows = watched(engine.runner.sampler)
     totals = engine.serve(scenario.requests(arch.spec.vocab_size)).recorder.totals

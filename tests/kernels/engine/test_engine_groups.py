@@ -160,7 +160,7 @@ def test_example_policy_generates_correct_tokens_on_a_gpu(debug):
         pool, arch = tiny.pool(num_slots), tiny.Architecture(SHAPE, "opt")
         scheduler = tiny.mixed(Slabs(pool, slab_size=8))
         weights = random_weights(arch, 0, "cuda", torch.float16)
-        options = Options("cuda", torch.float16, debug=debug, clock=StepClock(), graphs=0 if debug else 16)
+        options = Options(debug, clock=StepClock(), graphs=0 if debug else 16)
         records = assemble(scheduler, pool, arch, weights, options).serve(tiny.requests(tiny.LENGTHS))
         outputs.append([len(records.outputs[i][0]) for i in range(len(tiny.LENGTHS))])
     assert records.recorder.totals.recomputes > 0
