@@ -12,6 +12,8 @@ from testbed.core.shapes import check_plain
 from testbed.core.specs import ModelSpec
 
 FAMILIES = ("opt", "llama", "mistral", "qwen2")
+OPT_ONLY = {"do_layer_norm_before": True, "activation_function": "relu"}  # of config.json, where it has the key
+GATED_ONLY = {"hidden_act": "silu", "mlp_bias": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +90,13 @@ def of_folder(folder: Path) -> Architecture:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise InputError(f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})")
+    for key, value in (OPT_ONLY if family == "opt" else GATED_ONLY).items():
+        if config.get(key) not in (None, value):
+            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports {value!r} only")
     spec = shape_of(folder.name, config, path)
     check_served(spec)
-    return _opt(spec, config, path) if family == "opt" else _gated(spec, config, family, path)
-
-
-def _opt(spec: ModelSpec, config: dict[str, Any], path: Path) -> Architecture:
-    for key, value in {"do_layer_norm_before": True, "activation_function": "relu"}.items():
-        if config.get(key, value) != value:
-            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports OPT with {value!r} only")
-    return Architecture(spec, "opt")
-
-
-def _gated(spec: ModelSpec, config: dict[str, Any], family: str, path: Path) -> Architecture:
-    if config.get("hidden_act", "silu") != "silu" or config.get("mlp_bias"):
-        raise InputError(f"{path}: the engine supports SwiGLU without biases only")
+    if family == "opt":
+        return Architecture(spec, "opt")
     rope = config.get("rope_parameters") or {**(config.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):

@@ -69,7 +69,9 @@ def bind_mma(
     s: Shapes, pointers: list[int], width: int, num_seqs: int, max_query_len: int, scale: float | None
 ) -> Launch:
     """A launch of prefill.cu whose arguments were checked; `pointers` as in `bind_tma`."""
-    kernel, shared_bytes = load("prefill.cu", "prefill", **s.defines), mma_shared_bytes(s.head_size, s.kv_scales > 0)
+    kernel, fp8 = load("prefill.cu", "prefill", **s.defines), s.kv_scales > 0
+    rows = mma_q_rows(s.head_size) + (2 if fp8 else 4) * 64  # of Q, 64 of K and of V in two stages; e4m3: in one,
+    shared_bytes = rows * (s.head_size + 8) * 2 + (2 * 64 * s.head_size if fp8 else 0)  # and as bytes
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width))
     arguments = (*pointers, log2_scale(scale, s.head_size), *numbers, *s.last_arguments)
@@ -85,12 +87,6 @@ def has_wgmma(head_size: int) -> bool:
 def mma_q_rows(head_size: int) -> int:
     """New tokens per thread block of prefill.cu (its Q_ROWS)."""
     return 64 if head_size > 128 else 128
-
-
-def mma_shared_bytes(head_size: int, fp8: bool = False) -> int:
-    """Dynamic shared memory of prefill.cu: rows of Q, 64 of K and of V in two stages; e4m3: in one, and as bytes."""
-    rows = mma_q_rows(head_size) + (2 if fp8 else 4) * 64
-    return rows * (head_size + 8) * 2 + (2 * 64 * head_size if fp8 else 0)
 
 
 def takes(s: Shapes, caches: Sequence[int]) -> bool:

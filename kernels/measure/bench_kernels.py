@@ -7,7 +7,6 @@ import csv
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ class Report:
 
 def timed(kernel: str, timing: Timing, shape: Shape, *where: object) -> dict[str, Any]:
     """A row of COLUMNS. where: values of its last columns, from `batch` on; the spread is equal unless it is given."""
-    times = {name: round(us, 3) for name, us in asdict(timing).items()}
+    times = {name: round(us, 3) for name, us in timing._asdict().items()}
     sizes = {name: getattr(shape, name) for name in ("num_heads", "num_kv_heads", "head_size")}
     block_size = "" if kernel in ("contiguous", "torch") else shape.block_size
     row = {"kernel": kernel, **times, **sizes, "block_size": block_size, "spread": "equal"}

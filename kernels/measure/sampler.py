@@ -84,8 +84,7 @@ def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
             sample(*case)
             times.append(1e6 * (time.perf_counter() - start))
     for (kind, num_groups, *_), times in zip(cases, samples, strict=True):
-        timing = Timing.of(times[1:])  # the first loads kernels
-        yield kind.name, kind.width, num_groups, timing.median_us, timing.low_us, timing.high_us
+        yield kind.name, kind.width, num_groups, *Timing.of(times[1:])  # the first loads kernels
 
 
 MEASUREMENT = Measurement(__doc__, "kind,width,groups,median_us,p10_us,p90_us", rows)

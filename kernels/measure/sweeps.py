@@ -34,7 +34,7 @@ MIXED_TOKENS = 1 << 18  # context tokens summed over all decodes
 
 def point(*key: float | int | str, timing: Timing) -> Point:
     """One measured point."""
-    return [*key, round(timing.median_us, 3), round(timing.low_us, 3), round(timing.high_us, 3)]
+    return [*key, *(round(us, 3) for us in timing)]
 
 
 def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:

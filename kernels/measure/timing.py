@@ -7,7 +7,6 @@ import datetime
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +19,7 @@ from testbed.kernels.launch.compile import require_gpu
 L2_ROTATION_BYTES = 256 << 20  # several times the largest L2 cache
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Microseconds per call: median over replays, and the 10th and 90th percentile."""
 
     median_us: float
@@ -35,7 +33,7 @@ class Timing:
 
     def per(self, parts: int) -> "Timing":
         """Of one of so many equal parts."""
-        return Timing(self.median_us / parts, self.low_us / parts, self.high_us / parts)
+        return Timing(*(us / parts for us in self))
 
     def __str__(self) -> str:
         return f"{self.median_us:.1f} us [{self.low_us:.1f}, {self.high_us:.1f}]"

@@ -16,7 +16,7 @@
 // FP8: rows arrive as bytes in shared memory, and each thread widens what it copied; so K and V have one stage.
 // WINDOWED: tiles before the window of a thread block's first row are not read.
 //
-// Compile-time: HEAD_SIZE, GROUP, PAGED, BLOCK_SIZE, BF16, FP8, WINDOWED. Shared memory: `mma_shared_bytes` of its launch.
+// Compile-time: HEAD_SIZE, GROUP, PAGED, BLOCK_SIZE, BF16, FP8, WINDOWED. Shared memory: see its launch.
 #include "common.cuh"
 
 #define NUM_WARPS 4

@@ -47,19 +47,11 @@ def dequantized(x: Tensor, scale: Tensor) -> Tensor:
     return x.view(torch.float8_e4m3fn).float() * scale[:, None]
 
 
-def paged_decode(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: list[int],
-    window: int | None = None,
-) -> Tensor:  # fmt: skip
-    """float64 result of the decode kernels; a sequence without context gives zeros."""
-    return paged_prefill(q, k_cache, v_cache, block_tables, [1] * len(q), context_lens, window)
-
-
 def paged_prefill(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, query_lens: list[int], context_lens: list[int],
     window: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """float64 result of the prefill kernel."""
+    """float64 result of the prefill kernels, and of decode with query_lens of 1; no context gives zeros."""
     out, start = torch.zeros(q.shape, dtype=torch.float64, device=q.device), 0
     for i, (num_new, length) in enumerate(zip(query_lens, context_lens, strict=True)):
         if length:
@@ -171,20 +163,15 @@ def shuffled_tables(
     return table, total
 
 
-def owned_slots(table: np.ndarray, lens: Sequence[int], block_size: int, total: int) -> np.ndarray:
-    """Mask [total, block_size] of the slots that some sequence's context covers."""
-    mask = np.zeros((total, block_size), bool)
-    for row, length in zip(table, lens, strict=True):
-        blocks, offsets = np.divmod(np.arange(length), block_size)
-        mask[row[blocks], offsets] = True
-    return mask
-
-
 def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], num_queries: int | None = None) -> Batch:
     """A batch with NaN in its slots without an owner and blocks; inputs are first rounded to the storage type."""
     blocks = [-(-length // shape.block_size) for length in lens]
     table, total = shuffled_tables(rng, blocks, spare=3, shared=bool(rng.random() < 0.5))
-    mask = torch.from_numpy(owned_slots(table, lens, shape.block_size, total)).cuda()[:, None, :, None]
+    owned = np.zeros((total, shape.block_size), bool)
+    for row, length in zip(table, lens, strict=True):
+        ids, offsets = np.divmod(np.arange(length), shape.block_size)
+        owned[row[ids], offsets] = True
+    mask = torch.from_numpy(owned).cuda()[:, None, :, None]
     generator = torch.Generator("cuda").manual_seed(int(rng.integers(1 << 62)))
 
     def normal(*size: int) -> Tensor:

@@ -118,14 +118,15 @@ def check_decode(case: Case, form: Form) -> dict[str, float]:
     lens = random_lens(rng, min(case.longest, plan.chunk_tokens * 128))
     batch = random_batch(rng, s, lens)
     batch = batch.quantized(rng) if form.fp8 else batch
-    want = reference.paged_decode(batch.q, *batch.values, batch.block_tables, lens, form.window)
+    ones = [1] * len(lens)
+    want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, ones, lens, form.window)
     options = {"max_context_len": max(lens), "plan": plan, "kv_scales": batch.kv_scales, "window": form.window}
 
     def run(caches: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
         decode(out, batch.q, *caches, batch.context_lens, **options)
 
     runs: dict[str, Run] = {
-        f"{name}_decode{form}": partial(run, caches) for name, caches in layouts(batch, form, [1] * len(lens)).items()
+        f"{name}_decode{form}": partial(run, caches) for name, caches in layouts(batch, form, ones).items()
     }
     if in_paper_layout(s, form):
         keys, values = reference.interleave_keys(batch.k_cache), reference.transpose_values(batch.v_cache)

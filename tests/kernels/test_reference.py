@@ -35,7 +35,7 @@ def test_paged_decode_equals_full_attention(rng: np.random.Generator, block_size
     order = rng.permutation(-(-37 // block_size) + 2)
     (k_cache, table), (v_cache, _) = cache_of(k, block_size, order), cache_of(v, block_size, order)
     q = torch.randn(2, 4, 8, dtype=torch.float64)
-    got = reference.paged_decode(q, k_cache, v_cache, torch.stack([table, table]), [37, 0])
+    got = reference.paged_prefill(q, k_cache, v_cache, torch.stack([table, table]), [1, 1], [37, 0])
     assert torch.allclose(got[0], reference.full_attention(q[:1], k, v)[0], atol=1e-12)
     assert (got[1] == 0).all()
 
