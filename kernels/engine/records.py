@@ -6,7 +6,8 @@ This module needs neither Hydra nor pandas, so that it runs on the GPU's machine
 import csv
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ class Timer:
 
     def __init__(self, on_gpu: bool = False) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
-        self._start = self._waited = self._wait_start = 0.0
+        self._start = self._waited = 0.0
         self._begun = False
 
     def start(self) -> None:
@@ -91,15 +92,14 @@ class Timer:
             self._begun = True
             self._events[0].record()
 
-    def wait(self) -> None:
-        """Called when all device work has been launched and the host begins to wait for it."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """All device work has been launched, and the host waits for its results."""
         if self._events:
             self._events[1].record()
-        self._wait_start = time.perf_counter()
-
-    def waited(self) -> None:
-        """Called when the results have arrived."""
-        self._waited += time.perf_counter() - self._wait_start
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
 
     def stop(self) -> tuple[float, float, float]:
         """Called when the iteration has been committed; returns its host_s, waited_s and gpu_s."""

@@ -62,9 +62,8 @@ class Runner:
         wanted = Wanted(owners, self.sampler.parallel)
         done = [chunk.group for chunk in plan.chunks if chunk.last]
         ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
-        self.timer.wait()
-        self.moves.settle()
-        self.timer.waited()
+        with self.timer.waiting():
+            self.moves.settle()
         parents: dict[int, tuple[Replacement, ...]] = {}
         if batch.parts:
             self.slot_checker.after(batch, logits)

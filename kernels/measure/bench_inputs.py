@@ -15,7 +15,7 @@ from testbed.core.specs import ModelSpec
 from testbed.kernels.launch.attention import decode, decode_workspace, paper_decode
 from testbed.kernels.launch.prefill_attention import prefill
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.reference import Form, Shape
+from testbed.kernels.verify.reference import Form, Shape, shuffled_tables
 
 Calls = list[Callable[[], object]]
 LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
@@ -39,13 +39,6 @@ class Pools:
         return self.k.numel() // (shape.num_kv_heads * shape.block_size * shape.head_size)
 
 
-def random_tables(rng: np.random.Generator, blocks: np.ndarray, num_blocks: int) -> torch.Tensor:
-    """Block tables with every id used at most once, in random order."""
-    tables = np.zeros((len(blocks), int(blocks.max())), np.int32)
-    tables[np.arange(tables.shape[1]) < blocks[:, None]] = rng.permutation(num_blocks)[: int(blocks.sum())]
-    return torch.from_numpy(tables).cuda()
-
-
 def formed(k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form) -> tuple[LayerCaches, dict[str, Any]]:
     """K and V of each layer in this form, and the arguments by which kernels read it."""
     if not form.fp8:
@@ -66,7 +59,8 @@ class Inputs:
         self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
         self.spread = max(1, min(spread, pools.blocks(shape) // (used * self.layers)))
         self.k_cache, self.v_cache = pools.caches(self.layers, used * self.spread, shape)
-        self.tables = random_tables(np.random.default_rng(seed), self.blocks, used * self.spread)
+        tables, _ = shuffled_tables(np.random.default_rng(seed), self.blocks, used * (self.spread - 1), shared=False)
+        self.tables = torch.from_numpy(tables).cuda()
         self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
 
     def sdpa_of(self, queries: Iterable[torch.Tensor], **options: Any) -> Calls:

@@ -147,18 +147,15 @@ class Batch:
 
 
 def shuffled_tables(
-    rng: np.random.Generator, num_blocks: Sequence[int], spare: int, shared: bool
+    rng: np.random.Generator, num_blocks: Sequence[int] | np.ndarray, spare: int, shared: bool
 ) -> tuple[np.ndarray, int]:
     """A permuted block table and the pool size; if `shared`, sequences start with blocks of the first one."""
-    total = int(sum(num_blocks)) + spare
-    ids = rng.permutation(total)
-    table = np.full((len(num_blocks), max(1, max(num_blocks))), UNUSED_ID, np.int32)
-    start = 0
-    for row, count in enumerate(num_blocks):
-        table[row, :count] = ids[start : start + count]
-        start += count
-        if shared and row and rng.random() < 0.5:
-            common = int(rng.integers(0, min(count, num_blocks[0]) + 1))
+    counts = np.array(num_blocks)
+    table, total = np.full((len(counts), max(1, counts.max())), UNUSED_ID, np.int32), int(counts.sum()) + spare
+    table[np.arange(table.shape[1]) < counts[:, None]] = rng.permutation(total)[: counts.sum()]
+    for row, count in enumerate(counts[1:] if shared else (), 1):
+        if rng.random() < 0.5:
+            common = int(rng.integers(0, min(count, counts[0]) + 1))
             table[row, :common] = table[0, :common]
     return table, total
 
