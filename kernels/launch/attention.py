@@ -87,7 +87,7 @@ def bind_decode(
     numbers = (s.q_stride, s.num_kv_heads, width, plan.chunk_tokens, s.num_rows, chunks, combined // groups)
     grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
-    arguments = (*addresses, log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
+    arguments = (*addresses, log2_scale(scale, s.head_size), *map(np.int32, numbers), s.kv_scales, np.int32(s.window))
     return Launch(kernel, grid, (plan.num_warps * 32,), arguments)
 
 
@@ -120,11 +120,6 @@ class Shapes:
         base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": self.bf16}
         where = {"PAGED": int(self.paged), "BLOCK_SIZE": self.block_size}
         return base | where | cache_defines(self.kv_scales > 0, self.window > 0)
-
-    @property
-    def last_arguments(self) -> tuple[Any, ...]:
-        """The last arguments of decode.cu and prefill.cu."""
-        return self.kv_scales, np.int32(self.window)
 
 
 def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:

@@ -8,6 +8,7 @@ gathered block is one transfer. Calls return before the copies end; wait for the
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -108,15 +109,14 @@ def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], 
 
     pairs: (device block id, host block id).
     """
-    device, host, block_bytes = _check_pools(pool, host_pool)
+    device, host, size = _check_pools(pool, host_pool)
     num_planes, num_blocks = device.shape[:2]
-    copies = []
-    for device_id, host_id in pairs:
-        for plane in range(num_planes):
-            on_device = device.pointer + (plane * num_blocks + device_id) * block_bytes
-            on_host = host.pointer + (host_id * num_planes + plane) * block_bytes
-            copies.append((on_host, on_device, block_bytes) if to_host else (on_device, on_host, block_bytes))
-    issue(copies, launch.stream_pointer(pool))
+    ends = [
+        (device.pointer + (plane * num_blocks + here) * size, host.pointer + (there * num_planes + plane) * size, size)
+        for here, there in pairs
+        for plane in range(num_planes)
+    ]
+    issue(_copies(ends, to_host), launch.stream_pointer(pool))
 
 
 def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple[int, int]], staging: Any,
@@ -142,7 +142,7 @@ def copies_of_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_hos
     staged, host = view("staging", staging).pointer, view("host_pool", host_pool)
     piece = host.itemsize * math.prod(host.shape[1:])
     ends = [(staged + at * piece, host.pointer + host_id * piece, n * piece) for at, host_id, n in runs(host_ids)]
-    return [(on_host, on_device, size) if to_host else (on_device, on_host, size) for on_device, on_host, size in ends]
+    return _copies(ends, to_host)
 
 
 def issue(copies: Copies, stream: int) -> None:
@@ -154,14 +154,16 @@ def issue(copies: Copies, stream: int) -> None:
 
 def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
     """Maximal runs of adjacent ids as (position, first id, count)."""
-    found: list[tuple[int, int, int]] = []
-    for position, block_id in enumerate(ids):
-        if found and block_id == found[-1][1] + found[-1][2]:
-            at, first, count = found[-1]
-            found[-1] = (at, first, count + 1)
-        else:
-            found.append((position, block_id, 1))
+    found = []
+    for _, run in groupby(enumerate(ids), lambda one: one[1] - one[0]):
+        (position, first), *others = run
+        found.append((position, first, 1 + len(others)))
     return found
+
+
+def _copies(ends: list[tuple[int, int, int]], to_host: bool) -> Copies:
+    """Copies between addresses on the device and on the host."""
+    return [(there, here, size) if to_host else (here, there, size) for here, there, size in ends]
 
 
 def _check_pool(pool: Any) -> tuple[View, int]:

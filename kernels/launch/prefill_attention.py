@@ -74,7 +74,7 @@ def bind_mma(
     shared_bytes = rows * (s.head_size + 8) * 2 + (2 * 64 * s.head_size if fp8 else 0)  # and as bytes
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width))
-    arguments = (*pointers, log2_scale(scale, s.head_size), *numbers, *s.last_arguments)
+    arguments = (*pointers, log2_scale(scale, s.head_size), *numbers, s.kv_scales, np.int32(s.window))
     grid = -(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs
     return Launch(kernel, grid, (128,), arguments, shared_bytes)
 
