@@ -124,7 +124,7 @@ class Shapes:
 
 def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:
     """Compile-time constants of the cache's type and of windows."""
-    return {name: 1 for name, on in {"FP8": fp8, "WINDOWED": windowed}.items() if on}
+    return {"FP8": int(fp8), "WINDOWED": int(windowed)}
 
 
 def check_attention(

@@ -56,9 +56,8 @@ def bind_write_cache(
     num_tokens = new_k.shape[0]
     check("slot_mapping", slot_mapping, (num_tokens,) if paged else (num_tokens, num_kv_heads), ("int64",))
     scales = check_scales(kv_scales, num_kv_heads, head_size)
-    fp8 = {"FP8": 1, "BF16": new_k.bf16} if scales else {}
     where = {"PAGED": int(paged), "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
-    kernel = load("cache_ops.cu", "write_cache", HEAD_SIZE=head_size, **where, **fp8)
+    kernel = load("cache_ops.cu", "write_cache", HEAD_SIZE=head_size, BF16=new_k.bf16, FP8=int(scales > 0), **where)
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     arguments = (*pointers(k_cache, v_cache, k, v, slot_mapping), *numbers, scales)
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
@@ -187,7 +186,7 @@ def _check_pools(pool: Any, host_pool: Any) -> tuple[View, View, int]:
 
 
 def _bound(num_planes: int, count: int, vectors: int, target: End, source: End, step: int = 1) -> Launch:
-    kernel = load("cache_ops.cu", "copy_blocks", HEAD_SIZE=8, PAGED=1, BLOCK_SIZE=1, PAPER_LAYOUT=0)
+    kernel = load("cache_ops.cu", "copy_blocks", HEAD_SIZE=8, BF16=0, PAGED=1, BLOCK_SIZE=1, PAPER_LAYOUT=0)
     ends = (part for address, ids, *strides in (target, source) for part in (address, ids, *map(np.int64, strides)))
     grid = max(1, min(8, vectors // 1024)), count, num_planes
     return Launch(kernel, grid, (256,), (*ends, np.int32(step), np.int32(vectors)))

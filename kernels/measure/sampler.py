@@ -10,6 +10,7 @@ sampling and number of groups.
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -67,15 +68,13 @@ def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], 
     return [parent for parent, _ in chosen], [token for _, token in chosen]
 
 
-def inputs(kind: Kind, num_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities of random logits and their logarithms, [num_groups * width, vocabulary]."""
-    probs = torch.softmax(torch.randn(num_groups * kind.width, VOCAB_SIZE, device="cuda"), dim=-1, dtype=torch.float)
-    return probs, torch.log(probs)
-
-
 def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
     """A row for each kind of sampling and number of groups; all cases take turns, for a host changes its clock."""
-    cases = [(kind, num_groups, *inputs(kind, num_groups)) for kind in KINDS for num_groups in NUM_GROUPS]
+    cases = []
+    for kind, num_groups in product(KINDS, NUM_GROUPS):
+        logits = torch.randn(num_groups * kind.width, VOCAB_SIZE, device="cuda")
+        probs = torch.softmax(logits, dim=-1, dtype=torch.float)
+        cases.append((kind, num_groups, probs, torch.log(probs)))
     samples: list[list[float]] = [[] for _ in cases]
     for _ in range(REPEATS):
         for case, times in zip(cases, samples, strict=True):

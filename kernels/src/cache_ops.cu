@@ -7,11 +7,7 @@
 //
 // A pool is [num_planes, num_blocks, block bytes], with one plane for each layer's K and each layer's V; a staging
 // buffer is [num_blocks, num_planes, block bytes].
-// Compile-time: HEAD_SIZE, PAGED, BLOCK_SIZE, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them); FP8
-// with BF16.
-#ifndef BF16
-#define BF16 0
-#endif
+// Compile-time: HEAD_SIZE, PAGED, BLOCK_SIZE, BF16, FP8, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them).
 #include "common.cuh"
 
 #define VECTORS (HEAD_SIZE / 8)
@@ -21,8 +17,6 @@ typedef uint2 cached;  // eight values in the cache
 DEVICE cached quantized(uint4 x, float scale) {
   return make_uint2(narrow(x.x, scale) | narrow(x.y, scale) << 16, narrow(x.z, scale) | narrow(x.w, scale) << 16);
 }
-#define K_SCALE kv_scales[i / VECTORS]
-#define V_SCALE kv_scales[num_kv_heads + i / VECTORS]
 #else
 typedef uint4 cached;
 #define quantized(x, scale) (x)
@@ -48,9 +42,9 @@ write_cache(cached* k_cache,                // [num_blocks, num_kv_heads, BLOCK_
     int vector = i % VECTORS;
     long long row = PAGED ? head * BLOCK_SIZE + offset : slot_mapping[token * num_kv_heads + i / VECTORS];
     long long at = row * VECTORS + vector;
-    k_cache[PAPER_LAYOUT ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = quantized(k_row[i], K_SCALE);
+    k_cache[PAPER_LAYOUT ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = quantized(k_row[i], kv_scales[i / VECTORS]);
     if (!PAPER_LAYOUT) {
-      v_cache[at] = quantized(v_row[i], V_SCALE);
+      v_cache[at] = quantized(v_row[i], kv_scales[num_kv_heads + i / VECTORS]);
       continue;
     }
     word16* column = (word16*)v_cache + (head * HEAD_SIZE + vector * 8) * BLOCK_SIZE + offset;

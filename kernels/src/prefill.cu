@@ -30,17 +30,13 @@
 #define CTAS_PER_SM (HEAD_SIZE > 128 ? 1 : 2)
 #if FP8
 typedef unsigned char cached;
-#define STAGES 1
-#define COPIED (HEAD_SIZE / 16)        // vectors of 16 bytes of a cached row
-#define COPY_BYTES HEAD_SIZE           // from a row that was copied to the next
-#define COPY_STAGE (K_ROWS * HEAD_SIZE)
 #else
 typedef word16 cached;
-#define STAGES 2
-#define COPIED VECTORS
-#define COPY_BYTES (PITCH * 2)
-#define COPY_STAGE (STAGE * 2)
 #endif
+#define STAGES (FP8 ? 1 : 2)
+#define COPIED (HEAD_SIZE * (int)sizeof(cached) / 16)  // vectors of 16 bytes of a cached row
+#define COPY_BYTES (FP8 ? HEAD_SIZE : PITCH * 2)       // from a row that was copied to the next
+#define COPY_STAGE (K_ROWS * COPY_BYTES)
 
 // Byte offset of 16-byte vector `vector` of row `row` in shared memory.
 DEVICE unsigned place(int row, int vector) { return row * (PITCH * 2) + vector * 16; }

@@ -61,15 +61,10 @@ def paged_prefill(
     return out
 
 
-def interleave_keys(k_cache: Tensor) -> Tensor:
-    """[blocks, heads, block_size, size] -> the paper kernel's [blocks, heads, size / 8, block_size, 8]."""
-    blocks, heads, block_size, size = k_cache.shape
-    return k_cache.reshape(blocks, heads, block_size, size // 8, 8).transpose(2, 3).contiguous()
-
-
-def transpose_values(v_cache: Tensor) -> Tensor:
-    """[blocks, heads, block_size, size] -> the paper kernel's [blocks, heads, size, block_size]."""
-    return v_cache.transpose(2, 3).contiguous()
+def paper_layout(k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor]:
+    """K and V as the paper's kernel reads them: [blocks, heads, size / 8, block_size, 8], [.., size, block_size]."""
+    keys = k_cache.unflatten(3, (-1, 8)).transpose(2, 3)
+    return keys.contiguous(), v_cache.transpose(2, 3).contiguous()
 
 
 def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:

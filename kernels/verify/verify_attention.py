@@ -129,9 +129,9 @@ def check_decode(case: Case, form: Form) -> dict[str, float]:
         f"{name}_decode{form}": partial(run, caches) for name, caches in layouts(batch, form, ones).items()
     }
     if in_paper_layout(s, form):
-        keys, values = reference.interleave_keys(batch.k_cache), reference.transpose_values(batch.v_cache)
+        caches = reference.paper_layout(batch.k_cache, batch.v_cache)
         runs["paper_decode"] = lambda out: paper_decode(
-            out, batch.q, keys, values, batch.block_tables, batch.context_lens, max_context_len=max(lens)
+            out, batch.q, *caches, batch.block_tables, batch.context_lens, max_context_len=max(lens)
         )
     return errors(batch.q, want, runs)
 

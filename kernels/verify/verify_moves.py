@@ -43,8 +43,7 @@ def check_write(rng: np.random.Generator) -> bool:
         reference.write_cache(blocks[i], x, slots.tolist())
         reference.write_cache(narrow[i], reference.quantized(x, scales[i]), slots.tolist())
         pools[i].view(-1, head_size)[owned] = x[kept]
-    paper = reference.interleave_keys(blocks[0]), reference.transpose_values(blocks[1])
-    same = written(blocks, slots) and written(paper, slots, paper_layout=True)
+    same = written(blocks, slots) and written(reference.paper_layout(*blocks), slots, paper_layout=True)
     same = same and written(pools.view(2, num_slots, heads, head_size), rows)
     return same and (head_size == 80 or written(narrow, slots, kv_scales=scales))
 

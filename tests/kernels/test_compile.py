@@ -17,8 +17,8 @@ from testbed.kernels.verify.verify_attention import SMALL_CASES, Case, cases, va
 
 NORMS = ((5120, 256, 1), (896, 128, 0), (9216, 1024, 1))
 OTHERS = [
-    *(("cache_ops.cu", {"HEAD_SIZE": 128, "PAGED": paged, "BLOCK_SIZE": block, "PAPER_LAYOUT": paper, "FP8": fp8})
-      for paged, block, paper, fp8 in ((1, 16, 0, 0), (1, 3, 1, 0), (1, 16, 0, 1), (0, 1, 0, 1))),
+    *(("cache_ops.cu", {"HEAD_SIZE": 128, "BF16": fp8, "FP8": fp8, "PAGED": paged, "BLOCK_SIZE": n, "PAPER_LAYOUT": p})
+      for paged, n, p, fp8 in ((1, 16, 0, 0), (1, 3, 1, 0), (1, 16, 0, 1), (0, 1, 0, 1))),
     *(("network.cu", {"HEAD_SIZE": 64, "BF16": bf16}) for bf16 in (0, 1)),
     *(("network.cu", {"BF16": 0, "HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": shift, "CARRY": shift})
       for hidden, threads, shift in NORMS),

@@ -70,7 +70,7 @@ def test_e4m3_rounds_to_the_nearest_and_saturates() -> None:
 
 def test_layout_of_the_paper_is_a_permutation() -> None:
     cache = torch.randn(3, 2, 16, 64)
-    keys, values = reference.interleave_keys(cache), reference.transpose_values(cache)
+    keys, values = reference.paper_layout(cache, cache)
     assert (keys.shape, values.shape) == ((3, 2, 8, 16, 8), (3, 2, 64, 16))
     assert torch.equal(keys[1, 0, 5, 9], cache[1, 0, 9, 40:48])
     assert torch.equal(values[1, 0, :, 9], cache[1, 0, 9])
