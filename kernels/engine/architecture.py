@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_config import shape_of
@@ -104,13 +103,10 @@ def of_folder(folder: Path) -> Architecture:
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     bias = family == "qwen2" or bool(config.get("attention_bias"))
     eps = config.get("rms_norm_eps", 1e-6)
-    windowed = _windowed(spec, config) if spec.window else None
+    windowed = None
+    if spec.window and "layer_types" in config:
+        windowed = tuple(kind == "sliding_attention" for kind in config["layer_types"])
+    elif spec.window:  # those from max_window_layers on (Qwen2), else all
+        first = config.get("max_window_layers", 0) if family == "qwen2" else 0
+        windowed = tuple(i >= first for i in range(spec.num_layers))
     return Architecture(spec, family, eps, bias, float(theta), rope if kind == "llama3" else None, windowed)
-
-
-def _windowed(spec: ModelSpec, config: dict[str, Any]) -> tuple[bool, ...]:
-    """The layers with a window: as layer_types lists them, else those from max_window_layers on (Qwen2), else all."""
-    if "layer_types" in config:
-        return tuple(kind == "sliding_attention" for kind in config["layer_types"])
-    first = config.get("max_window_layers", 0) if config["model_type"] == "qwen2" else 0
-    return tuple(i >= first for i in range(spec.num_layers))

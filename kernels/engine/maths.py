@@ -43,7 +43,7 @@ def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = N
     constants = {"HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": int(shift is not None)}
     kernel = load("network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=view.bf16)
     arguments = (*pointers(y, x, carried, gain, shift), np.float32(eps))
-    return Launch(kernel, (num_tokens,), (threads,), arguments)
+    return Launch(kernel, (num_tokens,), threads, arguments)
 
 
 def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
@@ -60,7 +60,7 @@ def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
         raise ValueError(f"q: head size {head_size} is no multiple of 16")
     kernel = load("network.cu", "rotate", HEAD_SIZE=head_size, BF16=queries.bf16)
     numbers = map(np.int32, (queries.strides[0], keys.strides[0], num_heads, keys.shape[1]))
-    return Launch(kernel, (num_tokens,), (256,), (*pointers(q, k, positions, turns), *numbers))
+    return Launch(kernel, (num_tokens,), 256, (*pointers(q, k, positions, turns), *numbers))
 
 
 def bind_silu_mul(y: Any, x: Any) -> Launch:
@@ -72,7 +72,7 @@ def bind_silu_mul(y: Any, x: Any) -> Launch:
         raise ValueError(f"x: {width} values a token are no multiple of 16")
     check_range("x: number of tokens", num_tokens, 0, MAX_ROWS)
     kernel, vectors = load("network.cu", "silu_mul", BF16=view.bf16), width // 16
-    return Launch(kernel, (-(-vectors // 256), num_tokens), (256,), (*pointers(y, x), np.int32(vectors)))
+    return Launch(kernel, (-(-vectors // 256), num_tokens), 256, (*pointers(y, x), np.int32(vectors)))
 
 
 class PlainMaths:

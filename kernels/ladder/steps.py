@@ -112,7 +112,7 @@ def launch(source: str, name: str, s: Shapes, grid: tuple[int, ...], *arguments:
     kernel = load(f"../ladder/{source}", name, **s.defines)
     kinds: dict[type, Callable[[Any], Any]] = {float: np.float32, int: np.int32}
     raw = [kinds[type(a)](a) if type(a) in kinds else a.data_ptr() for a in arguments]
-    Launch(kernel, grid, (THREADS,), raw)(stream_pointer(arguments[0]))
+    Launch(kernel, grid, THREADS, raw)(stream_pointer(arguments[0]))
 
 
 STEPS: dict[str, Attend] = {

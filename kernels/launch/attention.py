@@ -88,7 +88,7 @@ def bind_decode(
     grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
     arguments = (*addresses, log2_scale(scale, s.head_size), *map(np.int32, numbers), s.kv_scales, np.int32(s.window))
-    return Launch(kernel, grid, (plan.num_warps * 32,), arguments)
+    return Launch(kernel, grid, plan.num_warps * 32, arguments)
 
 
 decode = at_once(bind_decode)
@@ -212,4 +212,4 @@ def paper_decode(
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens)
     numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, width)))
     capacity = -(-max_context_len // block_size) * block_size * 4  # bytes of the scores of whole blocks
-    Launch(kernel, (num_heads, num_seqs), (128,), (*addresses, *numbers), capacity)(launch.stream_pointer(q))
+    Launch(kernel, (num_heads, num_seqs), 128, (*addresses, *numbers), capacity)(launch.stream_pointer(q))

@@ -61,7 +61,7 @@ def bind_write_cache(
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     arguments = (*pointers(k_cache, v_cache, k, v, slot_mapping), *numbers, scales)
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
-    return Launch(kernel, (num_tokens,), (threads,), arguments)
+    return Launch(kernel, (num_tokens,), threads, arguments)
 
 
 write_cache = at_once(bind_write_cache)
@@ -189,4 +189,4 @@ def _bound(num_planes: int, count: int, vectors: int, target: End, source: End, 
     kernel = load("cache_ops.cu", "copy_blocks", HEAD_SIZE=8, BF16=0, PAGED=1, BLOCK_SIZE=1, PAPER_LAYOUT=0)
     ends = (part for address, ids, *strides in (target, source) for part in (address, ids, *map(np.int64, strides)))
     grid = max(1, min(8, vectors // 1024)), count, num_planes
-    return Launch(kernel, grid, (256,), (*ends, np.int32(step), np.int32(vectors)))
+    return Launch(kernel, grid, 256, (*ends, np.int32(step), np.int32(vectors)))

@@ -111,10 +111,10 @@ class Launch:
     __slots__ = ("_addresses", "_arguments", "_cells", "_launch", "_shape")
 
     def __init__(
-        self, kernel: Any, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any], shared_bytes: int = 0
+        self, kernel: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], shared_bytes: int = 0
     ) -> None:
         self._launch = require_gpu().cuda.driver.launchKernel
-        self._shape = (kernel.kernel.ptr, *three(grid), *three(block), shared_bytes)
+        self._shape = (kernel.kernel.ptr, *(*map(int, grid), 1, 1)[:3], threads, 1, 1, shared_bytes)
         self._cells = packed(arguments)
         first = self._cells.ctypes.data
         self._addresses = np.array(range(first, first + CELL * len(self._cells), CELL), np.uint64)
@@ -154,12 +154,6 @@ def packed(arguments: Sequence[Any]) -> NDArray[np.uint64]:
         value = np.asarray(argument if isinstance(argument, np.generic) else np.uint64(argument))
         cell[: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
     return cells
-
-
-def three(sizes: Sequence[int]) -> tuple[int, int, int]:
-    """A grid or block in all three dimensions."""
-    x, y, z = (*map(int, sizes), 1, 1)[:3]
-    return x, y, z
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:

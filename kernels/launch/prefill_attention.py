@@ -70,23 +70,19 @@ def bind_mma(
 ) -> Launch:
     """A launch of prefill.cu whose arguments were checked; `pointers` as in `bind_tma`."""
     kernel, fp8 = load("prefill.cu", "prefill", **s.defines), s.kv_scales > 0
-    rows = mma_q_rows(s.head_size) + (2 if fp8 else 4) * 64  # of Q, 64 of K and of V in two stages; e4m3: in one,
+    q_rows = 64 if s.head_size > 128 else 128
+    rows = q_rows + (2 if fp8 else 4) * 64  # of Q, 64 of K and of V in two stages; e4m3: in one,
     shared_bytes = rows * (s.head_size + 8) * 2 + (2 * 64 * s.head_size if fp8 else 0)  # and as bytes
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width))
     arguments = (*pointers, log2_scale(scale, s.head_size), *numbers, s.kv_scales, np.int32(s.window))
-    grid = -(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs
-    return Launch(kernel, grid, (128,), arguments, shared_bytes)
+    grid = -(-max_query_len // q_rows), s.num_heads, num_seqs
+    return Launch(kernel, grid, 128, arguments, shared_bytes)
 
 
 def has_wgmma(head_size: int) -> bool:
     """Whether warpgroup products run on the current device for this head size."""
     return head_size in (64, 128) and compute_capability() == 90
-
-
-def mma_q_rows(head_size: int) -> int:
-    """New tokens per thread block of prefill.cu (its Q_ROWS)."""
-    return 64 if head_size > 128 else 128
 
 
 def takes(s: Shapes, caches: Sequence[int]) -> bool:
@@ -130,7 +126,7 @@ def bind_tma(
     counter = next(counters(device)[1])  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
     grid = min(tiles * pairs, multiprocessors(device))
-    return Launch(kernel, (grid,), (NUM_THREADS,), arguments, shared_bytes)
+    return Launch(kernel, (grid,), NUM_THREADS, arguments, shared_bytes)
 
 
 def evenly(pairs: int, most: int) -> int:

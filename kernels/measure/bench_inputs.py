@@ -15,11 +15,10 @@ from testbed.core.specs import ModelSpec
 from testbed.kernels.launch.attention import decode, decode_workspace, paper_decode
 from testbed.kernels.launch.prefill_attention import prefill
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.reference import Form, Shape, shuffled_tables
+from testbed.kernels.verify.reference import PLAIN, Form, Shape, shuffled_tables
 
 Calls = list[Callable[[], object]]
 LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
-PLAIN = Form()
 
 
 class Pools:

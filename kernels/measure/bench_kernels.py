@@ -18,9 +18,9 @@ from testbed.command_line import Parser
 from testbed.core.shapes import read_model
 from testbed.kernels.engine.records import write_csv
 from testbed.kernels.measure import sweeps
-from testbed.kernels.measure.bench_inputs import PLAIN, DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up
-from testbed.kernels.verify.reference import Form, Shape
+from testbed.kernels.verify.reference import PLAIN, Form, Shape
 from testbed.kernels.verify.verify_attention import verify
 
 MHA, GQA, SMALL = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64)

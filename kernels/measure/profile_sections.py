@@ -19,7 +19,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
-from testbed.cost.sections import read_profile
+from testbed.cost.sections import AXES, read_profile
 from testbed.kernels.engine.network import Network
 from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
@@ -38,7 +38,7 @@ PROMPT_BYTES = 4 << 30
 SWAP_BYTES = 3 << 30
 NUM_HOLDOUT = 200
 MAX_MEAN_CONTEXT = 1536
-AXES = ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"]
+FIT = ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"]
 
 
 def described(points: Mapping[str, list[Point]], **notes: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def described(points: Mapping[str, list[Point]], **notes: str) -> dict[str, Any]
     return {
         name: {
             "covers": about[name]["covers"],
-            "axes": about[name]["axes"],
+            "axes": list(AXES[name][-1]),
             "columns": ["median_us", "low_us", "high_us"],
             "note": notes.get(name, about[name].get("note", "")),
             "points": rows,
@@ -172,4 +172,4 @@ def evaluate_fit(profile: dict[str, Any], network: Network, pools: Pools, num_ba
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
     errors = np.array([abs(predicted / measured - 1) for *_, measured, predicted in rows])
     median, p95 = (round(float(np.percentile(errors, percent)), 5) for percent in (50, 95))
-    return {"axes": AXES, "num_batches": len(rows), "median_error": median, "p95_error": p95, "points": rows}
+    return {"axes": FIT, "num_batches": len(rows), "median_error": median, "p95_error": p95, "points": rows}

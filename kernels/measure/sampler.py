@@ -38,18 +38,16 @@ def sample(kind: Kind, num_groups: int, probs: torch.Tensor, logprobs: torch.Ten
     for first in range(0, num_groups * kind.width, kind.width):
         rows = slice(first, first + kind.width)
         prob, logprob = probs[rows], logprobs[rows]
-        parents, tokens = best_of(logprob, [-1.0] * kind.width) if kind.name == "beam" else drawn(prob)
+        if kind.name == "beam":
+            parents, tokens = best_of(logprob, [-1.0] * kind.width)
+        else:  # each sequence continues with a token drawn from its distribution
+            drawn = torch.multinomial(prob, num_samples=1, replacement=True)
+            parents, tokens = list(range(kind.width)), drawn.squeeze(dim=-1).tolist()
         for seq in range(kind.width):
             logprob[seq]  # the read for the most probable tokens, of which none is requested
         for parent, token in zip(parents, tokens, strict=True):
             found.append((first + parent, token, logprob[parent, token].item()))
     return found
-
-
-def drawn(prob: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Each sequence continues with a token drawn from its distribution."""
-    tokens = torch.multinomial(prob, num_samples=1, replacement=True)
-    return list(range(len(prob))), tokens.squeeze(dim=-1).tolist()
 
 
 def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], list[int]]:

@@ -103,6 +103,9 @@ class Form:
         return "".join([", fp8"] * self.fp8 + [", window"] * (self.window is not None))
 
 
+PLAIN = Form()
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One paged batch on the device; lens are Python ints, with a device copy. kv_scales: of caches of e4m3."""

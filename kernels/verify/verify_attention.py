@@ -20,14 +20,13 @@ from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_attention import constants, has_wgmma, prefill
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.reference import Batch, Form, Shape, random_batch, to_extents
+from testbed.kernels.verify.reference import PLAIN, Batch, Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
 Run = Callable[[torch.Tensor], None]  # fills an output
-PLAIN = Form()
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
 

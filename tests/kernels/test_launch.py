@@ -35,7 +35,7 @@ def test_launch_passes_argument_addresses_to_the_driver(monkeypatch):
 
     fake = SimpleNamespace(cuda=SimpleNamespace(driver=SimpleNamespace(launchKernel=driver)))
     monkeypatch.setattr(module, "require_gpu", lambda: fake)
-    bound = Launch(SimpleNamespace(kernel=SimpleNamespace(ptr=77)), (5, 2), (128,), (11, 22, np.int32(-4)), 1024)
+    bound = Launch(SimpleNamespace(kernel=SimpleNamespace(ptr=77)), (5, 2), 128, (11, 22, np.int32(-4)), 1024)
     bound(900)
     bound.point(1, 33)
     bound(901)
