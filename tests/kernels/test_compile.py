@@ -1,6 +1,9 @@
 """Every kernel source compiles for the GPUs in use, without one: a covering subset here, the full grid as slow test."""
 
+from hashlib import sha256
+
 import pytest
+from kept import same_as_kept
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
@@ -44,6 +47,14 @@ def test_attention_compiles_for_older_gpus(monkeypatch: pytest.MonkeyPatch) -> N
     assert compiles(SMALL_CASES[0], "sm_89") == {"decode.cu", "prefill.cu", "paper_decode.cu"}
     for variant in (*variants(SMALL_CASES[5].shape, SMALL_CASES[5].plan), OTHERS[0]):
         assert compile_cubin(*variant, "sm_80")[:4] == b"\x7fELF"
+
+
+def test_variants_are_those_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
+    lines = [(case, form, *one) for case in SMALL_CASES for form in case.forms
+             for one in variants(case.shape, case.plan, form)]  # fmt: skip
+    every = [(case, case.forms, variants(case.shape, case.plan)) for case in cases(2)]
+    assert same_as_kept(request, "variants.txt", [*lines, len(every), sha256(repr(every).encode()).hexdigest()])
 
 
 @pytest.mark.parametrize("variant", OTHERS, ids=str)

@@ -1,15 +1,21 @@
-"""Launches without a GPU: arguments as the driver reads them, how decode is cut, which prefill kernel can run."""
+"""Launches without a GPU: what the driver gets, exactly; how decode is cut, which prefill kernel can run."""
 
 import ctypes
+import tomllib
+from hashlib import sha256
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from kept import GOLDEN, same_as_kept
+from test_refusals import FakeArray
 
+pytest.importorskip("torch", reason="torch is not installed")
+
+from testbed.kernels.engine import maths
+from testbed.kernels.launch import attention, cache_ops, prefill_attention
 from testbed.kernels.launch import launch as module
-from testbed.kernels.launch import prefill_attention
 from testbed.kernels.launch.attention import ENDLESS, Shapes
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, plan_decode
 from testbed.kernels.launch.launch import Launch, packed
@@ -61,49 +67,56 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     assert seen == ["stream of out", "stream of another"]
 
 
-@given(
-    st.integers(1, 2_000),
-    st.integers(1, 64),
-    st.sampled_from(sorted(CTAS_PER_SM)),
-    st.integers(1, 131_072),
-    st.sampled_from([78, 108, 132]),
-    st.booleans(),
-    st.sampled_from([0, 1, 100, 1024, 4096]),
-)
-def test_every_decode_plan_is_valid(
-    num_seqs: int, groups: int, head_size: int, longest: int, num_sms: int, fp8: bool, window: int
-) -> None:
-    plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
-    assert (plan.chunk_tokens - (TILE if window else 0)) % (TILE * plan.num_warps) == 0
-    assert 1 <= plan.num_chunks(plan.most_read(longest, window)) <= MAX_CHUNKS
-    assert plan.num_warps in (2, 4, 8)
-    assert plan.ctas_per_sm >= 1
-    if plan.wave:
-        assert num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
-
-
-def test_windows_are_split_as_contexts_of_their_length() -> None:
-    plan = plan_decode(32, 8, 128, 16_384, 132, window=1024)
-    assert plan.most_read(16_384, 1024) == 1024 + TILE - 1  # a window may begin inside a tile
-    assert plan.num_chunks(plan.most_read(16_384, 1024)) == plan_decode(32, 8, 128, 1024, 132).num_chunks(1024) == 1
-    assert plan_decode(32, 8, 128, 4096, 132, fp8=True).chunk_tokens == 2048
-
-
-def test_chunks_fill_the_gpu_only_where_heads_do_not() -> None:
-    assert plan_decode(32, 40, 128, 1024, 132).num_chunks(1024) == 1
-    assert plan_decode(8, 40, 128, 64, 132).num_chunks(64) == 1
-    plan = plan_decode(1, 40, 128, 16_384, 132)
-    assert 0.8 * 132 * plan.ctas_per_sm <= 40 * plan.num_chunks(16_384) <= 132 * plan.ctas_per_sm
-
-
-def test_two_chunks_run_in_one_wave_when_worthwhile() -> None:
-    assert plan_decode(8, 8, 128, 8192, 132).wave
-    assert not plan_decode(8, 8, 128, 1024, 132).wave  # short contexts: finding the chunks takes longer than it saves
-    assert not plan_decode(6, 8, 128, 8192, 132).wave  # 96 of 132 would run
-    assert not plan_decode(64, 1, 128, 8192, 132).wave  # more sequences than lanes
-
-
 BASE = 0x7F12 << 32  # an address such as allocators give
+TYPES = {"float16", "float32", "uint8", "int32", "int64"}
+
+
+def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+
+    def load(source, name, **defines):
+        return SimpleNamespace(text=f"{source} {name} {defines}")
+
+    def bound(kernel, grid, threads, arguments, shared_bytes=0):
+        assert getattr(kernel, "max_dynamic_shared_size_bytes", 1 << 20) >= shared_bytes
+        cells = [f"{one:.6g}" if isinstance(one, np.floating) else int(one) for one in arguments]
+        lines.append(f"{kernel.text}, grid {tuple(grid)} of {threads}, {shared_bytes} bytes: {cells}")
+        return lambda stream: None
+
+    stream, runtime = SimpleNamespace(ptr=5), SimpleNamespace(getDevice=lambda: 0)
+    cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
+    gpu = SimpleNamespace(cuda=cuda, zeros=lambda shape, kind: FakeArray(shape, kind, pointer=len(shape) << 30))
+    fakes = {"load": load, "Launch": bound, "require_gpu": lambda: gpu, "multiprocessors": lambda device: 132,
+             "compute_capability": lambda: 90, "counters": lambda device: (None, iter([64])),
+             "rows_of_memory": lambda *key: SimpleNamespace(data=SimpleNamespace(ptr=hash(key[1:]) % 997))}  # fmt: skip
+    for one in (attention, cache_ops, prefill_attention, maths, module):
+        for name in fakes.keys() & vars(one).keys():
+            monkeypatch.setattr(one, name, fakes[name])
+    wrappers = vars(attention) | vars(cache_ops) | vars(prefill_attention) | vars(maths)
+    for name, call in tomllib.loads((GOLDEN / "calls.toml").read_text()).items():
+        shapes = [(key, shape, kind) for kind in call.keys() & TYPES for key, shape in call[kind].items()]
+        options = {key: value for key, value in call.items() if key not in {*TYPES, "wrapper"}}
+        for i, (key, shape, kind) in enumerate(sorted(shapes)):
+            strides = (384 * shape[1], *shape[2:], 1) if key in ("q", "k", "v") else None  # rows of a wider product
+            options[key] = FakeArray(tuple(shape), kind, strides, BASE + (i << 12))
+        lines.append(f"{name}:")
+        wrappers[call["wrapper"]](**options)
+    assert same_as_kept(request, "launches.txt", lines)
+
+
+def test_decode_plans_are_valid_and_those_that_are_kept(request) -> None:
+    around = [n + d for n in (2, 16, 256, 512, 1024, 2048, 4096, 8192, 65_536) for d in (-1, 0, 1)]
+    cases = [*product((1, 2, 8, 31, 32, 33, 64, 132, 200), (1, 4, 8, 40), sorted(CTAS_PER_SM), around)]
+    plans = []
+    for fp8, window, num_sms in ((False, 0, 132), (True, 0, 108), (False, 100, 78), (True, 2000, 132)):
+        for num_seqs, groups, head_size, longest in cases:
+            plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
+            assert (plan.chunk_tokens - (TILE if window else 0)) % (TILE * plan.num_warps) == 0
+            assert 1 <= plan.num_chunks(plan.most_read(longest, window)) <= MAX_CHUNKS
+            assert not plan.wave or num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
+            plans.append((num_seqs, groups, head_size, longest, plan, plan.constants))
+    shown = [f"{seqs} x {longest}, {groups} of {size}: {plan}" for seqs, groups, size, longest, plan, _ in plans[::37]]
+    assert same_as_kept(request, "decode_plans.txt", [*shown, sha256(repr(plans).encode()).hexdigest()])
 
 
 def shapes(head_size: int = 128, block_size: int = 16, scales: int = 0, window: int = 0) -> Shapes:
