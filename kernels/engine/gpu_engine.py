@@ -36,7 +36,7 @@ class Engine:
         self.max_len = max_len
         self.stop_s = window_s[1] if window_s else float("inf")
         self.records = Records(beams=runner.sampler.history)
-        self.outputs = Outputs(scheduler.state, SyntheticBeams())  # not used for parents: the model determines them
+        self.outputs = Outputs(state=scheduler.state, beams=SyntheticBeams())  # not for parents: those are the model's
         # The simulator's meter: by footprints where the policy has them, else by the tables of all sequences.
         says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
         self.meter = (SpanMeter if says_footprints else PlainMeter)(scheduler, self.outputs)

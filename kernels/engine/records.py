@@ -79,8 +79,7 @@ class Timer:
 
     def __init__(self, on_gpu: bool = False) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
-        self._start = self._waited = 0.0
-        self._begun = False
+        self.start()
 
     def start(self) -> None:
         """Called when the iteration begins, before planning."""
@@ -176,7 +175,6 @@ def write_run(
     folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
 ) -> dict[str, Any]:
     """Write the tables; returns the numbers of the summary."""
-    folder.mkdir(parents=True, exist_ok=True)
     records.recorder.settle()
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [[f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)] for one in records.iterations]

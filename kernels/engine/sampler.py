@@ -42,13 +42,11 @@ def survive(totals: list[float], best: list[Best]) -> Survivors:
     ahead = [(-(totals[parent] + score), parent, token) for parent, one in enumerate(best) for token, score in one]
     chosen = sorted((parent, token, -score) for score, parent, token in sorted(ahead)[:k])
     replaced = pairs(tuple(parent for parent, _, _ in chosen))
-    free = iter([child for _, child in replaced])
-    tokens, reached, seen = [0] * k, [0.0] * k, set[int]()
+    free, reached = iter([child for _, child in replaced]), dict[int, tuple[int, float]]()
     for parent, token, score in chosen:
-        place = next(free) if parent in seen else parent
-        seen.add(parent)
-        tokens[place], reached[place] = token, score
-    return Survivors(replaced, tokens, reached)
+        reached[next(free) if parent in reached else parent] = token, score
+    placed = [reached[i] for i in range(k)]
+    return Survivors(replaced, [token for token, _ in placed], [score for _, score in placed])
 
 
 class TopP:
