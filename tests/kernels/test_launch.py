@@ -1,15 +1,14 @@
 """Launches without a GPU: what the driver gets, exactly; how decode is cut, which prefill kernel can run."""
 
 import ctypes
-import tomllib
 from hashlib import sha256
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kept import GOLDEN, same_as_kept
-from test_refusals import FakeArray
+from kept import same_as_kept
+from test_refusals import BASE, CALLS, WRAPPERS, FakeArray, made
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -67,10 +66,6 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     assert seen == ["stream of out", "stream of another"]
 
 
-BASE = 0x7F12 << 32  # an address such as allocators give
-TYPES = {"float16", "float32", "uint8", "int32", "int64"}
-
-
 def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = []
 
@@ -92,15 +87,9 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
     for one in (attention, cache_ops, prefill_attention, maths, module):
         for name in fakes.keys() & vars(one).keys():
             monkeypatch.setattr(one, name, fakes[name])
-    wrappers = vars(attention) | vars(cache_ops) | vars(prefill_attention) | vars(maths)
-    for name, call in tomllib.loads((GOLDEN / "calls.toml").read_text()).items():
-        shapes = [(key, shape, kind) for kind in call.keys() & TYPES for key, shape in call[kind].items()]
-        options = {key: value for key, value in call.items() if key not in {*TYPES, "wrapper"}}
-        for i, (key, shape, kind) in enumerate(sorted(shapes)):
-            strides = (384 * shape[1], *shape[2:], 1) if key in ("q", "k", "v") else None  # rows of a wider product
-            options[key] = FakeArray(tuple(shape), kind, strides, BASE + (i << 12))
+    for name, call in CALLS.items():
         lines.append(f"{name}:")
-        wrappers[call["wrapper"]](**options)
+        WRAPPERS[call["wrapper"]](**made(call))
     assert same_as_kept(request, "launches.txt", lines)
 
 
